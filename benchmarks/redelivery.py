@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import psutil
 
@@ -86,7 +87,7 @@ def running(kafka: KafkaSettings, known: Known, file: Path) -> Iterator[Redelive
         PushSettings(),
         RetrySettings(first_probe_s=0.2, longest_probe_s=1.0),
         AddressPolicy(OutboundSettings(scope="loopback")),
-        known,
+        cast(Any, known),
         file,
     )
     redeliverer.start(600)

@@ -56,6 +56,8 @@ class Service:
         self._delay_s = delay_s
         self._close = close
         self._what = what or name
+        self._failures = 0
+        self._logged: set[type[Exception]] = set()
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -76,6 +78,13 @@ class Service:
         """Within a step: a pause that only `stop` ends. Returns whether the service is to stop."""
         return self._stopping.wait(seconds)
 
+    def succeeded(self) -> None:
+        """Within a step that lasts: it works, and a later failure is not of the same row."""
+        if self._failures:
+            self._failures = 0
+            self._logged.clear()
+            logger.info("%s works again", self._what)
+
     def stop(self, timeout_s: float | None = 0.0) -> bool:
         """End the thread after its current step, and wait for its end up to `timeout_s` (None: until it has ended).
         Returns whether it has ended."""
@@ -93,7 +102,6 @@ class Service:
             self._close()
 
     def _repeat(self) -> None:
-        failures, logged = 0, set[type[Exception]]()
         while True:
             self._woken.clear()
             # Checked after `clear`: a stop between the two would otherwise wait for the pause.
@@ -102,16 +110,13 @@ class Service:
             try:
                 pause_s = self._step()
             except Exception as error:
-                failures += 1
-                if not (self._stopping.is_set() or type(error) in logged):
-                    logged.add(type(error))
+                self._failures += 1
+                if not (self._stopping.is_set() or type(error) in self._logged):
+                    self._logged.add(type(error))
                     self._log_failure(error)
-                self._stopping.wait(self._backoff.after(failures))
+                self._stopping.wait(self._backoff.after(self._failures))
                 continue
-            if failures:
-                failures = 0
-                logged.clear()
-                logger.info("%s works again", self._what)
+            self.succeeded()
             if pause_s is None:
                 return
             self._woken.wait(pause_s)

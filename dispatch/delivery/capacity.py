@@ -70,7 +70,6 @@ class InFlightLimiter:
         return len(self._where)
 
     def enter(self, scopes: Scopes) -> None:
-        """A push there begins."""
         for scope in scopes:
             self._under_way[scope] = self._under_way.get(scope, 0) + 1
 
@@ -99,7 +98,6 @@ class InFlightLimiter:
         return False
 
     def is_awaited(self, scopes: Iterable[Scope]) -> bool:
-        """Whether a lane waits for one of these."""
         return bool(self._waiting) and any(scope in self._waiting for scope in scopes)
 
     def pass_on(self, scopes: Iterable[Scope]) -> list[str]:
@@ -116,7 +114,6 @@ class InFlightLimiter:
         return released
 
     def forget(self, lane: str) -> None:
-        """The lane is over."""
         where = self._where.pop(lane, None)
         if where is not None:
             scope, priority = where

@@ -19,13 +19,13 @@ from typing import Literal
 
 import msgspec
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.wall_clock import has_come
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.settings import RetrySettings
 
 Kind = Literal["quick", "slow", "failing", "unreachable"]
-
 """What a push says about its endpoint: it answered at once; it took long; it answered that it failed, which may be the
 message's fault; it did not answer, or answered that it cannot be served for now."""
 
@@ -34,12 +34,8 @@ Breaker = Literal["closed", "open", "half-open"]
 # Quick answers in a row after which an endpoint is trusted with a batch again.
 _RECOVERED = 3
 
-_FIRST_QUARANTINE_MS = 1_000
-
-_LONGEST_QUARANTINE_MS = 600_000
-
-# A trial that costs a batch time is not made more often than this in the end; others are as probes are.
-_LONGEST_TRIAL_MS = _LONGEST_QUARANTINE_MS
+# By relapses. Trials that cost a batch time have the same longest pause, others that of probes.
+_QUARANTINE = Backoff(1.0, 600.0)
 
 # After so long without a relapse the earlier ones are forgotten.
 _FORGIVEN_MS = 1_800_000
@@ -57,7 +53,6 @@ class Sign:
 
     @property
     def taken(self) -> bool:
-        """Whether it took the message."""
         return self.kind in ("quick", "slow") and not self.late
 
 
@@ -133,7 +128,6 @@ def without_probe(health: Health) -> Health:
 
 
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
-    """The endpoint's health after one more push."""
     health = _by_now(health, now_ms)
     return _with_trial(_after(health, sign, now_ms, settings), health, sign, now_ms, settings)
 
@@ -145,8 +139,8 @@ def _with_trial(health: Health, before: Health, sign: Sign, now_ms: int, setting
     elif sign.kind != "quick" and before.on_trial(now_ms):  # else that push began before this was known
         trials += 1
         costs = sign.late or sign.taken
-        longest_ms = _LONGEST_TRIAL_MS if costs else settings.longest_probe_s * 1000
-        wait_ms = max(1, int(min(settings.first_probe_s * 1000 * 2 ** min(trials - 1, 32), longest_ms)))
+        longest_s = _QUARANTINE.longest_s if costs else settings.longest_probe_s
+        wait_ms = max(1, int(Backoff(settings.first_probe_s, longest_s).after(trials) * 1000))
         wait_ms = max(wait_ms, min(sign.wait_ms, int(settings.longest_retry_after_s * 1000)))
         # On a grid when it costs time: a batch then pays for many endpoints at once.
         at_ms = -(-(now_ms + wait_ms // 2) // wait_ms) * wait_ms if costs else now_ms + wait_ms
@@ -168,7 +162,7 @@ def _after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> 
     if not answered.degraded:
         return answered
     quick = answered.quick + 1
-    if quick >= _RECOVERED and now_ms - answered.relapsed_ms >= _quarantine_ms(answered.relapses):
+    if quick >= _RECOVERED and now_ms - answered.relapsed_ms >= _QUARANTINE.after(answered.relapses) * 1000:
         return msgspec.structs.replace(answered, degraded=False, quick=0)
     return msgspec.structs.replace(answered, quick=quick)
 
@@ -188,7 +182,7 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
     )
     if health.breaker == "closed" and failures < settings.breaker_failures and not sign.wait_ms:
         return failing
-    wait_ms = int(min(settings.first_probe_s * 2 ** min(health.probes, 32), settings.longest_probe_s) * 1000)
+    wait_ms = int(Backoff(settings.first_probe_s, settings.longest_probe_s).after(health.probes + 1) * 1000)
     asked_ms = min(sign.wait_ms, int(settings.longest_retry_after_s * 1000))
     return msgspec.structs.replace(
         _relapsed(failing, now_ms),
@@ -216,11 +210,6 @@ def _relapsed(health: Health, now_ms: int) -> Health:
     return msgspec.structs.replace(health, degraded=True, relapses=relapses, relapsed_ms=now_ms)
 
 
-def _quarantine_ms(relapses: int) -> int:
-    doubled: int = _FIRST_QUARANTINE_MS * 2 ** min(relapses - 1, 32)
-    return min(doubled, _LONGEST_QUARANTINE_MS)
-
-
 class EndpointHealthRegistry:
     """Remembers endpoints from their first bad sign until long after their recovery, or until they have no
     subscription. Shared by the driver's threads.
@@ -240,7 +229,6 @@ class EndpointHealthRegistry:
         self._known: dict[str, Health] = {}
 
     def get(self, endpoint: str) -> Health:
-        """The health of an endpoint."""
         return self._known.get(endpoint, WELL)
 
     def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
@@ -311,6 +299,5 @@ class EndpointHealthRegistry:
             return frozenset(endpoint for endpoint, health in self._known.items() if health.failures or health.degraded)
 
     def everything(self) -> dict[str, Health]:
-        """A copy of all that is known."""
         with self._lock:
             return dict(self._known)

@@ -48,7 +48,6 @@ class Outcome:
 
     @property
     def delivered(self) -> bool:
-        """Whether the receiver has taken the message."""
         return not self.error
 
     @property

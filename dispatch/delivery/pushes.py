@@ -17,7 +17,7 @@ from arborcast.core.recent import Recent
 from arborcast.core.telemetry.tracing import Span, Tracing, TracingSettings, make_tracing, sampled, shared
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome, classify, unwritable
-from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT, PushResult, Transport
 from arborcast.dispatch.delivery.verdict import Push
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import Subscription
@@ -26,10 +26,6 @@ logger = logging.getLogger(__name__)
 
 # Bytes for those of which the log has said that no envelope can be made, twice: some thousands.
 _UNWRITABLE = 1024 * 1024
-
-NO_RESULT = PushResult(0)
-
-NO_REQUEST = PushRequest("", (), b"")
 
 
 def make_push_spans(settings: TracingSettings) -> PushSpans | None:
@@ -61,7 +57,6 @@ class PushSpans:
         return self._tracing.begin("push", "client", parent, () if parent else contexts, facts)
 
     def close(self) -> None:
-        """Send the spans that are left."""
         self._tracing.close()
 
 
@@ -89,7 +84,6 @@ class Pusher:
         return self._transport.in_flight < most and self._bytes < MOST_BYTES
 
     def drive(self, timeout_s: float) -> None:
-        """Take outcomes in, waiting this long at most for the first."""
         self._transport.drive(timeout_s)
 
     def begin(

@@ -45,7 +45,6 @@ class Decision(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the delivery is parked."""
         return self.verdict.state == "parked"
 
 
@@ -103,7 +102,6 @@ def settle(
 def unpushed(
     pending: Pending, verdict: Verdict, why: Outcome, lifespan_ms: int = 0, *, drops: bool = False
 ) -> Decision:
-    """A decision without a push."""
     if drops and verdict.state == "parked":
         verdict, why = Verdict("dropped"), dropped(why)
     return Decision(verdict, pending.tries, why, leaves_letter(verdict.state, pending.notification, lifespan_ms))

@@ -37,7 +37,6 @@ class Turns:
         return name
 
     def remove(self, name: str, priority: int) -> None:
-        """A name waits no more."""
         waiting = self._classes[priority]
         del waiting[name]
         if not waiting:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT, PushRequest, PushResult
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -57,7 +57,6 @@ class RetryPolicy:
 
 
 def lifespan_ms(asked: DeliveryPolicy, settings: RetrySettings) -> int:
-    """For how long after its acceptance a notification is tried."""
     return int(settings.lifespan_s * 1000) if asked.lifespan_ms is None else asked.lifespan_ms
 
 
@@ -187,13 +186,40 @@ def attempt(
     push: Push,
     batch: int,
 ) -> Attempt:
-    """The row of one notification in a push."""
+    return _row(subscription.id, subscription.consumer.address, notification, number, verdict, outcome, push, batch)
+
+
+def untried(
+    subscription_id: str,
+    endpoint: str,
+    notification: Notification,
+    number: int,
+    verdict: Verdict,
+    why: Outcome,
+    now_ms: int,
+    batch: int,
+) -> Attempt:
+    """The row of a delivery about which something was decided without a push; `number` attempts came before."""
+    push = Push("", (notification,), NO_REQUEST, NO_RESULT, now_ms)
+    return _row(subscription_id, endpoint, notification, number, verdict, why, push, batch)
+
+
+def _row(
+    subscription_id: str,
+    endpoint: str,
+    notification: Notification,
+    number: int,
+    verdict: Verdict,
+    outcome: Outcome,
+    push: Push,
+    batch: int,
+) -> Attempt:
     result = push.result
     return Attempt(
         notification=notification.id,
-        subscription=subscription.id,
+        subscription=subscription_id,
         topic=notification.topic,
-        endpoint=subscription.consumer.address,
+        endpoint=endpoint,
         number=number,
         push=push.id,
         state=verdict.state,
@@ -208,35 +234,6 @@ def attempt(
         response_bytes=result.response_bytes,
         response=result.response,
         reused=result.reused,
-        batch=batch,
-        next_ms=verdict.next_ms,
-    )
-
-
-def untried(
-    subscription_id: str,
-    endpoint: str,
-    notification: Notification,
-    number: int,
-    verdict: Verdict,
-    why: Outcome,
-    now_ms: int,
-    batch: int,
-) -> Attempt:
-    """The row of a delivery about which something was decided without a push; `number` attempts came before."""
-    return Attempt(
-        notification=notification.id,
-        subscription=subscription_id,
-        topic=notification.topic,
-        endpoint=endpoint,
-        number=number,
-        push="",
-        state=verdict.state,
-        accepted_ms=notification.accepted_ms,
-        started_ms=now_ms,
-        duration_ms=0.0,
-        error=why.error,
-        detail=why.detail[:500],
         batch=batch,
         next_ms=verdict.next_ms,
     )

@@ -18,9 +18,9 @@ from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.wall_clock import time_ms
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.redelivery.session import WatchedSubscriptions
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.topic_model.subscriptions import Subscription
 
@@ -151,7 +151,7 @@ class DeadlineWatch:
     def __init__(
         self,
         kafka: KafkaSettings,
-        view: WatchedSubscriptions,
+        view: RoutingView,
         positions: Callable[[], Mapping[int, int] | None],
         follows: Callable[[], bool],
         tell: EventListener,

@@ -38,7 +38,6 @@ RECORD_BYTES = 64 * 1024
 _MOST_PASSED = 1_000
 
 State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped"]
-
 """The state of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
 letter; too old; not wanted any more; left out by its subscription's reliability. All but `parked` are final."""
 
@@ -50,7 +49,6 @@ NO_BATCH = -1
 RUN_NUMBERS = 10**12
 
 FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "dropped"})
-
 """After a row with one of these nothing more happens to a delivery."""
 
 ErrorClass = Literal[
@@ -154,30 +152,6 @@ class _Batch(Versioned, frozen=True, omit_defaults=True):
     evaluation: Evaluation | None = None
 
 
-class _Joined(msgspec.Struct, frozen=True):
-    """A _Batch of attempts that are packed already."""
-
-    v: int
-    attempts: list[msgspec.Raw]
-
-
-class _JoinedEvaluation(msgspec.Struct, frozen=True):
-    """An Evaluation with packed matches."""
-
-    partition: int
-    batch: int
-    control: int
-    matched: list[msgspec.Raw]
-
-
-class _JoinedMatched(msgspec.Struct, frozen=True):
-    """A _Batch with a _JoinedEvaluation."""
-
-    v: int
-    attempts: tuple[()]
-    evaluation: _JoinedEvaluation
-
-
 _encoder = msgspec.msgpack.Encoder()
 
 _codec = VersionedCodec(_Batch, "an attempts record", VERSION)
@@ -193,13 +167,12 @@ _evaluated = VersionedCodec(_Evaluated, "an attempts record", VERSION)
 
 
 def pack(attempt: Attempt) -> bytes:
-    """An attempt as it stands in a record."""
     return _encoder.encode(attempt)
 
 
 def join(packed: Iterable[bytes]) -> bytes:
     """The Kafka value that holds these attempts in order."""
-    return _encoder.encode(_Joined(VERSION, [msgspec.Raw(each) for each in packed]))
+    return _encoder.encode({"v": VERSION, "attempts": [msgspec.Raw(each) for each in packed]})
 
 
 def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
@@ -228,10 +201,10 @@ def batch_of(key: bytes | None) -> int | None:
 
 def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
     """Kafka values holding an evaluation, each of a bounded size."""
-    partition, batch, control = evaluation.partition, evaluation.batch, evaluation.control
 
     def joined() -> bytes:
-        return _encoder.encode(_JoinedMatched(VERSION, (), _JoinedEvaluation(partition, batch, control, packed)))
+        head = {"partition": evaluation.partition, "batch": evaluation.batch, "control": evaluation.control}
+        return _encoder.encode({"v": VERSION, "attempts": (), "evaluation": head | {"matched": packed}})
 
     packed: list[msgspec.Raw] = []
     size = 0
@@ -256,7 +229,6 @@ def _in_pieces(matched: Matched) -> Iterator[Matched]:
 
 
 NOTHING = _encoder.encode(_Batch(VERSION, []))
-
 """A record without attempts."""
 
 
@@ -363,7 +335,6 @@ class AttemptsLog:
         return self._sent[-1][0] if self._sent else 0
 
     def has_all(self, number: int) -> bool:
-        """Whether everything up to this number is in the log."""
         self._look()
         return not self._sent or self._sent[0][0] > number
 

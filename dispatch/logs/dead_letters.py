@@ -34,7 +34,6 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def letter_of(attempt: Attempt, notification: Notification) -> DeadLetter:
-    """The dead letter of a delivery that ended with this attempt."""
     return DeadLetter(
         subscription=attempt.subscription,
         endpoint=attempt.endpoint,
@@ -58,7 +57,6 @@ _codec = VersionedCodec(_Value, "a dead letter", VERSION)
 
 
 def encode(letter: DeadLetter) -> bytes:
-    """The Kafka value of a dead letter."""
     return _codec.encode(_Value(VERSION, letter))
 
 

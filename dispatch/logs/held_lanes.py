@@ -110,10 +110,6 @@ class HeldLanes:
 
     # Which they are
 
-    def for_batch(self) -> frozenset[str]:
-        """The lanes that are held. To be asked between batches, when nothing can be parked and be overtaken."""
-        return self.for_workers()[0]
-
     def for_workers(self) -> tuple[frozenset[str], dict[int, int]]:
         """The lanes that are held, and how far the redelivery has read: a worker that has parked something behind that
         holds its lane by itself."""
@@ -122,7 +118,6 @@ class HeldLanes:
             return self._held(), dict(self._read)
 
     def count(self) -> int:
-        """How many lanes are held, as far as is known now."""
         with self._lock:
             return len(self._held())
 

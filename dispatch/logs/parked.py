@@ -66,7 +66,6 @@ class Tries(NamedTuple):
     awaits: str = ""
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it need not wait any longer."""
         return has_come(self.due_ms, self.decided_ms, now_ms)
 
     @property
@@ -81,8 +80,6 @@ class Tries(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """The name of a delivery."""
-
     subscription: str
     place: Place
 
@@ -92,13 +89,10 @@ class Delivery(NamedTuple):
         return f"{self.subscription}\t{batch}.{partition}.{offset}{again}".encode()
 
     def tried_key(self) -> bytes:
-        """The Kafka key of its tries."""
         return self.key() + b"\ttried"
 
 
 class Parked(msgspec.Struct, frozen=True, tag="parked"):
-    """A delivery waits."""
-
     notification: Notification
     tries: Tries
 
@@ -117,7 +111,6 @@ _codec = VersionedCodec(_Value, "a record of a parked delivery", VERSION)
 
 
 def encode(record: Parked | Tried) -> bytes:
-    """The Kafka value of a record."""
     return _codec.encode(_Value(VERSION, record))
 
 
@@ -164,7 +157,6 @@ class ParkingLog(DurableWriter):
         return number
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
-        """It was tried and waits again."""
         partition = partition_of_subscription(delivery.subscription, self.partitions)
         self.send(partition, encode(Tried(tries)), delivery.tried_key())
 

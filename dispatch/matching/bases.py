@@ -12,41 +12,13 @@ import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
+from arborcast.core.threads import start_thread
 from arborcast.topic_model.routing import Checkpoint, Overlay, RoutingTable
 from arborcast.topic_model.snapshot import Snapshot
-
-
-class SharedBase(Protocol):
-    """A base as it travels in a task: small. Equal ones are the same base."""
-
-    @property
-    def name(self) -> bytes:
-        """By which a task that runs already is told of it."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that each host of workers is given."""
-
-    def open(self) -> Snapshot:
-        """In a worker: the snapshot. Costs something; keep what it returns."""
-
-    def discard(self) -> None:
-        """On the driver: it is not needed any more, no task that was started with it still runs."""
-
-
-class Bases(Protocol):
-    """Where the driver puts bases. May be called from any thread."""
-
-    def share(self, snapshot: Snapshot) -> SharedBase:
-        """Make a snapshot available to the workers."""
-
-    def close(self) -> None:
-        """Leave nothing behind."""
 
 
 def bases_for(context: SparkContext, folder: Path) -> Bases:
@@ -61,20 +33,22 @@ def workers_are_here(context: SparkContext) -> bool:
 
 @dataclass(frozen=True)
 class FileBase:
-    """A base in a file."""
+    """A base in a file, as it travels in a task; `size` are the bytes that each host of workers is given."""
 
     file: str
     size: int = 0
 
     @property
     def name(self) -> bytes:
+        """The name in updates of a task that runs."""
         return os.fsencode(self.file)
 
     def open(self) -> Snapshot:
+        """The snapshot, in a worker, which keeps it: this is costly."""
         return Snapshot.open(Path(self.file))
 
     def discard(self) -> None:
-        # Whoever has mapped it keeps what it has mapped.
+        """Remove it: no task that was started with it runs any more. Workers keep what they have mapped."""
         Path(self.file).unlink(missing_ok=True)
 
 
@@ -88,6 +62,7 @@ class FileBases:
         folder.mkdir(parents=True)
 
     def share(self, snapshot: Snapshot) -> FileBase:
+        """Make a snapshot available to the workers. In any thread."""
         file = (self._folder / f"{snapshot.base}.base").absolute()
         snapshot.write(file)
         return FileBase(str(file), file.stat().st_size)
@@ -98,7 +73,8 @@ class FileBases:
 
 @dataclass(frozen=True)
 class BroadcastBase:
-    """A base as a Spark broadcast. A worker process has one object per broadcast, however often a task names it."""
+    """A base as a Spark broadcast; see FileBase. A worker process has one object per broadcast, however often a task
+    names it."""
 
     broadcast: Broadcast[Snapshot]
     size: int = 0
@@ -115,7 +91,7 @@ class BroadcastBase:
 
 
 class BroadcastBases:
-    """Bases as broadcasts."""
+    """Bases as broadcasts; see FileBases."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -126,6 +102,11 @@ class BroadcastBases:
     def close(self) -> None:
         """Spark ends broadcasts with its context."""
 
+
+SharedBase = FileBase | BroadcastBase
+"""Equal ones are the same base."""
+
+Bases = FileBases | BroadcastBases
 
 logger = logging.getLogger(__name__)
 
@@ -194,11 +175,8 @@ class SnapshotRebuilder:
         self._bases.close()
 
     def _begin(self) -> None:
-        build = _Build(self._table.checkpoint())
-        # A daemon: a stop must not wait for it.
-        build.thread = threading.Thread(target=self._make, args=(build,), name="routing-base", daemon=True)
-        self._build = build
-        build.thread.start()
+        self._build = build = _Build(self._table.checkpoint())
+        build.thread = start_thread("routing-base", self._make, build)
 
     def _make(self, build: _Build) -> None:
         try:

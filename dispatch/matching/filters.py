@@ -83,7 +83,6 @@ class Conditions:
         return condition
 
     def note(self, why: str, message: str) -> None:
-        """Count an evaluation without an answer."""
         self.unanswered[why] += 1
         if message not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(message)
@@ -101,7 +100,6 @@ class Subject:
         self._answers: dict[_Asked, bool] = {}
 
     def passes(self, subscription: Subscription) -> bool:
-        """Whether all its filters are fulfilled."""
         if subscription.peer is not None and not goes_over(self._notification, subscription.peer):
             return False
         if subscription.types:
@@ -171,7 +169,6 @@ class Allowance:
         return self.all_ms * PER_MS * _pieces(notification)
 
     def of_owner(self, notification: Notification) -> float:
-        """For one owner."""
         return self.owner_ms * PER_MS * _pieces(notification)
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 from arborcast.core.errors import ArborcastError
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import start_thread
+from arborcast.core.wall_clock import time_ms
 from arborcast.topic_model.records.notifications import UNSTAMPED, notification_in
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Unmatched:
         settled = self._settled()
         if settled is None:
             return None
-        since_ms, oldest = int(time.time() * 1000), sys.maxsize
+        since_ms, oldest = time_ms(), sys.maxsize
         with LogScan(self._kafka, "notifications") as log:
             begins, ends = log.beginnings(), log.ends()
             for partition, end in ends.items():
@@ -57,8 +58,7 @@ class Unmatched:
     def look(self) -> None:
         """Begin to find out, in a thread: no batch waits for it. Nothing when that is under way."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="oldest-unmatched", daemon=True)
-            self._thread.start()
+            self._thread = start_thread("oldest-unmatched", self._look)
 
     def seen(self) -> int | None:
         """What a look has found, once."""

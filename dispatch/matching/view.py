@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
@@ -32,6 +32,10 @@ from arborcast.topic_model.routing.table import Route
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
+
+if TYPE_CHECKING:
+    # No worker imports it.
+    from arborcast.dispatch.matching.unmatched import Unmatched
 
 
 class SubscriptionListener(Protocol):
@@ -72,7 +76,6 @@ class ControlState(ControlView):
                 each.subscription_changed(changed)
 
     def subscription(self, subscription_id: str) -> Subscription | None:
-        """The subscription, if it is in force."""
         return self.table.get(subscription_id)
 
     def suspended(self, subscription_id: str) -> bool:
@@ -80,11 +83,9 @@ class ControlState(ControlView):
         return subscription_id in self.suspensions
 
     def is_pushed_to(self, endpoint: str) -> bool:
-        """Whether any subscription has this endpoint."""
         return endpoint in self._at
 
     def servers(self, queue: TopicPath) -> tuple[Subscription, ...]:
-        """The servers of a queue."""
         return self._servers.get(queue, ())
 
     def _serves(self, before: Subscription | None, after: Subscription | None) -> None:
@@ -125,16 +126,6 @@ _ROUTES_PIECE = 100
 # When the past has so many changes it is time to look what of it is still needed; not more often than every 5 s.
 _LONG_PAST = 1_000
 _LOOK_S = 5.0
-
-
-class LooksForOldest(Protocol):
-    """What is needed of `unmatched.Unmatched`, which no worker imports."""
-
-    def oldest(self) -> int | None: ...
-
-    def look(self) -> None: ...
-
-    def seen(self) -> int | None: ...
 
 
 class ViewChanges(NamedTuple):
@@ -198,7 +189,6 @@ class _Broadcasts:
 
     @property
     def base(self) -> SharedBase | None:
-        """That of the last view."""
         return self._view.base if self._view is not None else None
 
     def share(self, base: SharedBase, overlay: Overlay, version: int, past: Callable[[], PackedPast]) -> SharedView:
@@ -222,8 +212,9 @@ class _Broadcasts:
         return overlay.size, view.base.size if view else 0, self._measured[1]
 
 
-class RoutingView:
-    """The driver's side. Batches and the redelivery use it, each in a thread of its own.
+class RoutingView(ControlState):
+    """The driver's side. Batches and the redelivery use it, each in a thread of its own; the answers of a ControlState
+    are those of when the log was last read.
 
     `unmatched` knows where the oldest notification was accepted that is not matched yet: what changed before is
     forgotten.
@@ -235,16 +226,15 @@ class RoutingView:
         context: SparkContext,
         bases: Bases,
         min_overlay: int = MIN_OVERLAY,
-        unmatched: LooksForOldest | None = None,
+        unmatched: Unmatched | None = None,
     ) -> None:
+        self._history = History()
+        super().__init__(self._history)
         self._lock = threading.Lock()
         self._unmatched = unmatched
         self._looked: float | None = None
-        self._history = History()
-        self._state = ControlState(self._history)
-        self._table = self._state.table
-        self._follower = ControlFollower(kafka, self._apply)
-        self._rebasing = SnapshotRebuilder(self._table, bases, min_overlay)
+        self._follower = ControlFollower(kafka, self.apply)
+        self._rebasing = SnapshotRebuilder(self.table, bases, min_overlay)
         self._shared = _Broadcasts(context)
         self._steps: ViewSteps | None = None
         self._stepped_from: SharedBase | None = None
@@ -255,7 +245,7 @@ class RoutingView:
     @property
     def size(self) -> ViewSize:
         """What the workers have, as of the last `refresh`."""
-        return ViewSize(self._table.statistics().subscriptions, self._made_at, *self._shared.sizes())
+        return ViewSize(self.table.statistics().subscriptions, self._made_at, *self._shared.sizes())
 
     def refresh(self, timeout_s: float) -> SharedView:
         """Read the control log to its end and return the view of that moment.
@@ -272,7 +262,7 @@ class RoutingView:
             base, overlay = self._rebasing.current()
             if base != self._shared.base:
                 self._made_at = time.time()
-            shared = self._shared.share(base, overlay, self._history.version, self._table.packed_past)
+            shared = self._shared.share(base, overlay, self._history.version, self.table.packed_past)
             return dataclasses.replace(shared, control=self._follower.position)
 
     def advance(
@@ -301,7 +291,7 @@ class RoutingView:
             if base != self._stepped_from:
                 self._made_at = time.time()
             self._stepped_from = base
-            self._steps = self._table.steps(checkpoint)
+            self._steps = self.table.steps(checkpoint)
             return Advance(base, self._steps.opening(), self._follower.position)
 
     def is_short(self, past: int) -> bool:
@@ -323,62 +313,37 @@ class RoutingView:
             self._follower.read_to_end(timeout_s)
             return self._follower.position
 
-    def subscription(self, subscription_id: str) -> Subscription | None:
-        """The subscription as it was when the log was last read, if it was in force."""
-        return self._state.subscription(subscription_id)
-
     def has_topic(self, path: TopicPath) -> bool:
-        """Whether a topic was in the tree when the log was last read."""
-        return path in self._table.topics
-
-    def suspended(self, subscription_id: str) -> bool:
-        """Whether nothing is to be tried for a subscription until someone resumes it."""
-        return self._state.suspended(subscription_id)
-
-    def is_pushed_to(self, endpoint: str) -> bool:
-        """Whether any subscription in force has this endpoint."""
-        return self._state.is_pushed_to(endpoint)
-
-    def servers(self, queue: TopicPath) -> tuple[Subscription, ...]:
-        """The servers of a queue as they were when the log was last read."""
-        return self._state.servers(queue)
-
-    def listen(self, listener: SubscriptionListener) -> None:
-        """Have somebody told what becomes of subscriptions, while the log is read."""
-        self._state.listen(listener)
+        return path in self.table.topics
 
     def all_suspended(self) -> frozenset[str]:
         """All subscriptions for which nothing is to be tried."""
         with self._lock:
-            return self._state.suspensions.ids()
+            return self.suspensions.ids()
 
     def all_unjudged(self) -> frozenset[str]:
         """Of these, those whose conditions are not asked any more."""
         with self._lock:
-            return self._state.suspensions.unjudged()
+            return self.suspensions.unjudged()
 
     def routes(self, limit: int) -> list[tuple[Route, State]]:
         """At most so many routes with the state of each, for the tables; a batch waits for no more than a piece of
         that."""
         with self._lock:
-            paths = list(islice(self._table.topics.paths(), limit))
+            paths = list(islice(self.table.topics.paths(), limit))
         found: list[tuple[Route, State]] = []
         for begin in range(0, len(paths), _ROUTES_PIECE):
             with self._lock:
                 for path in paths[begin : begin + _ROUTES_PIECE]:
-                    routes = self._table.who(path, limit - len(found))
-                    found += [(route, self._state.suspensions.state_of(route.subscription)) for route in routes]
+                    routes = self.table.who(path, limit - len(found))
+                    found += [(route, self.suspensions.state_of(route.subscription)) for route in routes]
             if len(found) >= limit:
                 break
         return found
 
     def close(self) -> None:
-        """Free the connection and what was shared."""
         self._follower.close()
         self._rebasing.close()
-
-    def _apply(self, record: ControlRecord, offset: int) -> None:
-        self._state.apply(record, offset)
 
     def _forget(self) -> None:
         """Forget what changed before all that is not matched yet was accepted."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from arborcast.core.telemetry.metrics import BUCKETS, Registry
 from arborcast.dispatch.delivery.health import WELL, Health
 from arborcast.dispatch.monitoring.sources import Sources
-from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.spark.query_supervisor import StopRequested
 
 WINDOW_S = 300.0

@@ -16,7 +16,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import Health
-from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.queues.servers import QueueFigures
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ _AT_ONCE = 500
 _BYTES_AT_ONCE = 16 * 1024 * 1024
 
 SETTLED_AFTER_S = 10.0
-
 """A letter is written before its delivery is taken out of what waits. After a crash in between the delivery is tried
 again by itself, so letters are left alone for so long."""
 
@@ -158,7 +157,6 @@ class Wanted:
     reason: str = ""
 
     def includes(self, letter: DeadLetter) -> bool:
-        """Whether this one is meant."""
         return (
             (not self.subscription or letter.subscription == self.subscription)
             and (not self.endpoint or letter.endpoint == self.endpoint)

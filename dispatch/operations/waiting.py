@@ -28,7 +28,6 @@ class Asked:
     notification: str = ""
 
     def includes(self, entry: Parked) -> bool:
-        """Whether this one is meant, as far as its message says."""
         message = entry.notification
         return (not self.notification or message.id == self.notification) and self.topic(message.topic)
 

@@ -78,7 +78,6 @@ class Backlog:
         return _few(self._store.equal(head, server, _TOGETHER))
 
     def anything(self, lane: str, now_ms: int) -> bool:
-        """Whether a request is to be pushed now."""
         due = "SELECT 1 FROM waiting WHERE lane = ? AND server IS NOT NULL AND due_ms <= ? LIMIT 1"
         return self._store.has_untried(lane) or bool(self._store.ask(due, lane, now_ms))
 
@@ -99,7 +98,6 @@ class Backlog:
             last = server
 
     def begun(self, request: QueueRequest) -> None:
-        """It is under way."""
         for each in request.together:
             self._store.begun(each.delivery)
 
@@ -115,7 +113,6 @@ class Backlog:
         self._store.ask(free, now_ms, lane, server)
 
     def refused_by_all(self, lane: str, servers: Collection[str]) -> Iterator[WaitingDelivery]:
-        """The requests that wait, and that each of these has refused."""
         # With a plus, or the index of all that wait again is walked through.
         for *place, refused in self._store.ask(f"{_PLACES} AND refused != '' AND +server IS NOT NULL", lane):
             if servers and set(str(refused).split()).issuperset(servers):
@@ -124,7 +121,6 @@ class Backlog:
                     yield waiting
 
     def next_due_ms(self, lane: str) -> int | None:
-        """When the next request is to be pushed again."""
         next_due = "SELECT MIN(due_ms) FROM waiting WHERE lane = ? AND server IS NOT NULL"
         ((due_ms,),) = self._store.ask(next_due, lane)
         return None if due_ms is None else int(due_ms)

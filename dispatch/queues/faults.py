@@ -26,7 +26,6 @@ _NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notif
 
 
 def fault_of(notification: Notification, reply_to: EndpointReference, row: Attempt) -> PushRequest:
-    """The fault for a request that has ended like this."""
     fault, related, action = _fault(row), _related(notification), WSA_FAULT_ACTION
     if _PULL_POINT in reply_to.address:
         action = _NOTIFY_ACTION

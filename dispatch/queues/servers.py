@@ -1,11 +1,26 @@
-"""The servers of a queue, the one that is idle for the longest first. Pure."""
+"""The servers of a queue, the one that is idle for the longest first; its figures. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+
+
+class QueueFigures(NamedTuple):
+    """A queue at a moment: how many requests wait and are executed, when the oldest of those that wait was accepted (0
+    without any); how many servers are idle or sick, and which are busy, since when. Milliseconds since the epoch."""
+
+    queue: TopicPath
+    waiting: int
+    executing: int
+    oldest_ms: int
+    idle: int
+    sick: int
+    busy: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
@@ -28,62 +43,42 @@ class QueueServer:
         return len(self.under_way) < self.subscription.queue
 
 
-class QueueServers:
-    """The servers, in the order of their turns."""
+class QueueServers(dict[str, QueueServer]):
+    """The servers by id, in the order of their turns: one that gets a request, or has ended one, goes behind the
+    others."""
 
     def __init__(self) -> None:
-        # A server that gets a request, or has ended one, goes behind the others.
-        self._there: dict[str, QueueServer] = {}
+        super().__init__()
         # Gone, with requests under way.
         self._leaving: dict[str, QueueServer] = {}
-
-    def __contains__(self, server: str) -> bool:
-        return server in self._there
-
-    def get(self, server: str) -> QueueServer | None:
-        """A server that is there."""
-        return self._there.get(server)
-
-    def __len__(self) -> int:
-        return len(self._there)
-
-    @property
-    def ids(self) -> frozenset[str]:
-        """The ids of all servers."""
-        return frozenset(self._there)
 
     def know(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:
         """Replace the servers by these; returns those that have left."""
         now = {each.id: each for each in subscriptions}
-        left = [server for name, server in self._there.items() if name not in now]
+        left = [server for name, server in self.items() if name not in now]
         for server in left:
-            del self._there[server.id]
+            del self[server.id]
             if server.under_way:
                 self._leaving[server.id] = server
         for name, subscription in now.items():
-            server = self._there.get(name) or self._leaving.pop(name, None) or QueueServer(subscription)
+            server = self.get(name) or self._leaving.pop(name, None) or QueueServer(subscription)
             server.subscription = subscription
-            self._there[name] = server
+            self[name] = server
         return left
-
-    def all(self) -> list[QueueServer]:
-        """All servers, in turn."""
-        return list(self._there.values())
 
     def with_room(self) -> list[QueueServer]:
         """The servers that may have another request, in turn."""
-        return [server for server in self._there.values() if server.has_room]
+        return [server for server in self.values() if server.has_room]
 
     def begin(self, server: str, now_ms: int) -> None:
-        """A server gets a request."""
-        self._there[server].under_way.append(now_ms)
+        self[server].under_way.append(now_ms)
         self._to_the_end(server)
 
     def end(self, server: str, begun_ms: int) -> None:
         """A request has ended that a server got then."""
         leaving = self._leaving.get(server)
         if leaving is None:
-            self._there[server].under_way.remove(begun_ms)
+            self[server].under_way.remove(begun_ms)
             self._to_the_end(server)
         else:
             leaving.under_way.remove(begun_ms)
@@ -91,4 +86,4 @@ class QueueServers:
                 del self._leaving[server]
 
     def _to_the_end(self, server: str) -> None:
-        self._there[server] = self._there.pop(server)
+        self[server] = self.pop(server)

@@ -36,7 +36,6 @@ def says_invalid(response: bytes) -> bool:
 
 
 def said(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Said:
-    """The meaning of an answer."""
     if outcome.delivered:
         return "taken"
     if outcome.status == GONE:
@@ -69,7 +68,6 @@ class Sent(NamedTuple):
 def decide(
     request: Pending, push: Push, outcome: Outcome, sent: Sent, policy: RetryPolicy, now_ms: int, chance: float
 ) -> Next:
-    """The decision for a request."""
     before, refused = request.tries, sent.refused
     says = said(outcome, push.result.response, policy)
     if says in ("gone", "invalid"):

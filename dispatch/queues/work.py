@@ -6,21 +6,30 @@ the next request at once; one behind an open breaker only the probe that is due.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import MOST_BYTES
 from arborcast.dispatch.delivery.settlement import unpushed
+from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import Delivery, Tries
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
 from arborcast.dispatch.queues.faults import QueueUsers
-from arborcast.dispatch.queues.parts import Queue, QueueFigures, QueueParts
-from arborcast.dispatch.queues.servers import QueueServer
+from arborcast.dispatch.queues.servers import QueueFigures, QueueServer, QueueServers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
+from arborcast.dispatch.redelivery.amounts import Amounts
+from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.lanes import RetryLane
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_of, queue_topic
 from arborcast.topic_model.topics import TopicPath
 
@@ -34,6 +43,36 @@ _NEVER_MS = 1 << 62
 
 # In the name of a server that waits for a slot, before its id: no lane has such a name.
 _SLOT = "server:"
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that have ended, and
+    whose ends are not in the log yet."""
+
+    topic: TopicPath
+    lane: RetryLane
+    servers: QueueServers = field(default_factory=QueueServers)
+    gone: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class QueueParts:
+    """What queues share with the rest of the redelivery."""
+
+    store: ParkedStore
+    subscriptions: RoutingView
+    transport: Transport
+    pushes: Pushes
+    endpoints: Endpoints
+    outcomes: RedeliveryOutcomes
+    journal: RedeliveryJournal
+    amounts: Amounts
+    push: PushSettings
+    retry: RetrySettings
+    envelope_of: Callable[[Subscription], Envelope]
+    stops: SubscriptionStops
+    chance: Callable[[], float]
 
 
 class Queues:
@@ -67,7 +106,6 @@ class Queues:
         self._backlog.restart()
 
     def found(self, name: str, now_ms: int) -> None:
-        """Something new waits in this queue."""
         queue = self._queues.get(name)
         if queue is None:
             topic = queue_topic(name)
@@ -104,11 +142,10 @@ class Queues:
                 self._drop(name)
 
     def figures(self) -> tuple[QueueFigures, ...]:
-        """The figures of all queues."""
         return tuple(self._figures_of(name, queue) for name, queue in self._queues.items())
 
     def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
-        servers, flight = queue.servers.all(), queue.lane.flight
+        servers, flight = list(queue.servers.values()), queue.lane.flight
         busy = [(each.id, min(each.under_way)) for each in servers if each.under_way]
         sick = [each for each in servers if self._parts.endpoints.get(each.endpoint).breaker != "closed"]
         return QueueFigures(
@@ -128,11 +165,9 @@ class Queues:
             self._turns.set(name, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        """When there is something to do again; None when nothing waits for a time."""
         return self._turns.next_ms() if self._has_room() else None
 
     def overdue(self, now_ms: int) -> int:
-        """Queues that are due."""
         return self._turns.overdue(now_ms)
 
     def work(self, now_ms: int) -> None:
@@ -162,11 +197,11 @@ class Queues:
         asked = self._parts.subscriptions
         there = asked.servers(queue.topic)
         queue.gone.intersection_update({each.id for each in there})
-        there = [each for each in there if not (each.paused or each.id in queue.gone or asked.suspended(each.id))]
-        left = queue.servers.know(there)
+        serving = [each for each in there if not (each.paused or each.id in queue.gone or asked.suspended(each.id))]
+        left = queue.servers.know(serving)
         for server in left:
             self._forget(queue, server, now_ms)
-        for server in queue.servers.all():
+        for server in queue.servers.values():
             self._serving[server.id] = queue.lane.name
         if left:
             self._refused_by_all(queue, now_ms)
@@ -185,7 +220,7 @@ class Queues:
 
     def _refused_by_all(self, queue: Queue, now_ms: int) -> None:
         """A server that might have done a request has left: end what all others have refused."""
-        for waiting in list(self._backlog.refused_by_all(queue.lane.name, queue.servers.ids)):
+        for waiting in list(self._backlog.refused_by_all(queue.lane.name, frozenset(queue.servers))):
             why = all_refuse(len(queue.servers), "the others have left")
             decision = unpushed(waiting, Verdict("dead"), why)
             self._parts.outcomes.write_untried(queue.lane, waiting, decision, now_ms)
@@ -270,14 +305,13 @@ class Queues:
         now_ms: int,
         probe: bool,
     ) -> None:
-        """A push has an outcome."""
         together, policy = request.together, self._policy
         if said(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
             self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)
             queue.gone.add(server.id)
             self._know(queue, now_ms)
         sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
-        sent = Sent(server.id, request.refused, queue.servers.ids, sick, probe)
+        sent = Sent(server.id, request.refused, frozenset(queue.servers), sick, probe)
         first = together[0]._replace(tries=tries)
         (verdict, tries, why, _), again, refused = decide(
             first, push, outcome, sent, policy, now_ms, self._parts.chance()
@@ -310,7 +344,7 @@ class Queues:
             if not len(queue.servers):
                 self._drop(lane.name)
         # Must be last: a slot that no server here needs is for another.
-        for server in [each for each in queue.servers.all() if each.id in self._named]:
+        for server in [each for each in queue.servers.values() if each.id in self._named]:
             del self._named[server.id]
             self._parts.pushes.pass_on(server.endpoint, now_ms)
 

@@ -60,10 +60,11 @@ class WorkerLease:
     def __init__(self, kafka: KafkaSettings, run: int, task: int, read_to: Callable[[], int]) -> None:
         """`read_to` is the offset in `feed` to which the task has read, without having found the end of its run; -1
         while it has not begun to."""
-        self._kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        self._feed = LogConsumer(kafka, FEED_LOG)
+        self._progress = LogWriter(kafka, PROGRESS_LOG)
         self._alive = WorkerProgress(run, -1, -1, run, task=task, pid=os.getpid(), alive=True)
-        self._feed, self._signs = LogConsumer(self._kafka, FEED_LOG), LogWriter(self._kafka, PROGRESS_LOG)
-        self._renewal = LeaseRenewal(self._end, read_to, self._extend)
+        self._renewal = LeaseRenewal(self._ask_end, read_to, self._extend)
         self._fence = ExitStack()
         self._fence_until: Callable[[float], None] | None = None
         self._service = Service(
@@ -85,19 +86,19 @@ class WorkerLease:
     def _step(self) -> float:
         try:
             if self._renewal.renew(fence.clock, lambda: self._service.wait(_LOOK_S)):
-                self._signs.append_encoded([encode_progress(self._alive)])
+                self._progress.append_encoded([encode_progress(self._alive)])
         except InfrastructureError:
             self._feed.close()
             raise
         return RENEW_S
 
-    def _end(self) -> int:
+    def _ask_end(self) -> int:
         (end,) = self._feed.ends().values()
         return end
 
     def _close(self) -> None:
         self._feed.close()
-        self._signs.close()
+        self._progress.close()
 
     def _extend(self, asked: float) -> None:
         if self._fence_until is not None and not self._service.stopping:

@@ -31,8 +31,6 @@ _BYTES_PER_STEP = 8 * 1024 * 1024
 
 
 class Archive(GatheringFollower):
-    """Writes the `notifications` table."""
-
     def __init__(
         self, kafka: KafkaSettings, location: str, interval_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:

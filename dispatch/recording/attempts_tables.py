@@ -126,7 +126,6 @@ def _keys(rows: pa.Table) -> list[_Key]:
 
 
 def _ms(times: pa.ChunkedArray) -> list[int]:
-    """Milliseconds since the epoch."""
     return [each // 1000 for each in times.cast(pa.int64()).to_pylist()]
 
 

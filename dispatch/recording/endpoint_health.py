@@ -43,7 +43,6 @@ class HealthHistory(Work):
         self._seen: dict[str, _Seen] | None = None
 
     def step(self) -> bool:
-        """Record the changes."""
         now_ms = int(self._clock() * 1000)
         if self._seen is None:
             self._seen = self._latest()

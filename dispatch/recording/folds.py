@@ -33,8 +33,6 @@ _SUSPENSION = suspension_key("")
 
 
 class TopicsFold(TableFold):
-    """The topics that are there."""
-
     spec = TOPICS
     writer = "control"
 
@@ -108,7 +106,6 @@ def topic_row(topic: TopicRecord, changed_ms: int) -> dict[str, object]:
 
 
 def subscription_row(subscription: Subscription, changed_ms: int) -> dict[str, object]:
-    """The row of a subscription that is in force."""
     return {
         "subscription": subscription.id,
         "state": "paused" if subscription.paused else "active",
@@ -186,8 +183,6 @@ class RetriesFold(TableFold):
 
 
 class DeadLettersFold(TableFold):
-    """The deliveries that were given up."""
-
     spec = DEAD_LETTERS
     writer = "dead"
 

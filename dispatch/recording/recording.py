@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from arborcast.core.eventlog.topics import FRAGMENT_LOG
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.recording.archive import Archive
 from arborcast.dispatch.recording.attempts_tables import AttemptsTables
@@ -68,27 +68,22 @@ class Recorder:
         """`works` with their intervals in seconds. It works for one part of the time in `share`."""
         self._works = [_Scheduled(work, interval_s, share) for work, interval_s in works]
         self._gate = gate
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._service = Service(name, self._step, close=self._close)
+        self.start = self._service.start
+        self.stop = self._service.stop
 
-    def start(self) -> None:
-        self._thread.start()
+    def _step(self) -> float | None:
+        due = min(self._works, key=lambda each: each.due, default=None)
+        if due is None or self._gate.closed:
+            return None
+        wait_s = due.due - time.monotonic()
+        if wait_s <= 0:
+            due.step()
+        return max(wait_s, 0.0)
 
-    def stop(self, timeout_s: float) -> bool:
-        """Wait for the thread to end, which it does once the gate is closed; whether it did."""
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            while self._works:
-                due = min(self._works, key=lambda each: each.due)
-                if self._gate.wait_closed(max(due.due - time.monotonic(), 0.0)):
-                    return
-                due.step()
-        finally:
-            for each in self._works:
-                each.work.close()
+    def _close(self) -> None:
+        for each in self._works:
+            each.work.close()
 
 
 class _Scheduled:
@@ -139,8 +134,6 @@ _STATES_UNUSED_HOURS = 1
 
 
 class Recording:
-    """The tables that are written beside the hot path."""
-
     def __init__(
         self,
         kafka: KafkaSettings,
@@ -223,6 +216,8 @@ class Recording:
     def stop(self, timeout_s: float) -> bool:
         """Wait until nothing is being written, the gate being closed; whether that was so in time. What is cut short
         is written after the next start."""
+        for recorder in self._recorders:
+            recorder.stop()
         stopped = [recorder.stop(timeout_s) for recorder in self._recorders]
         return all(stopped)
 

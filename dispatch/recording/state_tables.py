@@ -51,7 +51,6 @@ class RoutesSnapshot(Work):
         self._told = False
 
     def step(self) -> bool:
-        """Write the table if something has changed."""
         version = self._version()
         try:
             if self._table.progress(self.name) == version:
@@ -114,7 +113,6 @@ class RowChanges:
             self._changes[key] = (operation, {**known, **columns})
 
     def drop(self, key: str) -> None:
-        """There is no such row any more."""
         self._changes[key] = ("drop", {})
 
     def arrow(self) -> pa.Table:

@@ -65,7 +65,6 @@ class Endpoints:
         self._blocked: dict[str, dict[str, None]] = {}
 
     def get(self, endpoint: str) -> Health:
-        """The health of an endpoint."""
         return self._health.get(endpoint)
 
     def begin_push(self, endpoint: str) -> bool:
@@ -98,7 +97,6 @@ class Endpoints:
             self._probes.set_by(endpoint, health.probe_at_ms)
 
     def blocked(self, endpoint: str) -> list[str]:
-        """The lanes that wait for an endpoint."""
         return list(self._blocked.get(endpoint, ()))
 
     def unblock(self, endpoint: str) -> list[str]:
@@ -119,7 +117,6 @@ class Endpoints:
         self._health.forgive(endpoint, now_ms)
 
     def next_probe_ms(self) -> int | None:
-        """When the next probe is due."""
         return self._probes.next_ms()
 
     def due(self, now_ms: int) -> str | None:

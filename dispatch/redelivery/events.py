@@ -53,12 +53,10 @@ class DeadLetterAlarm:
         self._last = ("", "", "")
 
     def died(self, subscription: str, endpoint: str, detail: str) -> None:
-        """One more was given up, with this detail."""
         self._untold += 1
         self._last = (subscription, endpoint, detail)
 
     def look(self, now_ms: int) -> None:
-        """Send the event, if one is due."""
         told_ms = self._told_ms
         # Later than now: by a clock that was put back.
         if self._untold and (told_ms is None or not 0 <= now_ms - told_ms < _DEAD_EVERY_MS):

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Protocol
 
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.verdict import RetryPolicy
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.peers import MOST_TOGETHER
 from arborcast.topic_model.records.xml_ids import NO_IDS, clash, xml_ids
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import TopicPath
-
-
-class Subscriptions(Protocol):
-    """The current subscriptions. A subscription that has not changed should be the same object as before."""
-
-    def subscription(self, subscription_id: str) -> Subscription | None:
-        """The subscription, if it is in force."""
-
-    def suspended(self, subscription_id: str) -> bool:
-        """Whether it is suspended."""
-
-    def is_pushed_to(self, endpoint: str) -> bool:
-        """Whether any subscription in force has this endpoint. Called in any thread, under a lock."""
-
-    def servers(self, queue: TopicPath) -> Collection[Subscription]:
-        """The servers of a queue that are in force."""
 
 
 @dataclass(slots=True)
@@ -111,37 +94,21 @@ class Choice:
         return head
 
 
-class RetryLanes:
-    """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
+class RetryLanes(dict[str, RetryLane]):
+    """The lanes in which something waits, by name. Used by one thread. In memory are only the lanes, a few hundred
+    bytes each."""
 
-    def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: Subscriptions) -> None:
+    def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: RoutingView) -> None:
+        super().__init__()
         self._store = store
         self._held = held
         self._subscriptions = subscriptions
-        self._lanes: dict[str, RetryLane] = {}
         self._turns: TimerQueue[str] = TimerQueue()
 
-    def __len__(self) -> int:
-        return len(self._lanes)
-
-    def __iter__(self) -> Iterator[RetryLane]:
-        return iter(self._lanes.values())
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._lanes
-
-    def __getitem__(self, name: str) -> RetryLane:
-        return self._lanes[name]
-
-    def get(self, name: str) -> RetryLane | None:
-        """The lane, if something waits in it."""
-        return self._lanes.get(name)
-
     def found(self, name: str, now_ms: int) -> None:
-        """Something new waits in this lane."""
-        lane = self._lanes.get(name)
+        lane = self.get(name)
         if lane is None:
-            lane = self._lanes[name] = RetryLane(name)
+            lane = self[name] = RetryLane(name)
         lane.expires_ms = 0
         if self._held.is_found(name):
             # It comes behind others, and has its turn after theirs; but it may be older than they are.
@@ -172,9 +139,8 @@ class RetryLanes:
         return subscription is not None and subscription.in_turn and self._store.next_due_ms(name) is not None
 
     def forget(self, lane: RetryLane) -> None:
-        """Nothing waits in it any more."""
         self.let_pass(lane)
-        del self._lanes[lane.name]
+        del self[lane.name]
         self._turns.cancel(lane.name)
 
     def turn(self, lane: RetryLane, at_ms: int) -> None:
@@ -182,18 +148,15 @@ class RetryLanes:
         self._turns.set(lane.name, at_ms)
 
     def go_on(self, names: Iterable[str], now_ms: int) -> None:
-        """Give these a turn now."""
         for name in names:
             self._turns.set(name, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        """When the next turn is; None when no lane has one."""
         return self._turns.next_ms()
 
     def take_turn(self, now_ms: int) -> RetryLane | None:
-        """Take the lane whose turn is due first; None when none is due."""
         name = self._turns.pop(now_ms)
-        return None if name is None else self._lanes[name]
+        return None if name is None else self[name]
 
     def overdue(self, now_ms: int) -> int:
         """How many are due, counted up to some thousands."""

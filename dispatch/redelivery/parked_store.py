@@ -87,6 +87,9 @@ WHERE lane = ? ORDER BY accepted_ms LIMIT ?"""
 _BY_VALIDITY = """SELECT batch, part, place, redrive, valid_ms FROM waiting
 WHERE lane = ? AND valid_ms > 0 AND awaits = '' ORDER BY valid_ms LIMIT ?"""
 
+_BY_DUE = """SELECT batch, part, place, redrive, due_ms FROM waiting
+WHERE lane = ? AND tried = 1 ORDER BY due_ms LIMIT ?"""
+
 # Bytes of messages that are read at a time. A larger message is read alone.
 _READ_BYTES = 4 * 1024 * 1024
 
@@ -113,8 +116,6 @@ class SpoiltFile(InfrastructureError):
 
 
 class WaitingDelivery(NamedTuple):
-    """A delivery that waits."""
-
     delivery: Delivery
     tries: Tries
     notification: Notification
@@ -131,25 +132,26 @@ def _waiting(lane: str, row: tuple[Any, ...]) -> WaitingDelivery:
 def newest_batch(file: Path) -> int:
     """The highest number of a batch of what waits there, as of the last commit; NO_BATCH when nothing does. In any
     thread. Raises InfrastructureError."""
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as opened:
-            (newest,) = opened.execute("SELECT MAX(batch) FROM waiting").fetchone()
-    except sqlite3.Error as error:
-        raise InfrastructureError(f"the file of parked deliveries, {file}: {error}", 5.0) from error
+    with _readable(file) as opened:
+        (newest,) = opened.execute("SELECT MAX(batch) FROM waiting").fetchone()
     return NO_BATCH if newest is None else int(newest)
 
 
 def parked_behind(file: Path, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
     """Subscription, notification and place of what waits there that was read behind these offsets of the
     `notifications` log, as of the last commit. In any thread. Raises InfrastructureError."""
+    asked = "SELECT lane, notification, batch, part, place, redrive FROM waiting WHERE part = ? AND place >= ?"
+    with _readable(file) as opened:
+        for read_from in positions.items():
+            for lane, notification, *place in opened.execute(asked, read_from):
+                yield lane, notifications.decode(notification).id, Place(*place)
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as opened:
-            for partition, first in positions.items():
-                asked = (
-                    "SELECT lane, notification, batch, part, place, redrive FROM waiting WHERE part = ? AND place >= ?"
-                )
-                for lane, notification, *place in opened.execute(asked, (partition, first)):
-                    yield lane, notifications.decode(notification).id, Place(*place)
+            yield opened
     except sqlite3.Error as error:
         raise InfrastructureError(f"the file of parked deliveries, {file}: {error}", 5.0) from error
 
@@ -271,7 +273,6 @@ class ParkedStore:
         return [lane for (lane,) in found]
 
     def remove(self, delivery: Delivery) -> None:
-        """It does not wait any more."""
         self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
 
     def finish(self, delivery: Delivery) -> None:
@@ -280,7 +281,6 @@ class ParkedStore:
         self.remove(delivery)
 
     def get(self, delivery: Delivery) -> WaitingDelivery | None:
-        """A delivery, if it waits."""
         found = self._read(
             delivery.subscription, "batch = ? AND part = ? AND place = ? AND redrive = ?", *delivery.place
         )
@@ -314,10 +314,9 @@ class ParkedStore:
 
     def oldest_untried(self, lane: str, limit: int) -> list[Delivery]:
         """The deliveries of a lane that were never tried, and wait for the longest."""
-        return self._places(lane, "tried = 0 ORDER BY turn LIMIT ?", limit)
+        return self._places(lane, "tried = 0 ORDER BY turn", limit)
 
     def has_untried(self, lane: str) -> bool:
-        """Whether a lane has deliveries that were never tried."""
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
     def first(self, lane: str, limit: int = 1) -> list[WaitingDelivery]:
@@ -338,9 +337,7 @@ class ParkedStore:
             found += self._put_back(lane, now_ms, most, besides)
         return found[:limit]
 
-    def _put_back(
-        self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()
-    ) -> list[WaitingDelivery]:
+    def _put_back(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery]) -> list[WaitingDelivery]:
         """Deliveries that are due only because the clock was put back since they were tried."""
         condition = "tried = 1 AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
         return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit, besides=besides)
@@ -348,45 +345,31 @@ class ParkedStore:
     def least_tried(self, lane: str, now_ms: int, besides: Collection[Delivery] = ()) -> WaitingDelivery | None:
         """The delivery with the fewest tries of those that are to be tried again by now; those that are due only
         because the clock was put back come behind."""
-        number: int | None = 0
-        while True:
-            # From each number of tries to the next: there are few, however many deliveries are not due.
-            more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
-            number = self._one(more, lane, number)
-            if number is None:
-                put_back = self._put_back(lane, now_ms, 1 + len(besides), besides)
-                return put_back[0] if put_back else None
-            found = self._read(
-                lane,
-                "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?",
-                number,
-                now_ms,
-                1 + len(besides),
-                besides=besides,
-            )
+        most = 1 + len(besides)
+        # From each number of tries to the next: there are few, however many deliveries are not due.
+        more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
+        number = self._one(more, lane, 0)
+        while number is not None:
+            condition = "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?"
+            found = self._read(lane, condition, number, now_ms, most, besides=besides)
             if found:
                 return found[0]
+            number = self._one(more, lane, number)
+        return next(iter(self._put_back(lane, now_ms, most, besides)), None)
 
     def next_due_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
         """When the next delivery of a lane is to be tried again, those `besides` not counted."""
-        rows = self._rows(
-            "SELECT batch, part, place, redrive, due_ms FROM waiting WHERE lane = ? AND tried = 1"
-            " ORDER BY due_ms LIMIT ?",
-            (lane, len(besides) + 1),
-        )
-        return next((due for *place, due in rows if Delivery(lane, Place(*place)) not in besides), None)
+        return self._first(_BY_DUE, lane, besides)
 
     def accepted_before(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
         """Deliveries whose notification was accepted then or earlier, the oldest first, without those `besides`."""
-        found = self._places(lane, "accepted_ms <= ? ORDER BY accepted_ms LIMIT ?", ms, limit + len(besides))
-        return [each for each in found if each not in besides][:limit]
+        return self._places(lane, "accepted_ms <= ? ORDER BY accepted_ms", limit, ms, besides=besides)
 
     def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
         """Deliveries that their publishers wanted until then, or not so long: the earliest first, without `besides`,
         and without those that were taken in time and whose result is still to come."""
-        condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms LIMIT ?"
-        found = self._places(lane, condition, ms, limit + len(besides))
-        return [each for each in found if each not in besides][:limit]
+        condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms"
+        return self._places(lane, condition, limit, ms, besides=besides)
 
     def expires_ms(self, lane: str, lifespan_ms: int, besides: Collection[Delivery] = ()) -> int | None:
         """When the first delivery of a lane is too old, those `besides` not counted; None when nothing waits."""
@@ -405,7 +388,6 @@ class ParkedStore:
         return self._read(lane, "awaits != '' AND awaits = ?", push, most_bytes=sys.maxsize)
 
     def awaits_any(self) -> bool:
-        """Whether any delivery waits for a result."""
         return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -413,7 +395,6 @@ class ParkedStore:
         return self._rows(query, values)
 
     def lanes(self) -> Iterator[str]:
-        """The lanes in which something waits."""
         # Hops from lane to lane in the index; DISTINCT would walk through all that waits.
         lane = ""
         while True:
@@ -435,7 +416,6 @@ class ParkedStore:
         self._execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
 
     def recall(self, name: str) -> bytes | None:
-        """A fact that was kept."""
         value = self._one("SELECT value FROM fact WHERE name = ?", name)
         return None if value is None else bytes(value)
 
@@ -460,8 +440,12 @@ class ParkedStore:
         """Roll back to the last commit, and close the file."""
         self._db.close()
 
-    def _places(self, lane: str, condition: str, *values: object) -> list[Delivery]:
-        return [Delivery(lane, Place(*place)) for place in self._rows(_PLACES + condition, (lane, *values))]
+    def _places(
+        self, lane: str, condition: str, limit: int, *values: object, besides: Collection[Delivery] = ()
+    ) -> list[Delivery]:
+        rows = self._rows(f"{_PLACES}{condition} LIMIT ?", (lane, *values, limit + len(besides)))
+        found = (Delivery(lane, Place(*place)) for place in rows)
+        return [each for each in found if each not in besides][:limit]
 
     def _read(
         self,

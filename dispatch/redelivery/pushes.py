@@ -12,15 +12,17 @@ from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
-from arborcast.dispatch.delivery.pushes import NO_REQUEST, NO_RESULT, Pusher
+from arborcast.dispatch.delivery.pushes import Pusher
 from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, untried
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.lanes import RetryLane, RetryLanes, Subscriptions
+from arborcast.dispatch.redelivery.lanes import RetryLane, RetryLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.topic_model.records import pull
 from arborcast.topic_model.records.notifications import Notification
@@ -56,8 +58,10 @@ class RedeliveryJournal(Journal):
         super().__init__(attempts, dead, parking, _SETTLE_S)
         self._pulled = pulled
         self._later: list[Callable[[], None]] = []
-        self._gone: set[str] = set()
-        self._suspended: dict[str, int] = {}
+        self.gone: set[str] = set()
+        """Subscriptions to be ended: their receivers have said so."""
+        self.suspended: dict[str, int] = {}
+        """Subscriptions to be suspended, and since when their endpoints have failed."""
         self._sent = False
 
     def connect(self) -> None:
@@ -67,7 +71,7 @@ class RedeliveryJournal(Journal):
     @property
     def dirty(self) -> bool:
         """Whether something was asked for that is not in the logs."""
-        return self._sent or bool(self._later or self._gone or self._suspended)
+        return self._sent or bool(self._later or self.gone or self.suspended)
 
     def record(self, attempt: Attempt) -> None:
         super().record(attempt)
@@ -78,7 +82,6 @@ class RedeliveryJournal(Journal):
         self._sent = True
 
     def put(self, pull_point: str, message: StoredMessage) -> None:
-        """A message is to wait in a pull point."""
         key, value = pull.encode(pull_point, message)
         self._pulled.send(0, value, key)  # the log has one partition
         self._sent = True
@@ -91,30 +94,11 @@ class RedeliveryJournal(Journal):
         self.tried(delivery, tries)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
-        """A delivery waits again."""
         self._later.append(lambda: self._parking.tried(delivery, tries))
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
         """A delivery does not wait any more; `tried` says whether it ever was."""
         self._later.append(lambda: self._parking.finished(delivery, tried))
-
-    def gone(self, subscription_id: str) -> None:
-        """A receiver has ended its subscription."""
-        self._gone.add(subscription_id)
-
-    def suspend(self, subscription_id: str, since_ms: int) -> None:
-        """An endpoint has failed since then, too long to go on with the subscription."""
-        self._suspended[subscription_id] = since_ms
-
-    def take_gone(self) -> set[str]:
-        """The subscriptions whose receivers have ended them since this was last asked."""
-        gone, self._gone = self._gone, set()
-        return gone
-
-    def take_suspended(self) -> dict[str, int]:
-        """The subscriptions to be suspended since this was last asked, and since when their endpoints have failed."""
-        suspended, self._suspended = self._suspended, {}
-        return suspended
 
     def catch_up(self) -> None:
         self._pulled.settle(self._timeout_s)
@@ -146,7 +130,7 @@ class SubscriptionStops:
 
     def __init__(
         self,
-        subscriptions: Subscriptions,
+        subscriptions: RoutingView,
         lanes: RetryLanes,
         endpoints: Endpoints,
         journal: RedeliveryJournal,
@@ -163,8 +147,7 @@ class SubscriptionStops:
         self._unwritten: set[str] = set()
 
     def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
-        """End a subscription, whose receiver wants nothing more."""
-        self._journal.gone(name)
+        self._journal.gone.add(name)
         self._tell(OperatorEvent("subscription-gone", now_ms, endpoint, name))
 
     def push_failed(self, name: str, endpoint: str, now_ms: int) -> None:
@@ -182,7 +165,7 @@ class SubscriptionStops:
                 if lane is not None:
                     lane.suspended = True
                 self._unwritten.add(each)
-                self._journal.suspend(each, since_ms)
+                self._journal.suspended[each] = since_ms
                 self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, each))
         self._endpoints.forgive(endpoint, now_ms)
 
@@ -192,7 +175,6 @@ class SubscriptionStops:
         return written
 
     def holds(self, lane: RetryLane, now_ms: int) -> bool:
-        """Whether the lane is suspended."""
         suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
             # It was resumed, and is tried at once.
@@ -312,7 +294,6 @@ class RedeliveryOutcomes:
         self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
     def write_untried(self, lane: RetryLane, waiting: WaitingDelivery, decision: Decision, now_ms: int) -> None:
-        """Write down a decision without a push."""
         number, verdict, why = decision.tries.number, decision.verdict, decision.why
         row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
         self.write(waiting, decision, row)

@@ -6,18 +6,20 @@ commit. Batches get the held lanes and degraded endpoints from it, and report th
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from arborcast.core import liveness
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.backoff import Backoff
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
@@ -25,24 +27,20 @@ from arborcast.dispatch.delivery.pushes import PushSpans
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Place
-from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
 from arborcast.dispatch.redelivery.session import (
-    Figures,
     RedeliverySession,
+    RedeliveryStatistics,
     SessionParts,
-    WatchedSubscriptions,
-    now_ms,
     opened_session,
 )
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
-
-logger = logging.getLogger(__name__)
 
 # Between two sessions.
 _PAUSE_S = 1.0
@@ -53,40 +51,23 @@ _PUSHES_SHARE = 3 / 4
 _COSTLY = "its content or producer conditions cost more than push.conditions_ms, or push.owner_conditions_ms, allows"
 
 
-@dataclass(frozen=True)
-class RedeliveryStatistics:
-    """The redelivery at a moment. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the
-    state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
-
-    parked: int = 0
-    lanes: int = 0
-    held: int = 0
-    due: int = 0
-    in_flight: int = 0
-    delivered: int = 0
-    dead: int = 0
-    breakers: Mapping[str, int] = field(default_factory=dict)
-    queues: tuple[QueueFigures, ...] = ()
-
-
 class SubscriptionEnds:
     """Writes the ends and suspensions of subscriptions to the control log. Everything raises InfrastructureError."""
 
-    def __init__(self, kafka: KafkaSettings, subscriptions: WatchedSubscriptions, tell: EventListener) -> None:
+    def __init__(self, kafka: KafkaSettings, subscriptions: RoutingView, tell: EventListener) -> None:
         self._timeout_s = kafka.request_timeout_s
         self._subscriptions = subscriptions
         self._tell = tell
         self._control = ControlLog(kafka)
 
     def end(self, ids: Iterable[str]) -> None:
-        """The receivers of these are gone."""
         there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
         if there:
-            self._control.append([record for each in there for record in ending(each, "gone", now_ms())])
+            self._control.append([record for each in there for record in ending(each, "gone", time_ms())])
 
     def suspend(self, since_ms: Mapping[str, int]) -> None:
         """The endpoints of these have failed since then: nothing is tried until they are resumed."""
-        at_ms = now_ms()
+        at_ms = time_ms()
         self._control.append(
             [
                 SubscriptionSuspended(each, "its endpoint does not take any message", since, at_ms)
@@ -117,15 +98,18 @@ class CatchUps:
     """Threads that wait until the redelivery has read its log to the end."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        """Set while one waits."""
         self._waiting: list[threading.Event] = []
         self._lock = threading.Lock()
+
+    def asked(self) -> bool:
+        """Whether one waits."""
+        return bool(self._waiting)
 
     def ask(self) -> threading.Event:
         """An event that is set then."""
         done = threading.Event()
-        self._add([done])
+        with self._lock:
+            self._waiting.append(done)
         return done
 
     def answer(self, read_to_end: Callable[[], bool]) -> None:
@@ -133,21 +117,16 @@ class CatchUps:
         they wait on."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            self.asked.clear()
         if not waiting:
             return
         try:
             complete = read_to_end()
         except BaseException:
-            self._add(waiting)
+            with self._lock:
+                self._waiting += waiting
             raise
         for done in waiting if complete else ():
             done.set()
-
-    def _add(self, waiting: Iterable[threading.Event]) -> None:
-        with self._lock:
-            self._waiting += waiting
-            self.asked.set()
 
 
 class Redeliverer:
@@ -160,7 +139,7 @@ class Redeliverer:
         push: PushSettings,
         retry: RetrySettings,
         outbound: AddressPolicy,
-        subscriptions: WatchedSubscriptions,
+        subscriptions: RoutingView,
         file: Path,
         vault: Vault | None = None,
         tell: EventListener = lambda event: None,
@@ -190,7 +169,6 @@ class Redeliverer:
             end_subscriptions=self._ends.end,
             suspend_subscriptions=self._ends.suspend,
         )
-        self._stopping = threading.Event()
         self._pushes_until = 0.0
         self._catch_ups = CatchUps()
         self._session: RedeliverySession | None = None
@@ -198,7 +176,7 @@ class Redeliverer:
         self._before: Counter[str] = Counter()
         self.rounds = 0
         """Rounds of the loop since the start; a thread that hangs makes none."""
-        self._thread = threading.Thread(target=self._run, name="redeliverer", daemon=True)
+        self._service = Service("redeliverer", self._step, backoff=Backoff(_PAUSE_S, _PAUSE_S), what="the redelivery")
         subscriptions.listen(self)
 
     def start(self, timeout_s: float) -> None:
@@ -206,7 +184,7 @@ class Redeliverer:
 
         Raises InfrastructureError when that takes longer than `timeout_s`.
         """
-        self._thread.start()
+        self._service.start()
         try:
             self.catch_up(timeout_s)
         except InfrastructureError:
@@ -216,16 +194,15 @@ class Redeliverer:
     def begin_stop(self, timeout_s: float) -> None:
         """Begin no more pushes; outcomes of those under way are taken in for three quarters of the time. Returns at
         once, and needs no further call."""
-        if not self._stopping.is_set():
+        if not self._service.stopping:
             self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
-            self._stopping.set()
+            self._service.stop()
 
     def stop(self, timeout_s: float) -> None:
         """Stop as `begin_stop` says, if that was not said before. Returns when all that is settled is written down, or
         after the time."""
         self.begin_stop(timeout_s)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._service.stop(timeout_s)
         self._ends.close()
         if self._spans is not None:
             self._spans.close()
@@ -238,7 +215,7 @@ class Redeliverer:
         done = self._catch_ups.ask()
         deadline = time.monotonic() + timeout_s
         while not done.wait(min(max(deadline - time.monotonic(), 0.0), 0.25)):
-            if self._stopping.is_set():
+            if self._service.stopping:
                 raise InfrastructureError("the redelivery stops")
             if time.monotonic() < deadline:
                 continue
@@ -261,7 +238,7 @@ class Redeliverer:
 
         Raises InfrastructureError when the end of a subscription, or its suspension, cannot be written down.
         """
-        at_ms = now_ms()
+        at_ms = time_ms()
         gone: set[str] = set()
         costly: set[str] = set()
         for report in reports:
@@ -290,48 +267,38 @@ class Redeliverer:
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:
-        """The current figures."""
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
         del breakers["closed"]
         session = self._session
-        now = Figures() if session is None else session.figures
-        return RedeliveryStatistics(
-            parked=now.parked,
-            lanes=now.lanes,
+        now = RedeliveryStatistics() if session is None else session.figures
+        return dataclasses.replace(
+            now,
             held=self.lanes.count(),
-            due=now.due,
-            in_flight=now.in_flight,
             delivered=self._before["delivered"] + now.delivered,
             dead=self._before["dead"] + now.dead,
             breakers=breakers,
-            queues=now.queues,
         )
 
-    def _run(self) -> None:
+    def _step(self) -> None:
+        """A session: until the stop, or a failure."""
         liveness.listen(self._come_round)
-        while not self._stopping.is_set():
-            liveness.beat()
-            try:
-                with opened_session(self._parts) as session:
-                    self._work(session)
-            except ArborcastError as error:
-                logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
-            except Exception:
-                # No error may stop the redelivery.
-                logger.exception("redelivery begins again in %g s", _PAUSE_S)
-            self._stopping.wait(_PAUSE_S)
+        liveness.beat()
+        with opened_session(self._parts) as session:
+            self._work(session)
 
     def _come_round(self) -> None:
         self.rounds += 1
 
     def _work(self, session: RedeliverySession) -> None:
-        session.begin(self._stopping, restore=not self._restored)
+        stopping = self._is_stopping
+        session.begin(stopping, restore=not self._restored)
+        self._service.succeeded()
         self._restored = True
         self._session = session
         try:
-            while not self._stopping.is_set():
+            while not stopping():
                 self._catch_ups.answer(lambda: self._read_to_end(session))
-                session.run(self._stopping, self._catch_ups.asked)
+                session.run(stopping, self._catch_ups.asked)
             session.end(self._pushes_until)
         finally:
             # In this order, or statistics would count them twice.
@@ -339,5 +306,8 @@ class Redeliverer:
             self._before.update(delivered=session.redelivery.delivered, dead=session.redelivery.dead)
 
     def _read_to_end(self, session: RedeliverySession) -> bool:
-        session.read_to_end(self._stopping)
-        return not self._stopping.is_set()
+        session.read_to_end(self._is_stopping)
+        return not self._service.stopping
+
+    def _is_stopping(self) -> bool:
+        return self._service.stopping

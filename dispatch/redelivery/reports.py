@@ -58,7 +58,6 @@ class AwaitedResults:
         )
 
     def add(self, result: Result, now_ms: int) -> None:
-        """A result was read."""
         lane, push, _, until_ms, _ = result.promise
         if now_ms - self._swept_ms > _SWEEP_MS:
             self._swept_ms = now_ms

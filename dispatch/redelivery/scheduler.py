@@ -30,12 +30,13 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
-from arborcast.dispatch.queues.parts import QueueFigures, QueueParts
-from arborcast.dispatch.queues.work import Queues
+from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.queues.servers import QueueFigures
+from arborcast.dispatch.queues.work import QueueParts, Queues
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.lanes import Choice, RetryLane, RetryLanes, Subscriptions
+from arborcast.dispatch.redelivery.lanes import Choice, RetryLane, RetryLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.reports import NO_RESULT, AwaitedResults, outcome_of
@@ -60,7 +61,7 @@ class RedeliveryContext:
     push: PushSettings
     retry: RetrySettings
     health: EndpointHealthRegistry
-    subscriptions: Subscriptions
+    subscriptions: RoutingView
     held: HeldLanes
     envelope_of: Callable[[Subscription], Envelope]
     tell: EventListener
@@ -120,22 +121,18 @@ class Redelivery:
 
     @property
     def lanes(self) -> int:
-        """Lanes in which something waits."""
         return len(self._lanes) + self._queues.waiting
 
     @property
     def dead(self) -> int:
-        """Deliveries given up, or too old, since the start."""
         return self._outcomes.dead
 
     @property
     def delivered(self) -> int:
-        """Deliveries made since the start."""
         return self._outcomes.delivered
 
     @property
     def queues(self) -> tuple[QueueFigures, ...]:
-        """How the queues stand."""
         return self._queues.figures()
 
     def due(self) -> int:
@@ -158,7 +155,6 @@ class Redelivery:
             self._lanes.turn(self._lanes[name], now_ms)
 
     def found(self, name: str) -> None:
-        """Something new waits in this lane."""
         now_ms = self._clock.now_ms()
         if queue_topic(name) is not None:
             self._queues.found(name, now_ms)
@@ -168,7 +164,6 @@ class Redelivery:
             self._lanes.turn(self._lanes[name], now_ms)
 
     def reported(self, result: Result) -> None:
-        """A receiver has reported the result of a push."""
         self._reports.add(result, self._clock.now_ms())
 
     def look_at_reports(self) -> None:
@@ -203,7 +198,6 @@ class Redelivery:
                 self._lanes.turn(lane, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        """When there is something to do again; None when nothing waits for a time."""
         turns = (self._lanes.next_turn_ms(), self._endpoints.next_probe_ms(), self._queues.next_turn_ms())
         return min((at_ms for at_ms in turns if at_ms is not None), default=None)
 
@@ -228,7 +222,6 @@ class Redelivery:
         self._outcomes.alarm.look(now_ms)
 
     def drive(self, timeout_s: float) -> None:
-        """Take outcomes in, waiting this long at most for the first."""
         self._pushes.pusher.drive(timeout_s)
 
     def _look_at_clock(self) -> None:
@@ -236,7 +229,7 @@ class Redelivery:
         back_ms = self._clock.put_back_ms()
         if back_ms:
             logger.warning("the clock was put back by %.0f s: deliveries tried later than now are due", back_ms / 1000)
-            self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
+            self._lanes.go_on(list(self._lanes), self._clock.now_ms())
             self._queues.clock_put_back(self._clock.now_ms())
 
     def _serve(self, lane: RetryLane, now_ms: int) -> bool:
@@ -325,7 +318,6 @@ class Redelivery:
         self._lanes.go_on((name for name in names if not self._queues.go_on(name, now_ms)), now_ms)
 
     def _resolve(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> None:
-        """Settle the deliveries whose results are there."""
         for waiting, result in self._reports.take(lane.name):
             messages = result.promise.messages
             self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)

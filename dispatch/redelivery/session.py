@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn
 
 from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
@@ -22,12 +21,12 @@ from arborcast.core.eventlog.consumer import Discontinued
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS, RESULTS_LOG
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.parked import roomy
-from arborcast.dispatch.matching.view import SubscriptionListener
-from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
-from arborcast.dispatch.redelivery.lanes import Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
@@ -73,16 +72,6 @@ _SAYS_SO_S = 600.0
 _HEALTH_S = 5.0
 
 
-class WatchedSubscriptions(Subscriptions, Protocol):
-    """The subscriptions, and their changes."""
-
-    def listen(self, listener: SubscriptionListener) -> None:
-        """Call the listener for all changes from now on."""
-
-    def catch_up(self, timeout_s: float) -> object:
-        """Read all changes so far, and call the listeners. Raises InfrastructureError."""
-
-
 @dataclass(frozen=True)
 class SessionParts:
     """The parts that all sessions share."""
@@ -90,21 +79,25 @@ class SessionParts:
     kafka: KafkaSettings
     file: Path
     context: RedeliveryContext
-    subscriptions: WatchedSubscriptions
+    subscriptions: RoutingView
     make_transport: Callable[[], Transport]
     end_subscriptions: Callable[[Iterable[str]], None]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]
 
 
-class Figures(NamedTuple):
-    """A session at a moment; `delivered` and `dead` since its start."""
+@dataclass(frozen=True)
+class RedeliveryStatistics:
+    """The redelivery at a moment. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the
+    state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
 
     parked: int = 0
     lanes: int = 0
+    held: int = 0
     due: int = 0
     in_flight: int = 0
     delivered: int = 0
     dead: int = 0
+    breakers: Mapping[str, int] = field(default_factory=dict)
     queues: tuple[QueueFigures, ...] = ()
 
 
@@ -145,11 +138,12 @@ class RedeliverySession:
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
-        self.figures = Figures()
+        self.figures = RedeliveryStatistics()
+        """Those of this session."""
         self._counted = self._looked = self._heard = self._committed = self._health_kept = self._kept = time.monotonic()
-        self.redelivery = Redelivery(parts.context, store, transport, journal, now_ms, random.random)
+        self.redelivery = Redelivery(parts.context, store, transport, journal, time_ms, random.random)
 
-    def begin(self, stopping: threading.Event, restore: bool) -> None:
+    def begin(self, stopped: Callable[[], bool], restore: bool) -> None:
         """Fold all that is in the log now, and read the current subscriptions. `restore`: this is the first session of
         the process, which takes over the health that an earlier process has kept, and whose workers have ended. Raises
         InfrastructureError."""
@@ -166,7 +160,7 @@ class RedeliverySession:
             self.redelivery.found(lane)
         for partition, position in self._parked.positions.items():
             held.applied(partition, position)
-        self.read_to_end(stopping)
+        self.read_to_end(stopped)
         held.caught_up()
         self.redelivery.caught_up()
         parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
@@ -177,28 +171,28 @@ class RedeliverySession:
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
 
-    def read_to_end(self, stopping: threading.Event) -> None:
+    def read_to_end(self, stopped: Callable[[], bool]) -> None:
         """Fold everything that is in the log now. Raises InfrastructureError."""
         if self._journal.dirty:
             self._write_down()  # the commits below must not be ahead of the logs
         ends, results = self._parked.ends(), self._results.ends()
         unfolded = 0
-        while not stopping.is_set() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
+        while not stopped() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
             liveness.beat()
             unfolded += self._follow(IDLE_S)
             if unfolded >= _FOLD_RECORDS or self._store.uncommitted >= _FOLD_BYTES:
                 self._commit()
                 unfolded = 0
         self._commit()
-        self.figures = self._figures()
+        self._count()
 
-    def run(self, stopping: threading.Event, asked: threading.Event) -> None:
-        """Work until `stopping`, or `asked` for something in between; outcomes may still be under way then.
+    def run(self, stopped: Callable[[], bool], asked: Callable[[], bool]) -> None:
+        """Work until `stopped`, or `asked` for something in between; outcomes may still be under way then.
 
         Raises InfrastructureError when it cannot go on.
         """
         more = False
-        while not (stopping.is_set() or asked.is_set()):
+        while not (stopped() or asked()):
             liveness.beat()
             self._hear_control()
             self.redelivery.work()
@@ -225,7 +219,7 @@ class RedeliverySession:
             self._write_down()
         self._keep_health()
         self._commit()
-        self.figures = self._figures()
+        self._count()
 
     def _follow(self, timeout_s: float) -> int:
         """Fold what comes within this time; how many records came."""
@@ -272,7 +266,7 @@ class RedeliverySession:
         """How long nothing has to be done, unless something is parked."""
         turn_ms = self.redelivery.next_turn_ms()
         longest_s = _RESULT_S if self._store.awaits_any() else IDLE_S
-        return longest_s if turn_ms is None else min(max((turn_ms - now_ms()) / 1000, 0.0), longest_s)
+        return longest_s if turn_ms is None else min(max((turn_ms - time_ms()) / 1000, 0.0), longest_s)
 
     def _hear_control(self) -> None:
         """Read changes of subscriptions, while something waits."""
@@ -288,7 +282,8 @@ class RedeliverySession:
         """First the outcomes, then that the deliveries are finished, then our own file: a crash in between repeats a
         push, and never loses one."""
         if self._journal.dirty:
-            gone, suspended = self._journal.take_gone(), self._journal.take_suspended()
+            gone, suspended = self._journal.gone, self._journal.suspended
+            self._journal.gone, self._journal.suspended = set(), {}
             if gone:
                 self._parts.end_subscriptions(gone)
             self._journal.catch_up()
@@ -304,17 +299,23 @@ class RedeliverySession:
             self._commit()
         self._committed = time.monotonic()
         if self._committed - self._counted > IDLE_S:
-            self.figures = self._figures()
+            self._count()
 
-    def _figures(self) -> Figures:
+    def _count(self) -> None:
         self._counted = time.monotonic()
         work = self.redelivery
-        return Figures(
-            self._store.count, work.lanes, work.due(), work.in_flight, work.delivered, work.dead, work.queues
+        self.figures = RedeliveryStatistics(
+            parked=self._store.count,
+            lanes=work.lanes,
+            due=work.due(),
+            in_flight=work.in_flight,
+            delivered=work.delivered,
+            dead=work.dead,
+            queues=work.queues,
         )
 
     def _commit(self) -> None:
-        self._store.remember(_READ_MS, b"%d" % now_ms())
+        self._store.remember(_READ_MS, b"%d" % time_ms())
         self._store.commit()
         self._moved = False
         self._kept = time.monotonic()
@@ -338,7 +339,7 @@ def _opened(file: Path, log: str) -> ParkedStore:
         discard(file)
         return ParkedStore(file, log)
     try:
-        if store.positions() and now_ms() - int(store.recall(_READ_MS) or 0) > _COUNTS_MS:
+        if store.positions() and time_ms() - int(store.recall(_READ_MS) or 0) > _COUNTS_MS:
             # Null values of deliveries that a job on another host has finished since may be compacted away.
             logger.info("the file of parked deliveries, %s, is older than half a day: the log is read again", file)
             store.forget()
@@ -349,11 +350,5 @@ def _opened(file: Path, log: str) -> ParkedStore:
 
 
 def discard(file: Path) -> None:
-    """Remove the file, and what SQLite keeps beside it."""
     for suffix in ("", "-wal", "-shm"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return int(time.time() * 1000)

@@ -250,7 +250,7 @@ class World:
             push=self.push,
             retry=self.retry,
             health=self.health,
-            subscriptions=self,
+            subscriptions=cast(Any, self),
             held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, VAULT, self.push.callback_s),
             tell=self.told.append,
@@ -424,8 +424,9 @@ class World:
             for log in itertools.compress(self.logs, self.landing):
                 log.land()
             self.restart()
-        self.gone_said += self.journal.take_gone()
-        self.suspended_said.update(self.journal.take_suspended())
+        self.gone_said += self.journal.gone
+        self.suspended_said.update(self.journal.suspended)
+        self.journal.gone, self.journal.suspended = set(), {}
 
     def states(self) -> dict[tuple[str, str], str]:
         """What the last row says of each delivery."""

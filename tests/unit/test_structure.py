@@ -211,10 +211,6 @@ THREADS = {
     "client/http_server.py",
     "client/queues/replies.py",
     "core/http_client.py",
-    "dispatch/matching/bases.py",
-    "dispatch/matching/unmatched.py",
-    "dispatch/recording/recording.py",
-    "dispatch/redelivery/redeliverer.py",
     "engine/terminal.py",  # a timer that is cancelled
     "jobs/dispatch_stream.py",  # a pool from before the first import of the product
 }

@@ -111,7 +111,6 @@ KEPT_AT_MOST_S = 300
 connection that a worker keeps by default, are 0.4 % of a core."""
 
 Failure = Literal["", "address", "dns", "connect", "tls", "timeout", "disconnected", "protocol", "internal"]
-
 """Why there is no complete answer. "" when there is one."""
 
 
@@ -151,6 +150,10 @@ class PushResult:
     later: bool = False
     sent: bool = False
 
+
+NO_REQUEST = PushRequest("", (), b"")
+
+NO_RESULT = PushResult(0)
 
 RESULT_HEADER = "Arborcast-Result"
 

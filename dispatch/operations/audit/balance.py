@@ -79,7 +79,7 @@ def balance(
 
     def name(kinds: list[tuple[int, Kind]]) -> list[Problem]:
         return [
-            _problem(kind, ledger, evaluations, int(rows_of_keys[at]), int(least[at]), int(found[at]))
+            problem(kind, ledger, evaluations, int(rows_of_keys[at]), int(least[at]), int(found[at]))
             for at, kind in kinds
         ]
 
@@ -139,10 +139,14 @@ def _tallied(counts: npt.NDArray[np.int64]) -> Tally:
     )
 
 
-def _problem(kind: Kind, ledger: Ledger, evaluations: Evaluations, at: int, matched: int, found: int) -> Problem:
+def problem(
+    kind: Kind, ledger: Ledger, evaluations: Evaluations, at: int, matched: int = 0, found: int = 0, who: str = ""
+) -> Problem:
+    """The problem with the notification of one of the evaluations; `who` is the subscription, if it is known."""
     return Problem(
         kind,
-        ledger.ids[evaluations.index[at]],
+        ledger.ids[int(evaluations.index[at])],
+        who,
         matched=matched,
         found=found,
         topic=list(ledger.topics)[evaluations.topic[at]],

@@ -1,4 +1,4 @@
-"""The deeper examination: who should have had what, by matching anew as the batches did. `kept` has its other half."""
+"""The deeper examination: who should have had what, by matching again as the batches did; and what should be kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.intervals import Lane, lane_of
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.matching.filters import Conditions, wanting
-from arborcast.dispatch.operations.audit.balance import Balance
+from arborcast.dispatch.operations.audit.balance import Balance, problem
 from arborcast.dispatch.operations.audit.ledger import (
     DEAD,
     EXPIRED,
@@ -107,22 +107,11 @@ def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: DeliveryRows, pr
 
 
 def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: DeliveryRows, limit: int) -> list[Problem]:
-    subscriptions, topics = list(ledger.numbers), list(ledger.topics)
-    evaluations = found.evaluations
+    subscriptions, evaluations = list(ledger.numbers), found.evaluations
     problems = []
     for row in range(min(limit, len(lacking))):
         at = int(np.flatnonzero(evaluations.notification == lacking.notification[row])[0])
-        problems.append(
-            Problem(
-                kind,
-                ledger.ids[int(evaluations.index[at])],
-                subscriptions[lacking.subscription[row]],
-                topic=topics[evaluations.topic[at]],
-                accepted_ms=int(evaluations.accepted_ms[at]),
-                partition=int(evaluations.partition[at]),
-                offset=int(evaluations.offset[at]),
-            )
-        )
+        problems.append(problem(kind, ledger, evaluations, at, who=subscriptions[lacking.subscription[row]]))
     return problems
 
 
@@ -246,18 +235,9 @@ def _not_delivered(
                     wanted = [each for each in wanted if each.id not in excused]
                     missing = [each for each in missing if each not in excused]
                 count += len(missing)
+                matched, found = len(wanted), len(wanted) - len(missing)
                 problems += [
-                    Problem(
-                        "not-delivered",
-                        notification.id,
-                        subscription,
-                        matched=len(wanted),
-                        found=len(wanted) - len(missing),
-                        topic=notification.topic,
-                        accepted_ms=notification.accepted_ms,
-                        partition=int(evaluations.partition[at]),
-                        offset=int(evaluations.offset[at]),
-                    )
+                    problem("not-delivered", ledger, evaluations, at, matched, found, subscription)
                     for subscription in missing[: limit - len(problems)]
                 ]
     return problems, count

@@ -70,11 +70,9 @@ class Tally:
 
     @property
     def matches(self) -> int:
-        """All of them."""
         return self.delivered + self.dead + self.expired + self.cancelled + self.dropped + self.pending
 
     def as_json(self) -> dict[str, int]:
-        """For scripts."""
         return {"matches": self.matches, **asdict(self)}
 
 
@@ -129,7 +127,6 @@ class Report:
         self.problems += problems[: max(0, limit - len(self.problems))]
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts."""
         document = asdict(self) | {
             "balanced": self.balanced,
             "published": self.published,

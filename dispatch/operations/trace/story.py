@@ -122,7 +122,6 @@ class ControlHistory:
 
 
 Row = Mapping[str, object]
-
 """A row of a table, by column."""
 
 AttemptRow = Row
@@ -183,7 +182,6 @@ def utc(milliseconds: int) -> datetime:
 
 
 Outcome = Literal["delivered", "waiting", "dead", "expired", "cancelled", "dropped", "skipped", "pending", "no match"]
-
 """How it stands with one subscription: the final states of a delivery; `waiting` for another try; `skipped`: its topic
 matched, but it was not to have it; `pending`: nothing is known yet; `no match`: it did not ask for it."""
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import psutil
@@ -201,7 +201,7 @@ def test_what_changed_before_all_that_waits_is_forgotten(
 ) -> None:
     monkeypatch.setattr(view_module, "_LONG_PAST", 5)
     monkeypatch.setattr(view_module, "_LOOK_S", 0)
-    oldest = Oldest(4)
+    oldest: Any = Oldest(4)
     context = cast(SparkContext, NoSpark)
     with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), unmatched=oldest)) as view:
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -113,7 +114,7 @@ def running(
 ) -> Iterator[Redeliverer]:
     policy = AddressPolicy(OutboundSettings(scope="loopback"))
     push = PushSettings(callback_s=callback_s)
-    redeliverer = Redeliverer(kafka, push, retry, policy, known, file, VAULT, tell)
+    redeliverer = Redeliverer(kafka, push, retry, policy, cast(Any, known), file, VAULT, tell)
     redeliverer.start(60)
     try:
         yield redeliverer
@@ -172,8 +173,8 @@ def test_what_is_parked_is_delivered_in_order_recorded_and_no_longer_parked(
         ) as redeliverer:
             report = lot.park("s", *names)
             redeliverer.batch_done([report])
-            assert redeliverer.lanes.for_batch() == {"s"}
-            wait_until(lambda: not redeliverer.lanes.for_batch())
+            assert redeliverer.lanes.for_workers()[0] == {"s"}
+            wait_until(lambda: not redeliverer.lanes.for_workers()[0])
             wait_until(lambda: redeliverer.statistics().delivered == 100)
             assert redeliverer.statistics().parked == 0
         assert ids(receiver, "/s") == names
@@ -310,7 +311,7 @@ def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
             PushSettings(total_timeout_s=300.0),
             QUICK,
             AddressPolicy(OutboundSettings(scope="loopback")),
-            known,
+            cast(Any, known),
             tmp_path / "parked.db",
         )
         redeliverer.start(60)

@@ -138,6 +138,26 @@ def test_failures_are_logged_once_for_each_kind_until_a_step_succeeds(caplog: py
     assert [each.exc_info is not None for each in caplog.records] == [False, True, False, False, False]
 
 
+def test_a_failure_after_a_success_within_a_step_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    failures = iter([True, False, False])
+
+    def step() -> None:
+        early = next(failures, None)
+        if early is None:
+            return
+        if not early:
+            service.succeeded()
+        raise InfrastructureError("away")
+
+    over = threading.Event()
+    service = Service("test", step, close=over.set, backoff=NO_PAUSE)
+    with caplog.at_level(logging.INFO):
+        service.start()
+        assert over.wait(60)
+    failed, works = "test failed, and is tried again: away", "test works again"
+    assert [record.getMessage() for record in caplog.records] == [failed, works, failed, works, failed, works]
+
+
 def test_the_pause_grows_with_failures_in_a_row() -> None:
     asked: list[float] = []
 

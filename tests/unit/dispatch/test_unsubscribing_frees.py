@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
+from typing import Any, cast
 
 import pytest
 
@@ -112,7 +113,7 @@ def redeliverer(state: ControlState, log: ControlLogOf, tmp_path_factory: pytest
         PushSettings(),
         RetrySettings(breaker_failures=1),
         THIS_MACHINE,
-        Known(state),
+        cast(Any, Known(state)),
         tmp_path_factory.mktemp("parked") / "parked.sqlite",
     )
 
@@ -157,10 +158,10 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
             waiting.enter(scopes_of(endpoint))
             assert waiting.wait(one.id, scopes_of(endpoint))
             endpoints.block(one.id, endpoint)
-            redeliverer.lanes.for_batch()
+            redeliverer.lanes.for_workers()[0]
             if number % 100 == 0:
                 assert health.degraded() == health.watched() == {endpoint}
-                assert redeliverer.lanes.for_batch() == {one.id}
+                assert redeliverer.lanes.for_workers()[0] == {one.id}
                 urls.refusal(endpoint)
                 envelopes.put(one.id, (one, Envelope(one)), 2_000)
                 # The workers are told, and what is known is kept.
@@ -185,7 +186,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     memory.keep()
 
     assert health.everything() == {}
-    assert not (health.degraded() | health.watched() | redeliverer.lanes.for_batch())
+    assert not (health.degraded() | health.watched() | redeliverer.lanes.for_workers()[0])
     assert redeliverer.statistics().breakers == {}
     assert (state.endpoints, len(state.suspensions), log.live) == (0, 0, {})
     assert len(store.recall("health") or b"") < 10
@@ -232,4 +233,4 @@ def test_what_waits_for_an_endpoint_that_failed_is_gone_with_the_subscription() 
     assert set(world.states().values()) == {"cancelled"}
     assert (world.log, world.store.count, world.redelivery.lanes, world.redelivery.due()) == ({}, 0, 0, 0)
     assert world.redelivery.next_turn_ms() is None
-    assert (world.health.everything(), world.lanes.for_batch()) == ({}, frozenset())
+    assert (world.health.everything(), world.lanes.for_workers()[0]) == ({}, frozenset())

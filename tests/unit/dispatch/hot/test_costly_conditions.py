@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -169,7 +169,13 @@ def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.Mo
     told: list[OperatorEvent] = []
     known = Known(wanting("s", "mallory", "@a = 1"))
     redeliverer = Redeliverer(
-        KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked", tell=told.append
+        KafkaSettings(),
+        PushSettings(),
+        RetrySettings(),
+        THIS_MACHINE,
+        cast(Any, known),
+        tmp_path / "parked",
+        tell=told.append,
     )
     log = Control()
     monkeypatch.setattr(redeliverer._ends, "_control", log)

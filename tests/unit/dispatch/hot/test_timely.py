@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import msgspec
@@ -287,8 +288,9 @@ def test_an_hour_of_batches_for_a_receiver_that_is_not_well(
     result: PushResult, pushes: range, lost_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = 1_000_000_000
-    monkeypatch.setattr(redeliverer, "now_ms", lambda: now_ms)
-    driver = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, Known(), tmp_path / "parked")
+    monkeypatch.setattr(redeliverer, "time_ms", lambda: now_ms)
+    known: Any = Known()
+    driver = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked")
 
     def batch(answer: PushResult) -> tuple[int, str]:
         health = driver.health

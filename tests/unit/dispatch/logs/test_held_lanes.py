@@ -9,20 +9,20 @@ from arborcast.dispatch.logs.held_lanes import HeldLanes
 def test_a_lane_is_held_from_the_report_until_the_redeliverer_has_read_and_tried_it() -> None:
     book = HeldLanes()
     book.parked({"s": (0, 7)})
-    assert book.for_batch() == {"s"}
+    assert book.for_workers()[0] == {"s"}
     assert book.count() == 1
 
     book.applied(0, 7)  # it knows what is before offset 7, which is not ours
-    assert book.for_batch() == {"s"}
+    assert book.for_workers()[0] == {"s"}
 
     book.found("s")
     assert book.count() == 1
     book.applied(0, 8)
-    assert book.for_batch() == {"s"}
+    assert book.for_workers()[0] == {"s"}
     assert book.count() == 1
 
     book.drained("s")
-    assert book.for_batch() == frozenset()
+    assert book.for_workers()[0] == frozenset()
 
 
 def test_what_was_tried_before_the_report_came_does_not_hold_for_ever() -> None:
@@ -33,7 +33,7 @@ def test_what_was_tried_before_the_report_came_does_not_hold_for_ever() -> None:
 
     book.parked({"s": (0, 7)})
 
-    assert book.for_batch() == frozenset()
+    assert book.for_workers()[0] == frozenset()
 
 
 def test_of_several_reports_the_farthest_counts_whatever_their_order() -> None:
@@ -42,16 +42,16 @@ def test_of_several_reports_the_farthest_counts_whatever_their_order() -> None:
     book.parked({"s": (0, 4)})
     book.applied(0, 5)
 
-    assert book.for_batch() == {"s"}
+    assert book.for_workers()[0] == {"s"}
     book.applied(0, 10)
-    assert book.for_batch() == frozenset()
+    assert book.for_workers()[0] == frozenset()
 
 
 def test_the_first_record_of_a_partition_that_was_never_read_holds() -> None:
     book = HeldLanes()
     book.parked({"s": (1, 0)})
 
-    assert book.for_batch() == {"s"}
+    assert book.for_workers()[0] == {"s"}
 
 
 def test_a_log_that_got_more_partitions_holds_a_lane_in_each() -> None:
@@ -59,10 +59,10 @@ def test_a_log_that_got_more_partitions_holds_a_lane_in_each() -> None:
     book.parked({"s": (0, 9)})
     book.parked({"s": (3, 0)})
     book.applied(3, 1)
-    assert book.for_batch() == {"s"}
+    assert book.for_workers()[0] == {"s"}
 
     book.applied(0, 10)
-    assert (book.for_batch(), book.count()) == (frozenset(), 0)
+    assert (book.for_workers()[0], book.count()) == (frozenset(), 0)
 
 
 def test_what_was_finished_while_nobody_looked_does_not_hold_for_ever() -> None:
@@ -76,10 +76,10 @@ def test_what_was_finished_while_nobody_looked_does_not_hold_for_ever() -> None:
     book.found("t")
     book.found("u")
     book.drained("u")
-    assert book.for_batch() == {"s", "t"}, "until the log is read to its end, s may still wait"
+    assert book.for_workers()[0] == {"s", "t"}, "until the log is read to its end, s may still wait"
     book.caught_up()
 
-    assert book.for_batch() == {"t"}
+    assert book.for_workers()[0] == {"t"}
 
 
 STEPS = ("park s", "park t", "acknowledge", "acknowledge", "read", "read", "try", "tell", "report", "begin again")
@@ -124,5 +124,5 @@ def test_a_worker_and_the_driver_free_no_lane_before_all_of_it_is_read_and_tried
                 told, told_read = now, read
         waiting = {log[offset] for offset in range(len(log)) if offset >= read or offset not in tried}
         assert {name for name in "st" if name in worker} >= waiting
-        assert driver.for_batch() >= {log[offset] for offset in range(read) if offset not in tried}
+        assert driver.for_workers()[0] >= {log[offset] for offset in range(read) if offset not in tried}
         assert {name for name in "st" if name in worker} == told | {*log[told_read:]}

@@ -27,7 +27,7 @@ class PlayedControlLog:
 
     def read_to_end(self, timeout_s: float) -> int:
         while self._waiting:
-            self._view._apply(SubscriptionRecord(self._waiting.pop(0)), self.position)
+            self._view.apply(SubscriptionRecord(self._waiting.pop(0)), self.position)
             self.position += 1
         return self.position
 

@@ -10,7 +10,7 @@ from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.monitoring import metrics as endpoints_seen
 from arborcast.dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
 from arborcast.dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
-from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.topic_model.topics import TopicPath
 

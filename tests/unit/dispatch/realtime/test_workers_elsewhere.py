@@ -178,7 +178,7 @@ class View:
     """A routing view whose base can be another one."""
 
     def __init__(self) -> None:
-        self.base = SimpleNamespace(name=b"broadcast", number=0)
+        self.base: Any = SimpleNamespace(name=b"broadcast", number=0)
         self.control = 7
         self.begun = False
         self.past = 0
@@ -220,7 +220,7 @@ def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
     view.control = 8
     feeder._write()
     assert [each.control for each in written] == [7, 8]
-    assert feeder.base is view.base
+    assert feeder.base == view.base
     view.base, view.begun, view.control = SimpleNamespace(name=b"broadcast", number=1), False, 9
     feeder._write()
     assert feeder.outdated == one_base

@@ -42,7 +42,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     (arrival,) = world.arrivals
     assert world.attempts[0].push == arrival.promise.push
     assert world.attempts[0].next_ms == arrival.promise.until_ms + ON_ITS_WAY_MS
-    assert world.lanes.for_batch() == frozenset(), "it had its first attempt, and holds nothing"
+    assert world.lanes.for_workers()[0] == frozenset(), "it had its first attempt, and holds nothing"
 
     world.report(arrival, "delivered", "printed")
     world.run(0)
@@ -277,7 +277,7 @@ def test_a_push_that_is_under_way_in_a_worker_holds_its_lane_until_its_result() 
     promise = under_way(world)
     world.run(10_000)
     assert world.arrivals == []
-    assert world.lanes.for_batch() == {"s"}
+    assert world.lanes.for_workers()[0] == {"s"}
 
     world.redelivery.reported(Result(promise, "delivered", world.now_ms))
     world.run(100)
@@ -285,7 +285,7 @@ def test_a_push_that_is_under_way_in_a_worker_holds_its_lane_until_its_result() 
     assert [each.notifications for each in world.arrivals] == [("behind",)]
     assert rows(world) == [("delivered", "", 1)]
     assert world.attempts[0].detail == "answered after 12.0 s"
-    assert world.lanes.for_batch() == frozenset()
+    assert world.lanes.for_workers()[0] == frozenset()
 
 
 def test_its_failure_counts_as_its_own() -> None:

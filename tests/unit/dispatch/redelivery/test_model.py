@@ -260,7 +260,7 @@ class Histories(RuleBasedStateMachine):
             assert waiting.isdisjoint(over)
         assert self.world.store.count == len(waiting)
         for name, _ in waiting:
-            assert name in {lane.name for lane in self.world.redelivery._lanes}, "nobody would look at it again"
+            assert name in self.world.redelivery._lanes, "nobody would look at it again"
 
     @invariant()
     def what_is_dead_is_kept(self) -> None:
@@ -388,7 +388,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def lanes_with_something_untried_are_held(self) -> None:
-        held = self.world.lanes.for_batch()
+        held = self.world.lanes.for_workers()[0]
         for name in NAMES:
             if self.world.store.has_untried(name) or self.world.under_way(name, attempt=1):
                 assert name in held
@@ -417,7 +417,7 @@ class Histories(RuleBasedStateMachine):
         left = [decode_key(key) for key in self.world.log]
         assert (left, self.world.redelivery.lanes, self.world.in_flight) == ([], 0, 0)
         assert self.world.redelivery.next_turn_ms() is None
-        assert self.world.lanes.for_batch() == frozenset()
+        assert self.world.lanes.for_workers()[0] == frozenset()
 
     def _changed(self) -> None:
         self.quiet_ms = self.world.true_ms
@@ -497,7 +497,7 @@ class Histories(RuleBasedStateMachine):
         """Lifespans run on for everybody, whatever else they wait for; with a push under way, once that has ended."""
         if self.world.true_ms - self.set_ms < TOLERANCE_MS:
             return  # a clock that was put back by less than that has to get there again
-        for lane in self.world.redelivery._lanes:
+        for lane in self.world.redelivery._lanes.values():
             old_ms = self.world.now_ms - LIFESPAN_MS
             if self.world.true_ms - self.set_ms < TOLERANCE_MS:
                 continue  # a clock that was put back by less than that has to get there again
@@ -510,7 +510,7 @@ class Histories(RuleBasedStateMachine):
 
     def _nothing_is_too_much(self) -> None:
         if "limit" in self.happens and self.world.true_ms - self.set_ms >= TOLERANCE_MS:
-            for lane in self.world.redelivery._lanes:
+            for lane in self.world.redelivery._lanes.values():
                 untried = [
                     each for each in self.world.store.untried(lane.name, 1_000) if each.delivery not in lane.flight
                 ]

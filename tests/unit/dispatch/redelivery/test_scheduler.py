@@ -88,7 +88,7 @@ def test_a_lane_is_held_until_its_first_attempts_are_over() -> None:
     world.park("s", "n")
     expected: list[set[str]] = [{"s"}, {"s"}, set()]
     for held in expected:
-        assert world.lanes.for_batch() == held
+        assert world.lanes.for_workers()[0] == held
         world.run(400)
     assert world.redelivery.lanes == 1
 
@@ -157,7 +157,7 @@ def test_a_restart_goes_on_with_what_the_log_says() -> None:
     world.park("s", "good")
 
     world.restart()
-    assert world.lanes.for_batch() == {"s"}
+    assert world.lanes.for_workers()[0] == {"s"}
     world.run(DAY_MS)
 
     numbers = [arrival.attempt for arrival in world.arrivals if "bad" in arrival.notifications]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -114,7 +113,7 @@ def test_a_file_that_was_not_used_for_half_a_day_is_read_again(
 ) -> None:
     """Records that say that something is finished may be gone from the log by then."""
     file, at = tmp_path / "parked.sqlite", 1_700_000_000_000
-    monkeypatch.setattr(session, "now_ms", lambda: at + hours * HOUR_MS)
+    monkeypatch.setattr(session, "time_ms", lambda: at + hours * HOUR_MS)
     with closing(ParkedStore(file, "log")) as store:
         store.apply(DELIVERY.key(), parked.encode(Parked(MESSAGE, Tries())), 0)
         store.advance(0, 1)
@@ -158,11 +157,11 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
             commit()
 
         monkeypatch.setattr(store, "commit", committed)
-        context = dataclasses.replace(parts(None).context, subscriptions=world)
+        context = dataclasses.replace(parts(None).context, subscriptions=cast(Any, world))
         used = dataclasses.replace(parts(None), context=context)
         reading, results = cast(Any, Records(30, 4_000_000)), cast(Any, Records(0, 0))
         begun = session.RedeliverySession(used, store, reading, results, world.journal, world)
-        begun.read_to_end(threading.Event())
+        begun.read_to_end(lambda: False)
         assert store.count == 30
     assert max(sizes) < 40_000_000
 
@@ -181,9 +180,9 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
 
     match asked:
         case "gone":
-            journal.gone("s")
+            journal.gone.add("s")
         case "suspend":
-            journal.suspend("s", 1)
+            journal.suspended["s"] = 1
         case "tried":
             journal.tried(delivery, Tries(1))
         case "finished":
@@ -194,7 +193,7 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
             journal.record(row)
 
     assert journal.dirty
-    journal.take_gone()
-    journal.take_suspended()
+    journal.gone.clear()
+    journal.suspended.clear()
     journal.catch_up()
     assert not journal.dirty

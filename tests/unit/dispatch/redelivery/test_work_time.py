@@ -18,7 +18,7 @@ def test_lifespan_ends_what_waits_whether_tried_or_not() -> None:
     assert {row.error for row in world.buried} <= {"lifespan", "connect"}
     assert len(world.buried) == 1_200
     assert (world.log, world.redelivery.lanes) == ({}, 0)
-    assert world.lanes.for_batch() == frozenset()
+    assert world.lanes.for_workers()[0] == frozenset()
 
 
 def test_a_subscription_may_ask_for_its_own_lifespan_and_number_of_tries() -> None:

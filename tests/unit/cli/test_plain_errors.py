@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import errno
-import http.server
 import os
 import re
 import socket
@@ -230,12 +229,6 @@ def test_somebody_who_waits_is_told_for_what(engine: Engine, monkeypatch: pytest
     assert "no engine at" in last
 
 
-@pytest.mark.parametrize("answer", [HTML, b"SSH-2.0-x\r\n", b""])
-def test_metrics_of_something_else(engine: Engine, answer: bytes) -> None:
-    with answering(answer) as port:
-        complaint_of(engine, *METRICS, "--url", f"http://127.0.0.1:{port}")
-
-
 def kafka_at(*servers: str) -> dict[str, str]:
     return {"ARBORCAST_STACK_BROKER": "external", "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": ",".join(servers)}
 
@@ -393,17 +386,3 @@ def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None
         assert "line " in said()
         file.write_text("machine 127.0.0.1 login anna password pa")
         assert "error" not in said()
-
-
-def test_a_server_of_plain_pages_is_not_a_broker(engine: Engine) -> None:
-    """The whole way, with a real server."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        told = complaint_of(engine, *CLIENT, "--url", f"http://127.0.0.1:{server.server_address[1]}")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    assert "is it the address of a broker?" in told

@@ -290,10 +290,15 @@ def test_a_data_directory_of_another_user(engine: Engine, monkeypatch: pytest.Mo
     assert "be its owner" in told
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_engine_of_another_user(engine: Engine) -> None:
-    (engine.home / "run").mkdir(parents=True)
-    (engine.home / "run" / "lock").touch(mode=0o000)
+def test_an_engine_of_another_user(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, opened = Home(engine.home).lock_file, Path.open
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+
+    def open_or_fail(path: Path, *given: Any, **named: Any) -> Any:
+        return (failing(errno.EACCES) if path == lock else opened)(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", open_or_fail)
     assert "may not ask whether an engine runs" in complaint_of(engine, *SETTINGS)
 
 

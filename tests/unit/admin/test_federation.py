@@ -7,17 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from arborcast.admin.federation import GroupStatus, groups, links, members, with_waiting
+from arborcast.admin.federation import links, with_waiting
 from arborcast.admin.keys import new_federation_secret
-from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.settings.loading import Settings
-from arborcast.ingest.federation.topology import Member, Topology
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.subscriptions import Peer
 from tests.support.console import settings_in
-from tests.support.receiver import refusing_url
 from tests.support.routing import make_subscription
 
 
@@ -25,29 +22,6 @@ def federated(folder: Path, administrator: str) -> Settings:
     new_federation_secret(folder / "key")
     facts = {"name": "a", "group": "G", "administrator": administrator, "key_file": str(folder / "key")}
     return settings_in(folder, **{f"federation__{name}": value for name, value in facts.items()})
-
-
-def test_while_the_administrator_is_away_the_last_topology_counts(tmp_path: Path) -> None:
-    with refusing_url() as url:
-        settings = federated(tmp_path, url)
-        settings.home.mkdir(exist_ok=True)
-        last = Topology(3, (Member("a", "G", "http://a", "1", 1), Member("b", "H", "http://b", "1", 2, "gone", 16_000)))
-        (settings.home / "federation.json").write_bytes(msgspec.json.encode(last))
-        found, problem = members(settings)
-        assert "no answer from" in problem
-        assert [(each.engine, each.state, each.represents, each.silent_s) for each in found] == [
-            ("G/a", "live", True, 0),
-            ("H/b", "gone", False, 16),
-        ]
-        by_name = groups(settings)
-    assert (by_name.version, by_name.problem) == (3, problem)
-    assert by_name.groups == {"G": GroupStatus("a", ("a",)), "H": GroupStatus(None, ("b",))}
-
-
-def test_an_engine_in_no_federation_is_refused(tmp_path: Path) -> None:
-    for ask in (members, groups):
-        with pytest.raises(ConfigError, match=r"federation\.name is not set"):
-            ask(settings_in(tmp_path))
 
 
 def test_links_are_the_subscriptions_of_other_engines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,41 +54,40 @@ def test_more_replicas_than_brokers_cannot_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configs", "words", "level"),
+    ("log", "configs", "words", "level"),
     [
-        ({"min_insync_replicas": "1"}, "acknowledges what 1 of 3 replicas have", "fail"),
-        ({"min_insync_replicas": "3"}, "needs all of its 3 replicas", "warn"),
-        ({"unclean_leader_election_enable": "true"}, "may be led by a replica that was behind", "fail"),
-        ({"retention_ms": "3600000"}, "is kept for 1 h, deliveries may be tried for 24 h", "fail"),
-        ({"retention_bytes": "1000000"}, "is cut at 1000000 bytes", "warn"),
-        ({"max_message_bytes": "1000"}, "takes records of 1000 bytes", "fail"),
-        ({"message_timestamp_type": "CreateTime"}, "message.timestamp.type = CreateTime", "warn"),
-        ({"cleanup_policy": "compact"}, "has cleanup.policy = compact", "fail"),
-        ({"retention_ms": "172800000"}, "is kept for 48 h, kafka.retention_hours is 168", "warn"),
+        ("notifications", {"min_insync_replicas": "1"}, "acknowledges what 1 of 3 replicas have", "fail"),
+        ("notifications", {"min_insync_replicas": "3"}, "needs all of its 3 replicas", "warn"),
+        ("notifications", {"unclean_leader_election_enable": "true"}, "led by a replica that was behind", "fail"),
+        ("notifications", {"retention_ms": "3600000"}, "is kept for 1 h, deliveries may be tried for 24 h", "fail"),
+        ("notifications", {"retention_bytes": "1000000"}, "is cut at 1000000 bytes", "warn"),
+        ("notifications", {"max_message_bytes": "1000"}, "takes records of 1000 bytes", "fail"),
+        ("notifications", {"message_timestamp_type": "CreateTime"}, "message.timestamp.type = CreateTime", "warn"),
+        ("notifications", {"cleanup_policy": "compact"}, "has cleanup.policy = compact", "fail"),
+        ("notifications", {"retention_ms": "172800000"}, "is kept for 48 h, kafka.retention_hours is 168", "warn"),
+        ("control", {"cleanup_policy": "compact,delete"}, "arborcast.control has cleanup.policy", "fail"),
     ],
 )
-def test_each_danger_is_named(configs: dict[str, str], words: str, level: str) -> None:
-    facts = with_topic(as_made(THREE, 3), "arborcast.notifications", **configs)
-
-    found = unsafe(facts, THREE, DAY_S, NOW_MS)
-
-    assert about(found, words) == [level]
-    assert len(found) == 1
+def test_each_danger_is_named(log: str, configs: dict[str, str], words: str, level: str) -> None:
+    found = unsafe(with_topic(as_made(THREE, 3), f"arborcast.{log}", **configs), THREE, DAY_S, NOW_MS)
+    assert [(finding.level, words in finding.what) for finding in found] == [(level, True)]
     assert found[0].advice
 
 
-def test_a_control_log_that_forgets_is_one_that_loses_subscriptions() -> None:
-    facts = with_topic(as_made(THREE, 3), "arborcast.control", cleanup_policy="compact,delete")
-
-    assert about(unsafe(facts, THREE, DAY_S, NOW_MS), "arborcast.control has cleanup.policy") == ["fail"]
-
-
-def test_partitions_without_leader_or_replicas_are_counted() -> None:
-    facts = with_topic(as_made(THREE, 3), "arborcast.attempts", PartitionState(-1, 3, 1), PartitionState(2, 3, 2))
-    assert about(unsafe(facts, THREE, DAY_S, NOW_MS), "1 partitions of arborcast.attempts have no leader") == ["fail"]
-
-    facts = with_topic(as_made(THREE, 3), "arborcast.attempts", PartitionState(1, 3, 3), PartitionState(2, 3, 2))
-    assert about(unsafe(facts, THREE, DAY_S, NOW_MS), "1 partitions of arborcast.attempts lack replicas") == ["warn"]
+@pytest.mark.parametrize(
+    ("log", "partitions", "words", "level"),
+    [
+        ("attempts", [(-1, 3, 1), (2, 3, 2)], "1 partitions of arborcast.attempts have no leader", "fail"),
+        ("attempts", [(1, 3, 3), (2, 3, 2)], "1 partitions of arborcast.attempts lack replicas", "warn"),
+        ("control", [(1, 3, 3)] * 2, "arborcast.control has 2 partitions", "fail"),
+        ("notifications", [(1, 3, 3)], "has 1 partitions, kafka.partitions asks for 2", "warn"),
+    ],
+)
+def test_each_danger_of_partitions_is_named(
+    log: str, partitions: list[tuple[int, int, int]], words: str, level: str
+) -> None:
+    facts = with_topic(as_made(THREE, 3), f"arborcast.{log}", *(PartitionState(*each) for each in partitions))
+    assert about(unsafe(facts, THREE, DAY_S, NOW_MS), words) == [level]
 
 
 def test_brokers_that_create_what_is_asked_for_are_named_and_the_worst_comes_first() -> None:
@@ -114,18 +113,6 @@ def test_a_log_that_was_made_by_somebody_else(key: str, value: str) -> None:
 
     assert [finding.what.split()[0] for finding in found] == ["arborcast.control"]
     assert f"{key.replace('_', '.')}=" in found[0].advice, "it says with what to alter it"
-
-
-def test_two_partitions_where_there_is_one_order() -> None:
-    facts = with_topic(as_made(THREE, 3), "arborcast.control", *[PartitionState(1, 3, 3)] * 2)
-
-    assert about(unsafe(facts, THREE, DAY_S, NOW_MS), "arborcast.control has 2 partitions") == ["fail"]
-
-
-def test_fewer_partitions_than_asked_for() -> None:
-    facts = with_topic(as_made(THREE, 3), "arborcast.notifications", PartitionState(1, 3, 3))
-
-    assert about(unsafe(facts, THREE, DAY_S, NOW_MS), "has 1 partitions, kafka.partitions asks for 2") == ["warn"]
 
 
 def test_a_log_that_has_gone_while_others_stay() -> None:

@@ -9,14 +9,9 @@ import pytest
 
 from arborcast.admin import control_log
 from arborcast.admin.users import (
-    CheckedUser,
-    ListedUser,
     add,
-    check_password,
     end,
-    listed,
     lost_rights,
-    remove,
     rights_of,
 )
 from arborcast.core.errors import ConfigError
@@ -25,20 +20,6 @@ from arborcast.topic_model.records.control import ControlRecord, SubscriptionRec
 from arborcast.topic_model.routing import RoutingTable
 from tests.support.console import settings_in
 from tests.support.routing import make_subscription, make_trigger
-
-
-@pytest.mark.slow
-def test_users_are_added_checked_listed_and_removed(tmp_path: Path) -> None:
-    file = tmp_path / "users.toml"
-    add(file, "bert", lambda: "another one", (), keep_clear=True)
-    add(file, "anna", lambda: "a good one", ("y", "x"))
-    assert listed(file) == [ListedUser("anna", ("x", "y"), clear=False), ListedUser("bert", (), clear=True)]
-    assert check_password(file, "anna", "a good one") == CheckedUser("anna", right=True, groups=("x", "y"))
-    assert check_password(file, "anna", "a bad one") == CheckedUser("anna", right=False, groups=())
-    remove(file, "anna")
-    assert [each.name for each in listed(file)] == ["bert"]
-    with pytest.raises(ConfigError, match="there is no user anna"):
-        remove(file, "anna")
 
 
 def test_a_name_that_cannot_be_is_refused_before_the_password_is_asked_for(tmp_path: Path) -> None:

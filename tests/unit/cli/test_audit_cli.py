@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -114,9 +113,3 @@ def test_what_cannot_be_told_ends_with_2(monkeypatch: pytest.MonkeyPatch, failur
     result = CliRunner().invoke(app, ["audit"])
     assert result.exit_code == 2
     assert str(failure) in result.output
-
-
-def test_an_engine_that_is_down_is_not_taken_for_another_on_its_port(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["audit", "--home", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "no engine runs in" in result.output

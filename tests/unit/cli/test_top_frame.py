@@ -75,11 +75,8 @@ def test_everything_is_there_at_80_by_24() -> None:
     assert "120.0 k" in line(lines, "http://quick")
 
 
-@pytest.mark.parametrize(("width", "height"), [(60, 16), (80, 24), (200, 60), (80, 5)])
-def test_it_fits_whatever_the_size(width: int, height: int) -> None:
-    lines = frame(busy_engine(), "x", width, height)
-    assert len(lines) <= height
-    assert all(len(one) <= width for one in lines)
+def test_it_fits_a_terminal_of_five_lines() -> None:
+    assert len(frame(busy_engine(), "x", 80, 5)) <= 5
 
 
 def test_what_is_wrong_is_said_first() -> None:
@@ -215,7 +212,7 @@ def test_addresses_as_people_give_them() -> None:
             base_url(wrong)
 
 
-@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (200, 50)])
+@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (200, 60)])
 def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
     seen = busy_engine()
     last = seen.samples[-1]
@@ -232,6 +229,7 @@ def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
         EngineView([*seen.samples, troubled], seen.endpoints, "no answer"), "/srv/" + "long/" * 40, width, height
     )
     assert len(lines) <= height
+    assert all(len(one) <= width for one in lines)
     assert "NOT READY: dispatch" in lines[0]
     assert lines[0].endswith("00:10:00 UTC")
     assert lines[1] == "! no answer"

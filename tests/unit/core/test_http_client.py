@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.support.certificates import Certificates, make_certificates
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
+from tests.support.waiting import wait_until
 from tests.unit.dispatch.delivery.transport.test_hostile_answers import Villain
 
 
@@ -199,11 +199,4 @@ def test_no_socket_is_left() -> None:
             assert inherited() == children, "a child process would hold our connections open"
         with pytest.raises(NotCalled):
             call("http://10.0.0.1/", policy=AddressPolicy())
-        eventually(lambda: len(sockets()) <= len(before), "sockets are left")
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        wait_until(lambda: len(sockets()) <= len(before), "sockets are closed")

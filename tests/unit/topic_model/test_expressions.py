@@ -290,21 +290,3 @@ def test_written_pattern_is_read_as_the_same(entry: dict[str, Any]) -> None:
     assert isinstance(pattern, Pattern)
     text, namespaces = expressions.write_full(pattern)
     assert expressions.parse(text, FULL, namespaces).normal == entry["normal"]
-
-
-@given(st.text(max_size=40), st.sampled_from([None, *expressions.DIALECTS, "urn:other"]), st.booleans())
-def test_any_text_parses_or_is_refused(text: str, dialect: str | None, legacy: bool) -> None:
-    try:
-        parsed = expressions.parse(text, dialect, NAMESPACES, legacy=legacy)
-    except ExpressionError:
-        return
-    assert expressions.compile_normal(parsed.normal).normal == parsed.normal
-
-
-@given(st.text(alphabet="ab:/.*|{}[]@'=tnsx ()\n", max_size=40), st.sampled_from([FULL, CONCRETE_SET, XPATH]))
-def test_any_text_of_the_right_characters_parses_or_is_refused(text: str, dialect: str) -> None:
-    try:
-        parsed = expressions.parse(text, dialect, NAMESPACES)
-    except ExpressionError:
-        return
-    assert expressions.compile_normal(parsed.normal).normal == parsed.normal

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.directory.entries import ldif
-from arborcast.directory.entries.dn import format_dn, parse_dn
 from arborcast.directory.entries.entries import Entry
 from arborcast.directory.errors import LdifError
 
@@ -67,16 +66,6 @@ def test_what_is_refused_names_the_line(text: str, line: int, word: str) -> None
     assert caught.value.line == line
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_parse_or_raise_the_typed_error(data: bytes) -> None:
-    line = 1
-    try:
-        ldif.parse(data)
-    except LdifError as error:
-        line = error.line
-    assert 1 <= line <= data.count(b"\n") + 1
-
-
 # Text that is nearly LDIF gets further into the reader than random bytes do.
 _pieces = st.sampled_from(
     [
@@ -100,17 +89,6 @@ _pieces = st.sampled_from(
         "<",
     ]
 )
-
-
-@given(st.lists(_pieces, max_size=30).map("".join))
-def test_near_misses_parse_or_raise_the_typed_error(text: str) -> None:
-    try:
-        blocks = ldif.parse(text.encode())
-    except LdifError:
-        return
-    for block in blocks:
-        if block.entry is not None:
-            assert parse_dn(format_dn(block.entry.dn)) == block.entry.dn
 
 
 @given(

@@ -160,27 +160,16 @@ def test_a_refused_change_is_a_problem_and_is_not_tried_at_every_turn(rig: Rig) 
     wait_until(lambda: "bad" in rig.directory.paths())
 
 
-def test_while_the_directory_is_away_the_engine_goes_on_and_says_so(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
-    rig.sync.away(DirectoryAway("the cable is out"))
-    rig.log.append([topic("meanwhile")])
-    assert rig.sync.status.connected is False
-    assert rig.sync.status.detail == "the cable is out"
-    assert rig.directory.writes == []
-    rig.directory.tell()
-    wait_until(lambda: rig.directory.paths() == {"a", "meanwhile"})
-    assert rig.sync.status.connected
-
-
-def test_how_far_the_directory_is_behind_is_known(rig: Rig) -> None:
+def test_while_the_directory_is_away_the_engine_goes_on_and_counts_what_it_lacks(rig: Rig) -> None:
     rig.start()
     wait_until(lambda: rig.paths() == {"a"} and not rig.sync.behind)
     rig.sync.away(DirectoryAway("the cable is out"))
     rig.log.append([topic("b"), topic("c")])
-    assert rig.sync.behind == 2
+    assert (rig.sync.status.connected, rig.sync.status.detail) == (False, "the cable is out")
+    assert (rig.sync.behind, rig.directory.writes) == (2, [])
     rig.directory.tell()
     wait_until(lambda: rig.directory.paths() == {"a", "b", "c"} and not rig.sync.behind)
+    assert rig.sync.status.connected
     rig.sync.pause()
     rig.log.append([topic("d")])
     assert rig.sync.behind == 0, "another process writes it"

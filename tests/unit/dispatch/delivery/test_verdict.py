@@ -38,13 +38,6 @@ def test_what_becomes_of_a_delivery(outcome: Outcome, counted: int, age_ms: int,
     assert judge(outcome, POLICY, message, counted, pushed(message), NOW_MS, 0.0) == expected
 
 
-def test_chance_and_what_the_receiver_asked_for_put_it_off() -> None:
-    now, asked = pushed(MESSAGE), pushed(MESSAGE, retry_after_s=30.0)
-
-    assert judge(BROKEN, POLICY, MESSAGE, 1, now, NOW_MS, 0.5).next_ms == NOW_MS + 1_250
-    assert judge(BROKEN, POLICY, MESSAGE, 1, asked, NOW_MS, 0.0).next_ms == NOW_MS + 30_000
-
-
 def test_the_row_of_a_push_says_all_of_it() -> None:
     result = PushResult(500, "", "", 0.0123456, b"no", 4_000, True, 0.0)
     push = Push("p", [MESSAGE, MESSAGE], PushRequest("http://proxied/", (), b"12345"), result, NOW_MS)

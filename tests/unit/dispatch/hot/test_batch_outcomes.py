@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
@@ -44,47 +46,29 @@ def message(accepted_ms: int = NOW_MS, valid_until_ms: int = 0) -> Received:
     return Received(Notification("n", TopicPath("a"), b"<x/>", accepted_ms, valid_until_ms=valid_until_ms), 0, 0)
 
 
-def test_row_of_a_parked_delivery_says_when_it_is_due_again() -> None:
-    journal, _ = settled(PushResult(500))
+@pytest.mark.parametrize(
+    ("result", "signs"),
+    [
+        (PushResult(202, duration_s=1.0), []),
+        (PushResult(202, duration_s=1.001), [Sign("slow")]),
+        (PushResult(404), [Sign("quick")]),
+        (PushResult(404, duration_s=1.5), [Sign("slow")]),
+        (PushResult(500), [Sign("failing", "n")]),
+        (PushResult(503, retry_after_s=30.0), [Sign("unreachable", "n", 30_000)]),
+        (PushResult(0, "timeout"), [Sign("unreachable", "n")]),
+    ],
+)
+def test_signs_of_an_endpoint(result: PushResult, signs: list[Sign]) -> None:
+    _, settlement = settled(result, push=PushSettings(total_timeout_s=2.0))
+    assert settlement.report.signs == [("http://s/", each) for each in signs]
 
-    assert (journal.rows[0].state, journal.rows[0].next_ms) == ("parked", NOW_MS + 1000)
 
-
-def test_only_one_attempt_asked_for_is_a_dead_letter_at_once() -> None:
-    journal, _ = settled(PushResult(500), subscription(maximum_attempts=1))
-
-    assert journal.rows[0].state == "dead"
-    assert journal.buried == [("s", "n")]
-    assert not journal.parked
-
-
-def test_endpoint_that_asks_to_be_left_alone_is_reported_with_the_time() -> None:
-    journal, settlement = settled(PushResult(503, retry_after_s=30.0))
-
-    assert settlement.report.signs == [("http://s/", Sign("unreachable", "n", 30_000))]
+def test_what_is_decided_is_written_down() -> None:
+    journal, _ = settled(PushResult(503, retry_after_s=30.0))
+    assert (journal.rows[0].state, journal.rows[0].next_ms) == ("parked", NOW_MS + 30_000)
     assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 30_000, NOW_MS)}
-
-
-def test_answers_that_took_long_are_reported_whatever_they_said() -> None:
-    assert settled(PushResult(202, duration_s=1.5))[1].report.signs == [("http://s/", Sign("slow"))]
-    assert settled(PushResult(202, duration_s=1.001))[1].report.signs == [("http://s/", Sign("slow"))]
-    assert settled(PushResult(202, duration_s=1.0))[1].report.signs == []
-
-
-def test_error_answers_are_signs_and_answers_about_the_message_good_ones() -> None:
-    assert settled(PushResult(500))[1].report.signs == [("http://s/", Sign("failing", "n"))]
-    assert settled(PushResult(404))[1].report.signs == [("http://s/", Sign("quick"))]
-
-
-def test_an_answer_about_the_message_that_takes_long_is_a_sign_of_a_slow_endpoint() -> None:
-    assert settled(PushResult(404, duration_s=1.5))[1].report.signs == [("http://s/", Sign("slow"))]
-
-
-def test_time_out_is_the_receivers_when_the_batch_gave_it_all_its_time() -> None:
-    journal, settlement = settled(PushResult(0, "timeout"), push=PushSettings(total_timeout_s=2.0))
-
-    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 1000, NOW_MS)}
-    assert settlement.report.signs == [("http://s/", Sign("unreachable", "n"))]
+    journal, _ = settled(PushResult(500), subscription(maximum_attempts=1))
+    assert (journal.rows[0].state, journal.buried, journal.parked) == ("dead", [("s", "n")], {})
 
 
 def test_what_was_too_old_when_it_was_read_expires_untried() -> None:

@@ -234,15 +234,6 @@ def test_who_asks_is_known_from_the_control_log() -> None:
     assert known.policies() == {"each": EACH.policy}
 
 
-def test_evaluations_of_earlier_versions_are_read() -> None:
-    (value,) = encode_evaluation(Evaluation(0, 7, 0, [Matched("n", TopicPath("a"), 1, 5, 2)]))
-    passed: dict[int, dict[tuple[str, str], int]] = {}
-    found = evaluation_in(value)
-    assert found is not None
-    fold(passed, [found], {0: 9}, POLICIES)
-    assert passed == {0: {}}
-
-
 def test_of_more_topics_than_are_known_those_whose_interval_ends_first_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -218,20 +218,13 @@ def test_once_a_lane_has_waited_for_too_long_the_newest_of_each_topic_is_pushed(
     }
 
 
-def test_before_that_all_of_it_is() -> None:
+@pytest.mark.parametrize(("to", "accepted_ms"), [(TIMELY, NOW_MS - 2_000), (OTHER, LONG_AGO_MS)])
+def test_before_that_all_of_it_is_and_others_get_all_of_it(to: Subscription, accepted_ms: int) -> None:
     world = World()
     for number in range(5):
-        world.take(f"n{number}", accepted_ms=NOW_MS - 2_000)
+        world.take(f"n{number}", accepted_ms=accepted_ms, to=to)
     world.push()
-    assert {state for _, state in world.states()} == {"delivered"}
-
-
-def test_others_get_all_of_it_however_long_it_has_waited() -> None:
-    world = World()
-    for number in range(5):
-        world.take(f"n{number}", accepted_ms=LONG_AGO_MS, to=OTHER)
-    world.push()
-    assert {state for _, state in world.states()} == {"delivered"}
+    assert [state for _, state in world.states()] == ["delivered"] * 5
 
 
 def test_a_receiver_that_is_slow_gets_the_newest_and_no_batch_waits_for_the_rest() -> None:

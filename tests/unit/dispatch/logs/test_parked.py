@@ -3,24 +3,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Producer
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.parked import Delivery, Parked, ParkingLog, Place, Tried, Tries
+from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 
 NOTIFICATION = Notification("n1", TopicPath("a/b"), b"<x>\xc3\xa4</x>", 5, message_id="m")
 DELIVERY = Delivery("urn:s/1", Place(3, 1, 12_000_000_000))
-
-
-@pytest.mark.parametrize("record", [Parked(NOTIFICATION, Tries(2, 1, 77, 55)), Tried(Tries(3, 1, 99, 66))])
-def test_records_come_out_as_they_went_in(record: Parked | Tried) -> None:
-    assert parked.decode(parked.encode(record)) == record
 
 
 def test_a_key_tells_one_life_of_a_delivery_from_the_next() -> None:
@@ -50,16 +44,6 @@ def test_places_are_in_the_order_of_batches_then_of_the_log() -> None:
         Place(2, 1, 4),
         Place(10, 0, 1),
     ]
-
-
-@pytest.mark.parametrize("decode", [parked.decode, dead_letters.decode])
-def test_records_of_a_newer_version_are_refused_and_damaged_ones_too(decode: object) -> None:
-    assert callable(decode)
-    newer = msgspec.msgpack.encode({"v": 99, "record": {"type": "riddle"}, "letter": {"riddle": 1}})
-    with pytest.raises(RecordVersionError, match="upgrade"):
-        decode(newer)
-    with pytest.raises(InfrastructureError, match="cannot be read"):
-        decode(b"\x00")
 
 
 class AcknowledgingProducer:

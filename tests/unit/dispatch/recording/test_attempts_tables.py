@@ -17,7 +17,6 @@ from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from arborcast.dispatch.tables.spec import Column
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
@@ -215,19 +214,6 @@ def test_every_column_is_described_and_stored_so(tmp_path: Path) -> None:
         assert all(len(str(field.metadata["comment"])) > 10 for field in stored)
         named = {*spec.partition_by, *filter(None, (spec.key, spec.time))}
         assert named <= {field.name for field in stored}
-
-
-def test_newer_table_can_still_be_written(tmp_path: Path) -> None:
-    location = str(tmp_path / "attempts")
-    newer = dataclasses.replace(
-        ATTEMPTS, columns=(*ATTEMPTS.columns, Column("mood", "string", "Something of the future.", optional=True))
-    )
-    newer.ensure(location)
-
-    write(attempts_tables(location, tmp_path / "deliveries"), logged(values(1)))
-
-    (row,) = DeltaTable(location).to_pyarrow_table().to_pylist()
-    assert row == {**rows_of(values(1)).to_pylist()[0], "mood": None}
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -62,13 +65,12 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Home(tmp_path / "file" / "data").create()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "data"
-    Home(path).create()
-    path.chmod(0o555)
-    with pytest.raises(HomeError, match="cannot be written: Permission denied"):
-        Home(path).create()
+def test_a_directory_that_cannot_be_written_is_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(home.path))
+    # Root may write everywhere.
+    monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=refused))
+    with pytest.raises(HomeError, match="cannot be written: this user may not read or write it"):
+        home.create()
 
 
 def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -31,20 +30,6 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     state.write(tmp_path / "state.json", STATUS)
     assert state.read(tmp_path / "state.json") == STATUS
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-
-def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
-    """By `down`, for an engine that was started before it was replaced."""
-    file = tmp_path / "state.json"
-    state.write(file, STATUS)
-    document = json.loads(file.read_text())
-    for part in document["parts"].values():
-        del part["hangs"], part["silent_since"]
-    file.write_text(json.dumps(document))
-    read = state.read(file)
-    assert read is not None
-    assert read.parts["kafka"] == STATUS.parts["kafka"]
-    assert (read.parts["gateway"].hangs, read.parts["gateway"].silent_since) == (0, 0.0)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"parts": {"kafka": {}}}', "\x00"])

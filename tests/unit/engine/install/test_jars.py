@@ -97,35 +97,28 @@ def test_the_second_time_nothing_is_asked_of_java(cache: Path, played: PlayedIvy
     assert played.asked == asked
 
 
-def test_a_wrong_checksum_is_refused_and_nothing_kept(cache: Path, played: PlayedIvy, report: list[str]) -> None:
-    (played.jars / "spark" / "connector-1.0.jar").write_bytes(b"something else")
-    with pytest.raises(JarError, match=r"connector-1\.0\.jar .* is not the one we pinned"):
-        jars.fetch(played.java, report.append, cache)
-    assert entries(cache) == set()
-
-
-def test_after_a_wrong_checksum_the_next_fetch_downloads_anew(
-    cache: Path, played: PlayedIvy, report: list[str]
+@pytest.mark.parametrize(
+    ("jar", "content", "why", "kept"),
+    [
+        ("spark/connector-1.0.jar", b"something else", r"connector-1\.0\.jar .* is not the one we pinned", 0),
+        ("broker/log-1.jar", None, r"log-1\.jar is missing", 1),
+        ("broker/stranger-1.jar", b"", r"stranger-1\.jar .* is not a jar that we pinned", 1),
+    ],
+    ids=["wrong checksum", "missing", "not pinned"],
+)
+def test_a_set_with_a_wrong_jar_is_refused_as_a_whole(
+    cache: Path, played: PlayedIvy, report: list[str], jar: str, content: bytes | None, why: str, kept: int
 ) -> None:
-    # Ivy would otherwise hand out the same wrong file from its own cache for ever.
-    (played.jars / "spark" / "connector-1.0.jar").write_bytes(b"something else")
     (cache / "ivy").mkdir(parents=True)
-    with pytest.raises(JarError):
+    if content is None:
+        (played.jars / jar).unlink()
+    else:
+        (played.jars / jar).write_bytes(content)
+    with pytest.raises(JarError, match=why):
         jars.fetch(played.java, report.append, cache)
+    assert len(entries(cache)) == kept
+    # The next fetch downloads again: Ivy would hand out the same file from its own cache.
     assert not (cache / "ivy").exists()
-
-
-def test_a_jar_that_does_not_come_is_named(cache: Path, played: PlayedIvy, report: list[str]) -> None:
-    (played.jars / "broker" / "log-1.jar").unlink()
-    with pytest.raises(JarError, match=r"log-1\.jar is missing"):
-        jars.fetch(played.java, report.append, cache)
-    assert len(entries(cache)) == 1  # the spark set, which was complete
-
-
-def test_a_jar_that_we_did_not_pin_is_refused(cache: Path, played: PlayedIvy, report: list[str]) -> None:
-    (played.jars / "broker" / "stranger-1.jar").write_bytes(b"")
-    with pytest.raises(JarError, match=r"stranger-1\.jar .* is not a jar that we pinned"):
-        jars.fetch(played.java, report.append, cache)
 
 
 def test_offline_says_what_to_do(cache: Path, played: PlayedIvy, report: list[str]) -> None:

@@ -135,21 +135,16 @@ def test_type_that_is_wrong_only_in_some_documents_has_no_answer_there() -> None
 
 
 @pytest.mark.parametrize(
-    "document",
+    ("document", "why"),
     [
-        b"<!DOCTYPE a [<!ENTITY e SYSTEM 'file:///etc/hostname'>]><a>&e;</a>",
-        b"<!DOCTYPE a [<!ENTITY e 'boom'>]><a>&e;</a>",
+        (b"<!DOCTYPE a [<!ENTITY e SYSTEM 'file:///etc/hostname'>]><a>&e;</a>", "DOCTYPE"),
+        (b"<!DOCTYPE a [<!ENTITY e 'boom'>]><a>&e;</a>", "DOCTYPE"),
+        *((document, "not well-formed") for document in (b"", b"<a>", b"<a/><b/>", b"<a>" * 300 + b"</a>" * 300)),
     ],
 )
-def test_documents_with_a_dtd_are_not_looked_at(document: bytes) -> None:
-    with pytest.raises(Unanswerable, match="DOCTYPE"):
+def test_unreadable_documents_have_no_answer(document: bytes, why: str) -> None:
+    with pytest.raises(Unanswerable, match=why):
         holds("string(.)", document)
-
-
-@pytest.mark.parametrize("document", [b"", b"<a>", b"<a/><b/>", b"<a>" * 300 + b"</a>" * 300])
-def test_unreadable_documents_have_no_answer(document: bytes) -> None:
-    with pytest.raises(Unanswerable, match="not well-formed"):
-        holds("true()", document)
 
 
 FLAT = b"<r>" + b"<a><b/>aaaa</a>" * 100_000 + b"</r>"

@@ -12,7 +12,6 @@ from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
-    TopicRecord,
     decode,
     encode,
 )
@@ -95,10 +94,6 @@ def test_subscriptions_to_what_is_gone_are_orphans() -> None:
     assert points.orphans() == ["s"]
     points.apply(Tombstone("sub:s"))
     assert points.orphans() == []
-
-
-def test_other_records_change_nothing() -> None:
-    assert len(folded(TopicRecord(TopicPath("a")), Tombstone("topic:a"), Tombstone("pub:x"))) == 0
 
 
 def test_the_records_survive_the_log() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from arborcast.topic_model.records.pull import (
     Claimed,
@@ -14,8 +11,6 @@ from arborcast.topic_model.records.pull import (
     Returned,
     Settled,
     StoredMessage,
-    decode,
-    encode,
 )
 
 ROOMY = PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000)
@@ -248,24 +243,3 @@ def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
         assert replayed == [offset for offset in waiting if offset >= beginning]
         if beginning <= earliest:
             assert store.earliest() == earliest
-
-
-def test_the_records_survive_the_log() -> None:
-    for record in (
-        StoredMessage(b"<a/>", "n", "s", 5),
-        Claimed("c", 1, 2, 3),
-        Settled("c"),
-        Returned("c"),
-        Returned("c", (1,)),
-    ):
-        assert decode(*encode("p", record)) == ("p", record)
-
-
-def test_records_that_cannot_be_read_are_refused() -> None:
-    key, value = encode("p", Settled("c"))
-    with pytest.raises(InfrastructureError, match="cannot be read"):
-        decode(key, value[:-1])
-    with pytest.raises(InfrastructureError, match="no value"):
-        decode(key, None)
-    with pytest.raises(RecordVersionError, match="version 4"):
-        decode(key, value.replace(b"\xa1v\x01", b"\xa1v\x04"))

@@ -14,9 +14,6 @@ from arborcast.topic_model.records.control import (
     RegistrationRecord,
     Tombstone,
     TopicRecord,
-    decode,
-    encode,
-    key_of,
 )
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 from arborcast.topic_model.topics import TopicPath
@@ -51,14 +48,6 @@ FULL = registration(
     upstream=(Upstream("{urn:t}a", EndpointReference("http://p/s1"), 5, 4, True),),
     pausable=False,
 )
-
-
-@pytest.mark.parametrize("record", [RegistrationRecord(FULL), RegistrationEnded("r1", "destroyed", 7)])
-def test_records_come_back_from_the_log(record: ControlRecord) -> None:
-    key, value = encode(record)
-    assert key == b"pub:r1"
-    assert key_of(record) == "pub:r1"
-    assert decode(key, value) == record
 
 
 def test_registrations_come_change_and_go() -> None:

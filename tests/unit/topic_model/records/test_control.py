@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SecretsResealed,
@@ -82,53 +82,11 @@ def test_whether_a_topic_retains_is_said_or_left_open(retain: bool | None, writt
     assert decode(key, value) == record
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b'{"v":2,"record":{"type":"topic","path":"a"}}',
-        b'{"v":2,"record":{"type":"topic","path":"a","new field":1}}',
-        b'{"v":2,"record":{"type":"a new kind"}}',
-        b'{"v":99,"something else":[]}',
-    ],
-)
-def test_newer_records_are_refused_even_where_they_could_be_read(value: bytes) -> None:
-    with pytest.raises(RecordVersionError, match="upgrade") as caught:
-        decode(b"topic:a", value)
-    assert "topic:a" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"not json",
-        b"{}",
-        b'{"v":1}',
-        b'{"v":"2"}',
-        b'{"v":1,"record":{"type":"unknown"}}',
-        b'{"v":1,"record":{"type":"topic"}}',
-        b'{"v":1,"record":{"type":"topic","path":7}}',
-        b'\xff{"v":1}',
-    ],
-)
-def test_broken_records_are_named(value: bytes) -> None:
-    with pytest.raises(InfrastructureError, match="'topic:a' cannot be read") as caught:
-        decode(b"topic:a", value)
-    assert not isinstance(caught.value, RecordVersionError)
-
-
 def test_keys_that_are_no_text() -> None:
     with pytest.raises(InfrastructureError, match="not UTF-8"):
         decode(b"\xff", None)
     with pytest.raises(InfrastructureError):
         decode(b"\xff", b"broken")
-
-
-def test_a_field_of_the_same_version_that_we_do_not_know_is_skipped() -> None:
-    value = b'{"v":1,"record":{"type":"topic","path":"a","comment":"by hand"}}'
-    assert decode(b"topic:a", value) == TopicRecord(TopicPath("a"))
 
 
 _topics = st.sampled_from([TopicPath("a"), TopicPath("a/b"), TopicPath("{urn:t}c")])

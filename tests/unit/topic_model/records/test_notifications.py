@@ -1,25 +1,11 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
-from arborcast.topic_model.records.notifications import VERSION, Notification, decode, encode, replayed
+from arborcast.topic_model.records.notifications import Notification, replayed
 from arborcast.topic_model.topics import TopicPath
 
 NOTIFICATION = Notification("id", TopicPath("{urn:t}a"), b"<n/>", 1, b"<p/>", "urn:uuid:1", "pub")
-
-
-ONLY = msgspec.structs.replace(NOTIFICATION, only="sub")
-AGAIN = replayed(NOTIFICATION, "r1", "sub", 99, 7)
-TRACED = msgspec.structs.replace(NOTIFICATION, traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
-
-
-@pytest.mark.parametrize("notification", [NOTIFICATION, ONLY, AGAIN, TRACED])
-def test_what_is_written_is_read(notification: Notification) -> None:
-    key, value = encode(notification)
-    assert key == b"{urn:t}a"
-    assert decode(value) == notification
 
 
 def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
@@ -36,11 +22,3 @@ def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
     assert (again.request, again.request_size) == (b"", 1), "it is not part of a publisher's request"
     assert first.original_id == "id"
     assert replayed(again, "r2", "sub", 100, 7).id == "id~r2"
-
-
-def test_records_of_a_newer_version_and_of_others_are_refused() -> None:
-    newer = msgspec.msgpack.encode({"v": VERSION + 1, "notification": msgspec.to_builtins(NOTIFICATION)})
-    with pytest.raises(RecordVersionError):
-        decode(newer)
-    with pytest.raises(InfrastructureError):
-        decode(b"something else")

@@ -64,11 +64,8 @@ def test_words_of_topics(word: str, inside: bool, across: bool) -> None:
     assert not goes_over(notification("G/c", distribution=word), INSIDE)
 
 
-def test_events_of_the_engine_itself_stay_here() -> None:
+def test_events_of_the_engine_and_requests_of_a_queue_stay_here() -> None:
     assert not goes_over(notification(topic="{urn:arborcast}system/breaker/opened"), INSIDE)
-
-
-def test_requests_of_a_queue_stay_here() -> None:
     asked = Notification("n", TopicPath("t"), b"<x/>", 1, queue=True)
     assert not goes_over(asked, INSIDE)
     assert not goes_over(asked, ACROSS)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.core.errors import InfrastructureError, SecretError
+from arborcast.core.errors import SecretError
 from arborcast.core.security.keyring import KeyRing
-from arborcast.topic_model.records.results import PATH, Promise, Result, decode, encode, read_promise, write_promise
+from arborcast.topic_model.records.results import Promise, read_promise, write_promise
 
 KEYS = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
 PROMISE = Promise("sub-1", "0123456789abcdef-7", 1_700_000_000_000, 1_700_000_600_000, 3)
@@ -54,16 +54,3 @@ def test_a_mark_is_of_one_use() -> None:
     assert KEYS.is_marked(mark, b"data", "one")
     assert not KEYS.is_marked(mark, b"data", "another")
     assert mark == KEYS.mark(b"data", "one")
-
-
-def test_a_record_comes_out_as_it_went_in() -> None:
-    result = Result(PROMISE, "failed", 5, "no paper")
-    key, value = encode(result)
-    assert (key, decode(value)) == (b"sub-1", result)
-    for damaged in (None, b"", b"\x80"):
-        with pytest.raises(InfrastructureError):
-            decode(damaged)
-
-
-def test_addresses_are_below_their_path() -> None:
-    assert PATH == "/results/"

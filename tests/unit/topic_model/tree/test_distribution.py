@@ -44,10 +44,6 @@ def test_only_the_way_is_passed_down() -> None:
     assert not tree.policy(TopicPath("a/b")).reliable
 
 
-def test_words_of_earlier_versions_say_nothing() -> None:
-    assert _tree(a="group", a_b="far to: to:, to:a/b").distribution(TopicPath("a/b")) == "group"
-
-
 @pytest.mark.parametrize(
     ("word", "goes"),
     [("", True), ("group", False), ("local", False), ("to:X,G", True), ("to:X", False)],

@@ -5,7 +5,6 @@ import random
 import msgspec
 import pytest
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.scan import Stretch
 from arborcast.dispatch.logs.attempts import Evaluation, Matched, State, encode, encode_evaluation
 from arborcast.dispatch.operations.audit.balance import Balance, balance
@@ -331,13 +330,3 @@ def test_against_counting_by_hand() -> None:
         expired=states.count("expired"),
         pending=states.count("parked"),
     )
-
-
-def test_records_of_a_newer_version_and_damaged_ones_are_refused() -> None:
-    ledger = Ledger()
-    with pytest.raises(RecordVersionError, match="version 99"):
-        ledger.add(msgspec.msgpack.encode({"v": 99, "attempts": "in another form"}))
-    with pytest.raises(RecordVersionError, match="version 99"):
-        ledger.add(msgspec.msgpack.encode({"v": 99, "attempts": []}))
-    with pytest.raises(InfrastructureError, match="cannot be read"):
-        ledger.add(b"\xc1")

@@ -7,6 +7,7 @@ in entries, and in age.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -63,3 +64,17 @@ class Recent(Generic[_K, _V]):
         self._young = {}
         self._left = self._most
         self._until = now + self._age_s
+
+
+class BoundedDict(OrderedDict[_K, _V]):
+    """At most `most` entries: the one that was set longest ago goes first."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)

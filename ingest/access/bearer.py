@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import jwt
 
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.files import WatchedFile
+from arborcast.core.recent import BoundedDict
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import may_be_name
 from arborcast.topic_model.grants import Identity
@@ -53,7 +53,7 @@ class Bearer:
         self._audience = [each.strip() for each in settings.jwt_audience.split(",") if each.strip()]
         self._keys = WatchedFile(Path(settings.jwks_file), read_keys)
         self._judged_by: tuple[Key, ...] | None = None
-        self._good: OrderedDict[str, tuple[float, int, Identity]] = OrderedDict()
+        self._good: BoundedDict[str, tuple[float, int, Identity]] = BoundedDict(_REMEMBERED)
 
     def check(self, token: str) -> Identity:
         """Who the token is about. Raises WrongToken.
@@ -73,9 +73,6 @@ class Bearer:
         remembered = self._settings.cache_s
         if remembered:
             self._good[token] = self._steady() + remembered, expires, identity
-            self._good.move_to_end(token)
-            while len(self._good) > _REMEMBERED:
-                self._good.popitem(last=False)
         return identity
 
     def _checked(self, token: str) -> tuple[Identity, int]:

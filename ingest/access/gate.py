@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import binascii
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from lxml import etree
 
+from arborcast.core.recent import BoundedDict
 from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.ingest.access.bearer import Bearer, WrongToken
 from arborcast.ingest.access.grants import ClientRequest
@@ -185,7 +185,7 @@ class Gate:
         self._policy = policy
         self._proxies = proxies
         self._judged_by: AccessPolicy | None = None
-        self._callers: OrderedDict[Identity, Caller] = OrderedDict()
+        self._callers: BoundedDict[Identity, Caller] = BoundedDict(_CALLERS)
 
     async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request begins: only its head is there. Raises AccessRefused."""
@@ -259,8 +259,6 @@ class Gate:
         caller = self._callers.get(identity)
         if caller is None:
             caller = self._callers[identity] = policy.caller(identity)
-            if len(self._callers) > _CALLERS:
-                self._callers.popitem(last=False)
         return caller
 
 

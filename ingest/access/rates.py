@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
+from arborcast.core.recent import BoundedDict
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.wire.errors import TooManyRequests
 
@@ -69,8 +69,8 @@ class Buckets:
     """
 
     def __init__(self, rate: float, size: float, keys: int) -> None:
-        self._rate, self._size, self._keys = rate, size, keys
-        self._filled: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key to level and when it had that
+        self._rate, self._size = rate, size
+        self._filled: BoundedDict[str, tuple[float, float]] = BoundedDict(keys)  # key to level and when it had that
 
     def missing_s(self, key: str, now: float) -> float:
         """How long until there is something in the bucket, 0 when there is."""
@@ -89,9 +89,6 @@ class Buckets:
             self._filled.pop(key, None)
             return
         self._filled[key] = (level, now)
-        self._filled.move_to_end(key)
-        while len(self._filled) > self._keys:
-            self._filled.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._filled)

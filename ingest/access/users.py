@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Protocol
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import WatchedFile
+from arborcast.core.recent import BoundedDict
 from arborcast.core.threads import pool
 from arborcast.directory.settings import DirectorySettings
 from arborcast.ingest.access.rates import Buckets
@@ -172,7 +172,7 @@ class Users:
         self.guesses = guesses
         # By the keyed hash of what was sent to prove it; by the name alone where something else has proved it. What is
         # remembered no more stays, too: it is asked about anew, but its owner is known not to be guessing.
-        self._known: OrderedDict[bytes | str, tuple[float, Identity | None]] = OrderedDict()
+        self._known: BoundedDict[bytes | str, tuple[float, Identity | None]] = BoundedDict(_REMEMBERED)
         self._asked: dict[bytes | str, asyncio.Future[Identity | None]] = {}
 
     def recall(self, sent: bytes) -> Identity | None:
@@ -244,6 +244,3 @@ class Users:
             self._known.pop(key, None)
         else:
             self._known[key] = (self._clock() + self._remember_s, identity)
-            self._known.move_to_end(key)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)

@@ -133,15 +133,12 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._memory = None
 
     def go_on(self) -> None:
-        """See Body."""
         self.read(True, _MEMORY)
 
     def let_go(self, reason: str) -> None:
-        """See Body."""
         self.refuse("InfrastructureError", reason, RETRY_AFTER_S)
 
     def known(self) -> None:
-        """See SessionLink."""
         self._decoder.limit = self._server.edge.limits.max_frame_bytes
         if self._unknown:
             self._unknown = False
@@ -159,17 +156,14 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.read(True, _UNREAD_ANSWERS)
 
     def send(self, data: bytes) -> None:
-        """See SessionLink."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     async def until_writable(self) -> None:
-        """See SessionLink."""
         while self._writable is not None and not self._ending:
             await self._writable.wait()
 
     def read(self, more: bool, why: str) -> None:
-        """See SessionLink."""
         transport, before = self._transport, bool(self._held)
         self._held = self._held - {why} if more else self._held | {why}
         if transport is None or transport.is_closing() or before == bool(self._held):
@@ -181,7 +175,6 @@ class FramedConnection(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def close(self) -> None:
-        """See SessionLink."""
         if not self._ending:
             self._ending = True
             self.send(frames.encode(FrameKind.CLOSE))

@@ -166,7 +166,7 @@ class _Unanswered:
 
 
 class FramedSession:
-    """One connection. `scope` says where it comes from, as for a request over HTTP."""
+    """One connection, and the Way of its subscriptions. `scope` says where it comes from, as for a request of HTTP."""
 
     def __init__(self, edge: Edge, link: SessionLink, scope: Mapping[str, Any]) -> None:
         self._edge = edge
@@ -385,19 +385,16 @@ class FramedSession:
         return identifier
 
     def number(self, consumer: Sender) -> int:
-        """See Way."""
         self._edge.counts.sent += 1
         return self._unanswered.add(consumer)
 
     @property
     def claiming(self) -> asyncio.Semaphore:
-        """See Way."""
         if self._claiming is None:
             self._claiming = asyncio.Semaphore(_MOST_CLAIMING)
         return self._claiming
 
     def unreadable(self, consumer: Sender, offset: int, error: PeerError) -> None:
-        """See Way."""
         self._edge.counts.unreadable += 1
         logger.warning(
             "the message at offset %d of the pull point %s is given up: it cannot be read: %s",
@@ -407,11 +404,9 @@ class FramedSession:
         )
 
     def send(self, data: bytes) -> None:
-        """See Way."""
         self._link.send(data)
 
     async def until_writable(self) -> None:
-        """See Way."""
         await self._unanswered.until_few()
         await self._link.until_writable()
 

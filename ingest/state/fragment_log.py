@@ -72,11 +72,9 @@ class FragmentLog:
 
     @property
     def messages(self) -> OpenMessages:
-        """See HoldsParts."""
         return self._view.messages
 
     async def commit(self, record: FragmentRecord) -> int:
-        """See HoldsParts."""
         encoded = [encode(record)]
         loop = asyncio.get_running_loop()
         offset = await loop.run_in_executor(self._writers, self._writer.append_encoded, encoded)
@@ -84,7 +82,6 @@ class FragmentLog:
         return offset
 
     async def parts(self, message: OpenMessage) -> list[StoredPart]:
-        """See HoldsParts."""
         resident = dict(message.resident)
         missing = sorted(offset for number, offset in message.offsets() if number not in resident)
         loop = asyncio.get_running_loop()
@@ -98,7 +95,6 @@ class FragmentLog:
         return [resident[number] for number in sorted(resident)]
 
     def now(self) -> float:
-        """See HoldsParts."""
         return time.monotonic()
 
     def close(self) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.core.recent import Recent
+from arborcast.core.recent import BoundedDict, Recent
 from tests.support.make import Clock
 
 
@@ -63,3 +63,12 @@ def test_the_newer_value_of_a_key_counts(clock: Clock) -> None:
 
     assert recent.get("a") == 2
     assert len(recent) == 1
+
+
+def test_of_a_bounded_dict_the_entry_set_longest_ago_goes_first() -> None:
+    bounded: BoundedDict[str, int] = BoundedDict(2)
+    bounded["a"] = 1
+    bounded["b"] = 2
+    bounded["a"] = 3
+    bounded["c"] = 4
+    assert list(bounded.items()) == [("a", 3), ("c", 4)]

@@ -137,21 +137,17 @@ def test_where_all_is_held_the_answer_is_to_come_again() -> None:
     assert parts.notifications.accepted == []
 
 
-def test_memory_is_given_back_once_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_given_back_once_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     monkeypatch.setattr(memory, "_PAUSE_S", 0.0)
     monkeypatch.setattr(memory, "_BETWEEN_S", 0.0)
     monkeypatch.setattr(memory, "trimming", lambda: lambda: done.append(threading.get_ident()))
-
-    async def run() -> None:
-        freed = memory.FreedMemory()
-        for expected in (1, 2):
-            for _ in range(10):
-                freed.give_back_soon()
-            while len(done) < expected:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(run())
+    freed = memory.FreedMemory()
+    for expected in (1, 2):
+        for _ in range(10):
+            freed.give_back_soon()
+        while len(done) < expected:
+            await asyncio.sleep(0.001)
     assert len(done) == 2
     assert threading.get_ident() not in done
 

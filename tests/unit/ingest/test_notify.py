@@ -78,18 +78,6 @@ def test_a_new_topic_is_recorded_once_however_many_notify_on_it() -> None:
     assert len(parts.control.records) == 1
 
 
-def test_a_fixed_topic_set_refuses_unknown_topics_on_both_sides() -> None:
-    parts = GatewayParts(topics=TopicSettings(fixed=True))
-    parts.table.apply(TopicRecord(TopicPath("{urn:t}a")))
-    assert parts.post(soap.envelope(soap.notify(soap.message("t:a")))).status == 202
-    assert parts.post(soap.envelope(soap.notify(soap.message("t:b")))).fault == "TopicNotSupportedFault"
-    known = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a//.")))
-    unknown = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:b//.")))
-    assert parts.post(known).status == 200
-    assert parts.post(unknown).fault == "TopicNotSupportedFault"
-    assert len(parts.notifications.accepted) == 1
-
-
 @pytest.mark.parametrize("soap_version", ["1.1", "1.2"])
 def test_kafka_away_is_503_with_retry_after(soap_version: str) -> None:
     parts = GatewayParts()

@@ -81,15 +81,6 @@ def test_what_may_be_reached_is_taken() -> None:
         assert parts.post(soap.envelope(soap.subscribe(to=address))).status == 200
 
 
-def test_the_older_envelope_is_held_to_the_same() -> None:
-    parts = GatewayParts(outbound=PUBLIC)
-
-    answer = parts.post(legacy.wsn_process(legacy.subscribe("all:alarm", "http://10.0.0.1/x")), "/wsnprocess/")
-
-    assert "faild" in answer.body.decode()
-    assert parts.control.records == []
-
-
 def test_in_the_older_envelope_what_may_not_be_reached_any_more_can_be_given_up() -> None:
     address = "http://127.0.0.1:9/x"
     parts = GatewayParts(outbound=THIS_MACHINE)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
-from arborcast.ingest.state.repeats import RepeatMemory, Repeats
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import StoredMessage
@@ -232,15 +231,6 @@ def test_what_is_put_into_a_pull_point_has_it_too() -> None:
     assert parts.post(soap.envelope(message), point).status == 202
     stored = [record for _, record in parts.pull_log.records if isinstance(record, StoredMessage)]
     assert [each.valid_until_ms for each in stored] == [0, NOW_MS + 2_000]
-
-
-def test_a_repetition_of_the_same_request_is_not_accepted_again() -> None:
-    parts = GatewayParts()
-    parts.gateway.repeats = Repeats(RepeatMemory(60))
-    header = soap.addressing("urn:any", "urn:uuid:7")
-    for _ in range(2):
-        assert notified(parts, publication('Lifespan="PT2S"'), header=header).status == 202
-    assert len(parts.notifications.accepted) == 1
 
 
 def test_the_types_of_a_topic_are_held_where_the_settings_say_so() -> None:

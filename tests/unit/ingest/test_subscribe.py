@@ -11,7 +11,7 @@ from lxml import etree
 from arborcast.ingest.elements.filters import read_delivery_policy, write_delivery_policy
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.patterns.patterns import parse_normal
-from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
 from arborcast.topic_model.subscriptions import (
     DeliveryPolicy,
     EndpointReference,
@@ -184,17 +184,6 @@ def test_subscribing_again_ends_a_pause() -> None:
     assert not only_subscription(parts).paused
 
 
-def test_subscribing_again_takes_a_suspension_back() -> None:
-    parts = GatewayParts()
-    request = soap.envelope(soap.subscribe())
-    parts.post(request)
-    parts.suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
-
-    parts.post(request)
-
-    assert len(parts.suspensions) == 0
-
-
 @pytest.mark.parametrize(
     "header",
     [*(f"wsa:{name}" for name in ("To", "Action", "MessageID", "From", "ReplyTo", "RelatesTo")), "d:Delivery"],
@@ -305,11 +294,6 @@ def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
     assert answer.status in (400, 500)
     assert "p:Delivery" in answer.body.decode()
     assert not list(parts.table.subscriptions())
-
-
-def test_parts_are_for_subscribers_in_the_older_form() -> None:
-    answer = GatewayParts().post(asking_for('FragmentBytes="3000"'))
-    assert (answer.fault, "older form" in answer.reason) == ("UnsupportedPolicyRequestFault", True)
 
 
 def test_a_deadline_below_the_interval_is_a_policy_that_is_not_supported() -> None:

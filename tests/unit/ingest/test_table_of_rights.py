@@ -227,6 +227,20 @@ def named(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
     yield Row((name_of(body), "BROKER"), may, ask, prepare, "SOAP, by wsa:To")
 
 
+def named_inside(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
+    """At the broker's address, with that of what is asked about in the operation's element."""
+
+    def ask(world: World, who: str, path: str) -> str:
+        address = f"<wsa:Address>{BASE}{path}</wsa:Address>"
+        begin, end = body.rsplit("</", 1)
+        return world.post(
+            f"{begin}<wsnt:SubscriptionReference>{address}</wsnt:SubscriptionReference></{end}",
+            who,
+        )
+
+    yield Row((name_of(body), "BROKER"), may, ask, prepare, "SOAP, by reference")
+
+
 RENEW = element("wsnt:Renew", "<wsnt:TerminationTime>PT1H</wsnt:TerminationTime>")
 END_AT = element("rl:SetTerminationTime", "<rl:RequestedLifetimeDuration>PT1H</rl:RequestedLifetimeDuration>")
 ON_SUBSCRIPTIONS = [
@@ -287,6 +301,7 @@ def soap_rows() -> Iterator[Row]:
     for body in ON_SUBSCRIPTIONS:
         yield from there(body, MANAGERS, "SUBSCRIPTION", subscription)
         yield from named(body, MANAGERS, subscription)
+        yield from named_inside(body, MANAGERS, subscription)
     for body in (*reading("wsnt:ConsumerReference"), element("tev:SetSynchronizationPoint")):
         yield from there(body, MANAGERS, "SUBSCRIPTION", subscription)
     yield from there(element("tev:PullMessages"), MANAGERS, "SUBSCRIPTION", made(PULL, Kind.SUBSCRIPTION))
@@ -299,6 +314,7 @@ def soap_rows() -> Iterator[Row]:
     registration = made(REGISTER, Kind.REGISTRATION)
     yield from there(notify, PUBLISHERS, "REGISTRATION", registration)
     yield from named(element("br:DestroyRegistration"), MANAGERS, registration)
+    yield from named_inside(element("br:DestroyRegistration"), MANAGERS, registration)
     for body in (element("br:DestroyRegistration"), *reading("br:Demand")):
         yield from there(body, MANAGERS, "REGISTRATION", registration)
 
@@ -337,6 +353,9 @@ HTTP_ROWS = [
     Row(("Publish", "POST"), PUBLISHERS, publish_as("application/json", b"{}"), door="JSON"),
 ]
 
+# Addresses of what belongs to a user.
+OWNED = (Kind.SUBSCRIPTION.value, Kind.PULL_POINT.value, Kind.REGISTRATION.value)
+
 ROWS = [*soap_rows(), *legacy_rows(), *HTTP_ROWS]
 
 
@@ -352,6 +371,10 @@ def test_who_may(gate: Gate, row: Row) -> None:
             did.add(who)
             continue
         assert REFUSED.search(why), (who, why)
+        if path.startswith(OWNED) and row.key[0] != "wsnt:Notify":
+            own_id = path.rpartition("/")[2]
+            missing = row.ask(world, who, path.replace(own_id, "none"))
+            assert why.replace(own_id, "none") == missing, "to another it is not there"
         assert world.written == before, (who, "a refusal changes nothing")
     assert did == row.may
 

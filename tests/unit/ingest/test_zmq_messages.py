@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arborcast.ingest.zeromq.edge import _Publication, _Retries
 from arborcast.ingest.zeromq.messages import Form, MessageError, expression_of, read_publication, written_topic
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -84,3 +85,29 @@ def test_whatever_has_the_prefix_comes(names: list[str], form: Form, length: int
 def test_any_prefix_asks_for_something_that_can_be_subscribed_to(prefix: bytes) -> None:
     expression = expression_of(prefix)
     assert not expression or parse_friendly(expression)
+
+
+def publication(name: str, lost: int = 0) -> _Publication:
+    return _Publication("pipeline", PublishBody(name, b""), 0, "", lost)
+
+
+def test_what_the_gateway_could_not_store_is_sent_again_in_order() -> None:
+    retries = _Retries()
+    for number in range(3):
+        retries.add(publication(f"n{number}"), 10.0)
+    assert (len(retries), retries.due(10.4)) == (3, [])
+    assert [each.body.topic for each in retries.due(10.5)] == ["n0", "n1", "n2"]
+    assert not retries
+
+
+def test_one_that_may_end_each_connection_is_sent_by_itself() -> None:
+    retries = _Retries()
+    for number in range(3):
+        retries.add(publication(f"n{number}", lost=3 * (number == 1)), 10.0)
+    assert [each.body.topic for each in retries.due(10.5)] == ["n0"]
+    assert retries.due(99.0) == [], "one is under way"
+    retries.answered(None)
+    assert [each.body.topic for each in retries.due(10.6)] == ["n1"], "at once after a success"
+    retries.answered(MessageError("x", "lost again"))
+    assert retries.due(11.0) == []
+    assert [each.body.topic for each in retries.due(11.1)] == ["n2"]

@@ -224,7 +224,7 @@ def test_through_the_gateway(jwks: Path) -> None:
     assert len(parts.notifications.accepted) == 1
 
 
-def test_a_good_token_gets_in_whatever_strangers_send_from_there(jwks: Path) -> None:
+async def test_a_good_token_gets_in_whatever_strangers_send_from_there(jwks: Path) -> None:
     users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 3))
     access = settings(jwks, cache_s=0)
     asks = Authenticator(access, users, bearer=Bearer(access))
@@ -232,13 +232,10 @@ def test_a_good_token_gets_in_whatever_strangers_send_from_there(jwks: Path) -> 
     async def sent(value: str) -> Identity | None:
         return await asks.of_head({"headers": [(b"authorization", f"Bearer {value}".encode())]}, "192.0.2.1")
 
-    async def run() -> None:
-        for number in range(6):
-            with pytest.raises(NotAuthenticated if number < 3 else TooManyRequests):
-                await sent("not.a.token")
-        assert await sent(token()) is not None
-
-    asyncio.run(run())
+    for number in range(6):
+        with pytest.raises(NotAuthenticated if number < 3 else TooManyRequests):
+            await sent("not.a.token")
+    assert await sent(token()) is not None
 
 
 def tokens_checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from arborcast.directory.settings import DirectorySettings
@@ -29,16 +27,12 @@ def test_one_that_can_be_sent_is_asked_about(password: str) -> None:
         USERS.check("anna", password)
 
 
-def test_it_counts_as_a_guess() -> None:
+async def test_it_counts_as_a_guess() -> None:
     users = Users(USERS, remember_s=0, guesses=Guesses(3, 300))
-
-    async def guess() -> None:
-        for number in range(3):
-            assert await users.check("anna", f"\x07{number}", "h") is None
-        with pytest.raises(TooManyRequests):
-            await users.check("anna", "pa", "h")
-
-    asyncio.run(guess())
+    for number in range(3):
+        assert await users.check("anna", f"\x07{number}", "h") is None
+    with pytest.raises(TooManyRequests):
+        await users.check("anna", "pa", "h")
 
 
 def test_why_the_server_is_away_is_for_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:

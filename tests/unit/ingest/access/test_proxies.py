@@ -165,7 +165,7 @@ def gate(proxies: Proxies, limits: LimitSettings | None = None) -> Gate:
     return Gate(rates, Authenticator(AccessSettings(methods="basic"), users), proxies=proxies)
 
 
-def test_a_stranger_behind_the_proxy_keeps_nobody_else_behind_it_out() -> None:
+async def test_a_stranger_behind_the_proxy_keeps_nobody_else_behind_it_out() -> None:
     async def enter(stands: Gate, address: str, name: str, password: str) -> str:
         request = scope("10.0.0.1", x_forwarded_for=address, authorization=basic(name, password))
         try:
@@ -176,26 +176,20 @@ def test_a_stranger_behind_the_proxy_keeps_nobody_else_behind_it_out() -> None:
             return "too many"
         return client_request.address
 
-    async def run() -> None:
-        stands = gate(Proxies(PROXIES))
-        # The very name that anna uses.
-        outcomes = [await enter(stands, "6.6.6.6", "anna", str(number)) for number in range(30)]
-        assert outcomes == ["wrong"] * 3 + ["too many"] * 27
-        assert await enter(stands, "198.51.100.7", "anna", "right") == "198.51.100.7"
-        assert await enter(stands, "2001:db8::7", "anna", "right") == "2001:db8::/64"
-
-    asyncio.run(run())
+    stands = gate(Proxies(PROXIES))
+    # The very name that anna uses.
+    outcomes = [await enter(stands, "6.6.6.6", "anna", str(number)) for number in range(30)]
+    assert outcomes == ["wrong"] * 3 + ["too many"] * 27
+    assert await enter(stands, "198.51.100.7", "anna", "right") == "198.51.100.7"
+    assert await enter(stands, "2001:db8::7", "anna", "right") == "2001:db8::/64"
 
 
-def test_rates_are_counted_by_the_client_behind_the_proxy() -> None:
-    async def run() -> None:
-        stands = Gate(Rates(LimitSettings(requests_per_s=0.001, request_burst=1)), proxies=Proxies(PROXIES))
+async def test_rates_are_counted_by_the_client_behind_the_proxy() -> None:
+    stands = Gate(Rates(LimitSettings(requests_per_s=0.001, request_burst=1)), proxies=Proxies(PROXIES))
+    await stands.enter(scope("10.0.0.1", x_forwarded_for="6.6.6.6"))
+    with pytest.raises(TooManyRequests):
         await stands.enter(scope("10.0.0.1", x_forwarded_for="6.6.6.6"))
-        with pytest.raises(TooManyRequests):
-            await stands.enter(scope("10.0.0.1", x_forwarded_for="6.6.6.6"))
-        await stands.enter(scope("10.0.0.1", x_forwarded_for="198.51.100.7"))
-
-    asyncio.run(run())
+    await stands.enter(scope("10.0.0.1", x_forwarded_for="198.51.100.7"))
 
 
 def test_a_stranger_is_not_this_machine_because_the_proxy_is() -> None:

@@ -16,62 +16,14 @@ from tests.support.guarded_gateway import (
     OLGA,
     POLICY,
 )
-from tests.support.soap_messages import addressing, envelope, message, notify, subscribe, topic, topic_expression
+from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
-
-
-def test_publishing_where_it_is_allowed(parts: GatewayParts) -> None:
-    assert parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA).status == 202
-    accepted = len(parts.notifications.accepted)
-    answer = parts.post(envelope(notify(message("t:a/b"), message("t:c"))), authorization=ANNA)
-    assert answer.status == 403
-    assert "anna may not publish to {urn:t}c" in answer.reason
-    assert len(parts.notifications.accepted) == accepted
-    assert "{urn:t}c" not in parts.table.topics
-
-
-def test_subscribing_where_it_is_allowed(parts: GatewayParts) -> None:
-    assert parts.post(envelope(subscribe(filters=topic_expression("t:a//."))), authorization=ANNA).status == 200
-    records = len(parts.control.records)
-    for filters in (topic_expression("t:*"), topic_expression("t:c"), None):
-        answer = parts.post(envelope(subscribe(filters=filters)), authorization=ANNA)
-        assert answer.fault == "SubscribeCreationFailedFault"
-        assert "anna may not subscribe to all of" in answer.reason
-    assert len(parts.control.records) == records
 
 
 def subscribed(parts: GatewayParts, who: str) -> str:
     answer = parts.post(envelope(subscribe(filters=topic_expression("t:a//."))), authorization=who)
     return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "<wsnt:Renew><wsnt:TerminationTime>PT1H</wsnt:TerminationTime></wsnt:Renew>",
-        "<wsnt:PauseSubscription/>",
-        "<wsnt:ResumeSubscription/>",
-        "<wsnt:Unsubscribe/>",
-        '<r:GetResourcePropertyDocument xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"/>',
-        '<r:Destroy xmlns:r="http://docs.oasis-open.org/wsrf/rl-2"/>',
-        '<p:PullMessages xmlns:p="http://www.onvif.org/ver10/events/wsdl"/>',
-    ],
-)
-def test_to_others_a_subscription_is_not_there(parts: GatewayParts, body: str) -> None:
-    path = subscribed(parts, ANNA)
-    assert parts.table.get(path.rpartition("/")[2]).owner == "anna"  # type: ignore[union-attr]  # it is there
-    records = len(parts.control.records)
-    theirs = parts.post(envelope(body), path, authorization=BERT)
-    missing = parts.post(envelope(body), "/wsn/subscriptions/none", authorization=BERT)
-    assert theirs.fault == missing.fault == "ResourceUnknownFault"
-    assert theirs.reason.replace(path.rpartition("/")[2], "none") == missing.reason
-    assert len(parts.control.records) == records
-
-
-def test_owner_and_operator_may_end_it(parts: GatewayParts) -> None:
-    for who in (ANNA, OLGA):
-        assert parts.post(envelope("<wsnt:Unsubscribe/>"), subscribed(parts, ANNA), authorization=who).status == 200
 
 
 def test_equal_subscriptions_of_two_owners_are_two(parts: GatewayParts) -> None:
@@ -141,15 +93,6 @@ def created(parts: GatewayParts, who: str, name: str = "") -> str:
     return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
 
 
-@pytest.mark.parametrize("body", ["<wsnt:GetMessages/>", "<wsnt:DestroyPullPoint/>", notify()])
-def test_to_others_a_pull_point_is_not_there(parts: GatewayParts, body: str) -> None:
-    path = created(parts, ANNA)
-    assert parts.post(envelope(body), path, authorization=BERT).fault == "ResourceUnknownFault"
-    named = envelope(body, header=addressing("urn:any", to=f"http://127.0.0.1:8080{path}"))
-    assert "Notify" in body or parts.post(named, authorization=BERT).fault == "ResourceUnknownFault"
-    assert parts.post(envelope(body), path, authorization=ANNA).status in (200, 202)
-
-
 def test_a_pull_points_name_belongs_to_its_owner(parts: GatewayParts) -> None:
     assert created(parts, ANNA, "mine") == created(parts, ANNA, "mine")
     assert created(parts, ANNA, "mine") != created(parts, BERT, "mine")
@@ -172,18 +115,6 @@ def registered(parts: GatewayParts, who: str, name: str = "t:a") -> HttpAnswer:
     )
 
 
-def test_registering_for_what_one_may_publish_and_ending_only_ones_own(parts: GatewayParts) -> None:
-    assert registered(parts, ANNA, "t:c").fault == "PublisherRegistrationRejectedFault"
-    assert not parts.control.records
-    assert registered(parts, ANNA).status == 200
-    (one,) = parts.registrations
-    assert one.owner == "anna"
-    path = f"/wsn/registrations/{one.id}"
-    destroy = envelope('<br:DestroyRegistration xmlns:br="http://docs.oasis-open.org/wsn/br-2"/>')
-    assert parts.post(destroy, path, authorization=BERT).fault == "ResourceUnknownFault"
-    assert parts.post(destroy, path, authorization=ANNA).status == 200
-
-
 def test_topics_that_one_may_not_use_are_not_told(parts: GatewayParts) -> None:
     parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA)
     ask = envelope(
@@ -196,11 +127,6 @@ def test_topics_that_one_may_not_use_are_not_told(parts: GatewayParts) -> None:
     assert parts.gateway.gate is not None
     parts.gateway.gate._policy = lambda: policy
     assert parts.post(ask, authorization=ANNA).root.find(".//{urn:t}a") is None
-
-
-def test_the_current_message_is_for_those_who_may_subscribe(parts: GatewayParts) -> None:
-    body = envelope(f"<wsnt:GetCurrentMessage>{topic('t:c')}</wsnt:GetCurrentMessage>")
-    assert parts.post(body, authorization=ANNA).status == 403
 
 
 @pytest.mark.parametrize(

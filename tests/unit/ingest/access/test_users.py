@@ -130,52 +130,44 @@ class Source:
         return ""
 
 
-def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() -> None:
+async def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
-
-    async def ask() -> None:
-        for _ in range(3):
-            assert await users.check("a", "right", "h") == Identity("a")
-        assert source.asked == 1
-        for _ in range(2):
-            assert await users.check("a", "wrong", "h") is None
-        assert source.asked == 3
-        assert await users.check("ar", "ight", "h") is None  # not the same key by another cut
-        clock.now = 61
+    for _ in range(3):
         assert await users.check("a", "right", "h") == Identity("a")
-        assert source.asked == 5
+    assert source.asked == 1
+    for _ in range(2):
+        assert await users.check("a", "wrong", "h") is None
+    assert source.asked == 3
+    assert await users.check("ar", "ight", "h") is None  # not the same key by another cut
+    clock.now = 61
+    assert await users.check("a", "right", "h") == Identity("a")
+    assert source.asked == 5
 
-    asyncio.run(ask())
 
-
-def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
+async def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
-
-    async def ask() -> None:
-        assert users.recall(b"a:right") is None
-        assert await users.check("a", "wrong", "h", b"a:wrong") is None
-        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
-        assert [users.recall(sent) for sent in (b"a:wrong", b"a:righ", b"a:right", b"")] == [
-            None,
-            None,
-            Identity("a"),
-            None,
-        ]
-        # What was said in another way is not recalled by how it is kept, nor the other way round.
-        assert await users.check("a", "right", "h") == Identity("a")
-        assert users.recall(b"1;aright") is None
-        assert users.recall(b"a") is None
-        asked = source.asked
-        clock.now = 60
-        assert users.recall(b"a:right") == Identity("a")
-        clock.now = 60.1
-        assert users.recall(b"a:right") is None
-        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
-        assert source.asked == asked + 1
-
-    asyncio.run(ask())
+    assert users.recall(b"a:right") is None
+    assert await users.check("a", "wrong", "h", b"a:wrong") is None
+    assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+    assert [users.recall(sent) for sent in (b"a:wrong", b"a:righ", b"a:right", b"")] == [
+        None,
+        None,
+        Identity("a"),
+        None,
+    ]
+    # What was said in another way is not recalled by how it is kept, nor the other way round.
+    assert await users.check("a", "right", "h") == Identity("a")
+    assert users.recall(b"1;aright") is None
+    assert users.recall(b"a") is None
+    asked = source.asked
+    clock.now = 60
+    assert users.recall(b"a:right") == Identity("a")
+    clock.now = 60.1
+    assert users.recall(b"a:right") is None
+    assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+    assert source.asked == asked + 1
 
 
 async def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
@@ -189,178 +181,138 @@ async def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
     assert users.recall(b"a:right") == Identity("a")
 
 
-def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
+async def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
     source = Source()
     source.may_answer.clear()
     users = Users(source, remember_s=60, guesses=Guesses(100, 300))
-
-    async def ask() -> None:
-        asking = [asyncio.create_task(users.check("a", "right", "h")) for _ in range(50)]
-        while not source.asked:
-            await asyncio.sleep(0)
-        asking[0].cancel()  # its client hung up
-        source.may_answer.set()
-        assert await asyncio.gather(*asking[1:]) == [Identity("a")] * 49
-
-    asyncio.run(ask())
+    asking = [asyncio.create_task(users.check("a", "right", "h")) for _ in range(50)]
+    while not source.asked:
+        await asyncio.sleep(0)
+    asking[0].cancel()  # its client hung up
+    source.may_answer.set()
+    assert await asyncio.gather(*asking[1:]) == [Identity("a")] * 49
     assert source.asked == 1
 
 
-def test_guesses_at_the_same_moment_are_counted_too() -> None:
+async def test_guesses_at_the_same_moment_are_counted_too() -> None:
     source = Source()
     source.may_answer.clear()
     users = Users(source, remember_s=0, guesses=Guesses(3, 300))
-
-    async def guess() -> None:
-        guesses = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
-        await asyncio.sleep(0)
-        source.may_answer.set()
-        answers = await asyncio.gather(*guesses, return_exceptions=True)
-        assert answers[:3] == [None] * 3
-        assert all(isinstance(answer, TooManyRequests) for answer in answers[3:])
-
-    asyncio.run(guess())
+    guesses = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
+    await asyncio.sleep(0)
+    source.may_answer.set()
+    answers = await asyncio.gather(*guesses, return_exceptions=True)
+    assert answers[:3] == [None] * 3
+    assert all(isinstance(answer, TooManyRequests) for answer in answers[3:])
     assert source.asked == 3
 
 
-def test_right_passwords_of_one_address_are_no_guesses() -> None:
+async def test_right_passwords_of_one_address_are_no_guesses() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(1, 300, clock), clock=clock)
-
-    async def ask() -> None:
-        for _ in range(5):
-            assert await users.check("a", "right", "h") == Identity("a")
-        hung_up = asyncio.create_task(users.check("a", "right", "h"))
-        await asyncio.sleep(0)
-        hung_up.cancel()
-        await asyncio.wait([hung_up])
-        while users._asked:
-            await asyncio.sleep(0)
+    for _ in range(5):
         assert await users.check("a", "right", "h") == Identity("a")
+    hung_up = asyncio.create_task(users.check("a", "right", "h"))
+    await asyncio.sleep(0)
+    hung_up.cancel()
+    await asyncio.wait([hung_up])
+    while users._asked:
+        await asyncio.sleep(0)
+    assert await users.check("a", "right", "h") == Identity("a")
 
-    asyncio.run(ask())
 
-
-def test_so_many_questions_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_questions_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.ingest.access.users._WAITING", 4)
     source = Source()
     source.may_answer.clear()
     users = Users(source, remember_s=60, guesses=Guesses(100, 300))
-
-    async def ask() -> None:
-        waiting = [asyncio.create_task(users.check("a", str(number), f"h{number}")) for number in range(4)]
-        await asyncio.sleep(0)
-        for _ in range(3):
-            with pytest.raises(IdentitiesAway):
-                await users.check("a", "right", "h")
-        source.may_answer.set()
-        assert await asyncio.gather(*waiting) == [None] * 4
-        assert await users.check("a", "right", "h") == Identity("a")
-
-    asyncio.run(ask())
+    waiting = [asyncio.create_task(users.check("a", str(number), f"h{number}")) for number in range(4)]
+    await asyncio.sleep(0)
+    for _ in range(3):
+        with pytest.raises(IdentitiesAway):
+            await users.check("a", "right", "h")
+    source.may_answer.set()
+    assert await asyncio.gather(*waiting) == [None] * 4
+    assert await users.check("a", "right", "h") == Identity("a")
 
 
-def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:
+async def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(3, 300, clock), clock=clock)
-
-    async def guess() -> None:
-        for number in range(3):
-            assert await users.check("a", str(number), "bad") is None
-        with pytest.raises(TooManyRequests):
-            await users.check("a", "right", "bad")
-        assert await users.check("a", "right", "good") == Identity("a")
-        clock.now = 21
-        assert await users.check("a", "right", "bad") == Identity("a")
-
-    asyncio.run(guess())
+    for number in range(3):
+        assert await users.check("a", str(number), "bad") is None
+    with pytest.raises(TooManyRequests):
+        await users.check("a", "right", "bad")
+    assert await users.check("a", "right", "good") == Identity("a")
+    clock.now = 21
+    assert await users.check("a", "right", "bad") == Identity("a")
 
 
-def test_wrong_guesses_for_one_name_keep_nobody_else_out() -> None:
+async def test_wrong_guesses_for_one_name_keep_nobody_else_out() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(3, 300, clock), clock=clock)
-
-    async def guess() -> None:
-        for number in range(3):
-            assert await users.check("b", str(number), "h") is None
-        with pytest.raises(TooManyRequests):
-            await users.check("b", "3", "h")
-        assert await users.check("a", "right", "h") == Identity("a")
-
-    asyncio.run(guess())
+    for number in range(3):
+        assert await users.check("b", str(number), "h") is None
+    with pytest.raises(TooManyRequests):
+        await users.check("b", "3", "h")
+    assert await users.check("a", "right", "h") == Identity("a")
 
 
-def test_one_password_for_many_names_is_guessing_too() -> None:
+async def test_one_password_for_many_names_is_guessing_too() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(3, 10, clock), clock=clock)
-
-    async def guess() -> None:
-        for number in range(10):
-            assert await users.check(f"b{number}", "123456", "h") is None
-        with pytest.raises(TooManyRequests):
-            await users.check("b10", "123456", "h")
-        assert await users.check("b10", "123456", "i") is None
-
-    asyncio.run(guess())
+    for number in range(10):
+        assert await users.check(f"b{number}", "123456", "h") is None
+    with pytest.raises(TooManyRequests):
+        await users.check("b10", "123456", "h")
+    assert await users.check("b10", "123456", "i") is None
     assert source.asked == 11
 
 
 @pytest.mark.parametrize("remember_s", [0, 60])
-def test_who_was_in_before_is_kept_out_by_nobodys_guesses(remember_s: int) -> None:
+async def test_who_was_in_before_is_kept_out_by_nobodys_guesses(remember_s: int) -> None:
     """Also when what is remembered has to be asked about anew, and with the very name that is guessed."""
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=remember_s, guesses=Guesses(3, 3, clock), clock=clock)
-
-    async def guess() -> None:
-        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
-        clock.now = 1_000
-        for number in range(3):
-            assert await users.check("a", str(number), "h") is None
-        with pytest.raises(TooManyRequests):
-            await users.check("a", "3", "h")
-        asked = source.asked
-        assert users.recall(b"a:right") is None
-        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
-        assert source.asked == asked + 1, "it was asked, not believed"
-
-    asyncio.run(guess())
+    assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+    clock.now = 1_000
+    for number in range(3):
+        assert await users.check("a", str(number), "h") is None
+    with pytest.raises(TooManyRequests):
+        await users.check("a", "3", "h")
+    asked = source.asked
+    assert users.recall(b"a:right") is None
+    assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+    assert source.asked == asked + 1, "it was asked, not believed"
 
 
-def test_a_password_that_is_right_no_more_is_a_guess_from_then_on() -> None:
+async def test_a_password_that_is_right_no_more_is_a_guess_from_then_on() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=1, guesses=Guesses(1, 1, clock), clock=clock)
-
-    async def guess() -> None:
-        assert await users.check("a", "right", "h") == Identity("a")
-        clock.now = 2
-        source.right = "another"
-        assert await users.check("a", "right", "h") is None
-        with pytest.raises(TooManyRequests):
-            await users.check("a", "right", "h")
-
-    asyncio.run(guess())
+    assert await users.check("a", "right", "h") == Identity("a")
+    clock.now = 2
+    source.right = "another"
+    assert await users.check("a", "right", "h") is None
+    with pytest.raises(TooManyRequests):
+        await users.check("a", "right", "h")
 
 
-def test_who_was_in_before_gets_an_answer_while_strangers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_was_in_before_gets_an_answer_while_strangers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.ingest.access.users._WAITING", 2)
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=1, guesses=Guesses(100, 100, clock), clock=clock)
-
-    async def ask() -> None:
-        assert await users.check("a", "right", "h") == Identity("a")
-        clock.now = 2
-        source.may_answer.clear()
-        waiting = [asyncio.create_task(users.check("b", str(number), "h")) for number in range(2)]
-        await asyncio.sleep(0)
-        with pytest.raises(IdentitiesAway):
-            await users.check("c", "right", "h")
-        again = asyncio.create_task(users.check("a", "right", "h"))
-        await asyncio.sleep(0)
-        source.may_answer.set()
-        assert await again == Identity("a")
-        assert await asyncio.gather(*waiting) == [None] * 2
-
-    asyncio.run(ask())
+    assert await users.check("a", "right", "h") == Identity("a")
+    clock.now = 2
+    source.may_answer.clear()
+    waiting = [asyncio.create_task(users.check("b", str(number), "h")) for number in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(IdentitiesAway):
+        await users.check("c", "right", "h")
+    again = asyncio.create_task(users.check("a", "right", "h"))
+    await asyncio.sleep(0)
+    source.may_answer.set()
+    assert await again == Identity("a")
+    assert await asyncio.gather(*waiting) == [None] * 2
 
 
 def test_names_without_end_take_no_memory_without_end() -> None:

@@ -66,21 +66,17 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> Writers:
 
 
 @pytest.mark.parametrize("form", ["set", "expressions"])
-def test_it_is_written_once_for_all_who_may_see_the_same(writers: Writers, form: Form) -> None:
+async def test_it_is_written_once_for_all_who_may_see_the_same(writers: Writers, form: Form) -> None:
     topics, sets = tree("{urn:t}a/b", "{urn:t}c", "{urn:u}d"), TopicSets()
     anna = caller("anna", subscribe=below("{urn:t}a"), publish=below("{urn:t}c"))
     bert = caller("bert", subscribe=below("{urn:t}a", "{urn:t}c"))
-
-    async def ask() -> None:
-        answers = [await sets.text(form, topics, who) for who in (None, None, caller("olga", manage=ALL))]
-        assert len(set(answers)) == 1
-        assert len(writers.written) == 1, "who may see everything sees the same as where nobody is asked"
-        seen = [await sets.text(form, topics, who) for who in (anna, bert, anna)]
-        assert len(set(seen)) == 1
-        assert len(writers.written) == 2
-        assert seen[0] != answers[0]
-
-    asyncio.run(ask())
+    answers = [await sets.text(form, topics, who) for who in (None, None, caller("olga", manage=ALL))]
+    assert len(set(answers)) == 1
+    assert len(writers.written) == 1, "who may see everything sees the same as where nobody is asked"
+    seen = [await sets.text(form, topics, who) for who in (anna, bert, anna)]
+    assert len(set(seen)) == 1
+    assert len(writers.written) == 2
+    assert seen[0] != answers[0]
     assert threading.get_ident() not in writers.threads, "the event loop has other things to do"
 
 
@@ -94,26 +90,22 @@ async def test_a_topic_that_comes_or_goes_is_seen_at_once(writers: Writers) -> N
     assert len(writers.written) == 3
 
 
-def test_many_who_ask_at_once_wait_for_one(writers: Writers) -> None:
+async def test_many_who_ask_at_once_wait_for_one(writers: Writers) -> None:
     """A flood of requests, while topics come: one answer is written after the other, and each is new enough."""
     topics, sets = tree("{urn:t}a"), TopicSets()
-
-    async def ask() -> None:
-        writers.may_go_on.clear()
-        first = [asyncio.create_task(sets.text("set", topics, None)) for _ in range(50)]
-        while not writers.written:
-            await asyncio.sleep(0)
-        topics.put(TopicRecord(TopicPath("{urn:t}a/c")))
-        second = [asyncio.create_task(sets.text("set", topics, None)) for _ in range(50)]
-        other = asyncio.create_task(sets.text("set", topics, caller("anna", subscribe=below("{urn:t}a"))))
+    writers.may_go_on.clear()
+    first = [asyncio.create_task(sets.text("set", topics, None)) for _ in range(50)]
+    while not writers.written:
         await asyncio.sleep(0)
-        first[0].cancel()  # its client hung up
-        writers.may_go_on.set()
-        assert not any("<c" in text for text in await asyncio.gather(*first[1:]))
-        assert all("<c" in text for text in await asyncio.gather(*second))
-        assert "<c" in await other
-
-    asyncio.run(ask())
+    topics.put(TopicRecord(TopicPath("{urn:t}a/c")))
+    second = [asyncio.create_task(sets.text("set", topics, None)) for _ in range(50)]
+    other = asyncio.create_task(sets.text("set", topics, caller("anna", subscribe=below("{urn:t}a"))))
+    await asyncio.sleep(0)
+    first[0].cancel()  # its client hung up
+    writers.may_go_on.set()
+    assert not any("<c" in text for text in await asyncio.gather(*first[1:]))
+    assert all("<c" in text for text in await asyncio.gather(*second))
+    assert "<c" in await other
     assert len(writers.written) == 3
     assert writers.most_at_once == 1
 

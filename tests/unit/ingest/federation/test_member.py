@@ -1,11 +1,17 @@
-"""Where the members of a group take datagrams."""
+"""A member's registration, what it sends to the others, and where they take datagrams."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import cast
+
 import pytest
 
-from arborcast.ingest.federation.member import address_of
-from arborcast.ingest.federation.topology import Member
+from arborcast.core.http_client import HttpClient
+from arborcast.ingest.federation.calls import Administrator
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.member import _Membership, _ToldPeers, address_of
+from arborcast.ingest.federation.topology import AdministratorRefused, Member, MemberRegistration, Registered
 
 
 @pytest.mark.parametrize(
@@ -20,3 +26,59 @@ from arborcast.ingest.federation.topology import Member
 )
 def test_the_address_of_a_member_is_that_of_its_url(url: str, address: str) -> None:
     assert address_of(Member("b", "G", url, "1", 1, datagram_port=9)) == address
+
+
+class ScriptedAdministrator:
+    """Counts registrations; `gone` refuses the next heartbeat as for a member that it has removed."""
+
+    def __init__(self) -> None:
+        self.registered = 0
+        self.beats: list[int] = []
+        self.gone = 0
+
+    def register(self, registration: MemberRegistration) -> Future[Registered]:
+        self.registered += 1
+        answer: Future[Registered] = Future()
+        answer.set_result(Registered(self.registered, 1))
+        return answer
+
+    def beat(self, name: str, number: int) -> Future[None]:
+        self.beats.append(number)
+        answer: Future[None] = Future()
+        if self.gone:
+            answer.set_exception(AdministratorRefused("gone", self.gone))
+        else:
+            answer.set_result(None)
+        return answer
+
+
+@pytest.mark.parametrize(("status", "numbers"), [(404, [1, 1, 2]), (409, [1, 1, 2]), (500, [1, 1, 1])])
+async def test_a_member_that_was_removed_registers_again(status: int, numbers: list[int]) -> None:
+    administrator = ScriptedAdministrator()
+    registration = MemberRegistration("a", "G", "http://a/", "1", 0)
+    membership = _Membership(registration, cast("Administrator", administrator))
+    await membership.renew()
+    administrator.gone = status
+    with pytest.raises(AdministratorRefused):
+        await membership.renew()
+    administrator.gone = 0
+    await membership.renew()
+    assert administrator.beats == numbers
+
+
+def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
+    told = _ToldPeers("G/a", cast("HttpClient", None), cast("SharedKeys", None))
+    one, other = (("a",), ()), (("b",), ())
+    assert told.is_due("G/b", one, 1, 100.0)
+    assert told.is_due("G/b", one, 1, 101.0), "until it is taken"
+    version = told._told["G/b"].version
+    told._told["G/b"] = told._told["G/b"]._replace(taken=True)
+    assert not told.is_due("G/b", one, 1, 131.0)
+    assert told.is_due("G/b", one, 1, 131.1)
+    assert told._told["G/b"].version == version
+    told._told["G/b"] = told._told["G/b"]._replace(taken=True)
+    assert told.is_due("G/b", one, 2, 132.0), "a member that registered again knows nothing"
+    assert told.is_due("G/b", other, 2, 132.0)
+    told._under_way.add("G/b")
+    assert not told.is_due("G/b", one, 3, 500.0)
+    assert told.is_due("G/c", one, 1, 500.0)

@@ -143,15 +143,6 @@ def test_many_at_a_time_keep_their_order(edge: FramedEdge, connection: Connectio
         assert numbers == sorted(numbers)
 
 
-def test_with_a_key_it_is_stored_once(edge: FramedEdge, connection: Connection) -> None:
-    producer = connection.session().producer("a")
-    first = producer.send(Outgoing("<x/>", key="k1"))
-    assert first
-    assert producer.send(Outgoing("<x/>", key="k2"))
-    if edge.parts.gateway.repeats.enabled:
-        assert producer.send(Outgoing("<x/>", key="k1")) == ""
-
-
 @pytest.mark.parametrize(
     ("topic", "out", "code"),
     [

@@ -8,7 +8,7 @@ import re
 import pytest
 from lxml import etree
 
-from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
@@ -138,15 +138,6 @@ def test_current_messages_may_be_asked_for_here_too(parts: GatewayParts) -> None
     create(parts, f"<tev:SubscriptionPolicy>{policy}</tev:SubscriptionPolicy>")
     (subscription,) = parts.table.subscriptions()
     assert [one.only for one in parts.notifications.accepted] == ["", subscription.id]
-
-
-def test_with_a_fixed_topic_set_an_expression_must_select_something() -> None:
-    parts = GatewayParts(topics=TopicSettings(fixed=True))
-    body = (
-        f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"><tev:Filter>{soap.topic_expression("t:a", "Concrete")}'
-        "</tev:Filter></tev:CreatePullPointSubscription>"
-    )
-    assert ask(parts, body).fault == "TopicNotSupportedFault"
 
 
 def test_messages_are_pulled_in_order_and_once(parts: GatewayParts) -> None:

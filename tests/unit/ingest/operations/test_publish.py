@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
-from arborcast.ingest.state.repeats import RepeatMemory, Repeats
 from arborcast.topic_model.legacy_content import NAMESPACE, unwrap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import ANNA, Clock, guarded
@@ -123,11 +121,6 @@ def test_rights_and_credentials_are_those_of_notify(tmp_path: Path) -> None:
     assert len(parts.notifications.accepted) == 1
 
 
-def test_where_registration_is_required_nobody_can_be_known() -> None:
-    answer = publish(GatewayParts(GatewaySettings(requires_registration=True)), "a", b"<r/>")
-    assert (answer.status, b"registered publishers" in answer.body) == (403, True)
-
-
 def test_over_the_rate() -> None:
     parts = GatewayParts()
     parts.gateway.gate = Gate(Rates(LimitSettings(requests_per_s=1, request_burst=1)))
@@ -146,23 +139,6 @@ def test_later_is_503_and_when() -> None:
     assert publish(parts, "b", b"<r/>").status == 503
     parts.started = False
     assert publish(parts, "a", b"<r/>").status == 503
-
-
-def test_a_repetition_with_the_same_key_is_stored_once() -> None:
-    parts = GatewayParts()
-    parts.gateway.repeats = Repeats(RepeatMemory(60))
-
-    async def three() -> list[int]:
-        headers = {"Content-Type": "text/xml", "Idempotency-Key": "k1"}
-        answers = [await parts.request("POST", "/publish/a", body, headers) for body in (b"<r/>", b"<r/>", b"<s/>")]
-        return [answer.status for answer in answers]
-
-    assert asyncio.run(three()) == [202, 202, 202]
-    assert [(each.message_id, each.payload) for each in parts.notifications.accepted] == [
-        ("k1", b"<r/>"),
-        ("k1", b"<s/>"),
-    ]
-    assert publish(parts, "a", b"<r/>", Idempotency_Key="k" * 201).status == 400
 
 
 def test_a_defect_shows_no_details(monkeypatch: pytest.MonkeyPatch) -> None:

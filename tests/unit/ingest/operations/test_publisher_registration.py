@@ -189,15 +189,6 @@ def test_anybody_may_publish_unless_registration_is_required() -> None:
     assert parts.post(soap.envelope(soap.notify())).status == 202
 
 
-def test_who_is_not_registered_is_refused() -> None:
-    parts = GatewayParts(REQUIRED)
-    answer = parts.post(soap.envelope(soap.notify()))
-    assert (answer.status, answer.fault) == (500, "Client")
-    assert "RegisterPublisher" in answer.reason
-    assert parts.notifications.accepted == []
-    assert parts.control.records == []
-
-
 @pytest.mark.parametrize("reference", ["ProducerReference", "SubscriptionReference"])
 def test_a_registered_publisher_is_known_by_its_reference(reference: str) -> None:
     parts = GatewayParts(REQUIRED)

@@ -163,12 +163,6 @@ def test_a_pull_point_is_a_consumer(parts: GatewayParts) -> None:
     assert answer.text("Address") == again.text("Address"), "however its address is spelled"
 
 
-def test_a_pull_point_that_is_not_there_is_no_consumer(parts: GatewayParts) -> None:
-    answer = parts.post(soap.envelope(soap.subscribe("http://127.0.0.1:8080/wsn/pullpoints/x")))
-    assert answer.fault == "SubscribeCreationFailedFault"
-    assert "not there: 'x'" in answer.reason
-
-
 def test_raw_messages_cannot_wait_in_a_pull_point(parts: GatewayParts) -> None:
     path = create(parts)
     raw = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>"

@@ -322,55 +322,45 @@ async def test_a_topic_that_cannot_be_had_leaves_no_connection(
     await wait_until_async(lambda: brokers.producers[-1].aborted)
 
 
-def test_a_large_request_is_handed_over_in_turns_with_others(brokers: Brokers) -> None:
+async def test_a_large_request_is_handed_over_in_turns_with_others(brokers: Brokers) -> None:
     count = 3 * notification_log._AT_A_TIME
-
-    async def run() -> None:
-        log = await connected()
-        producer = brokers.producers[0]
-        large = log.append([one(number, topic="large") for number in range(count)])
-        assert len(producer.sent) == notification_log._AT_A_TIME
-        small = log.append([one(topic="small")])
-        turns = 0
-        while len(producer.sent) < count + 1:
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns >= 2
-        assert [decode(sent.value).id for sent in producer.sent[:-1]] == [f"n{n}" for n in range(count)]
-        for sent in producer.sent:
-            sent.acknowledge()
-        await asyncio.gather(large, small)
-        await log.stop()
-
-    asyncio.run(run())
-
-
-def test_what_is_not_handed_over_when_the_broker_goes_is_not_sent_to_the_next(brokers: Brokers) -> None:
-    async def run() -> None:
-        log = await connected()
-        large = log.append([one(number) for number in range(2 * notification_log._AT_A_TIME)])
-        log._give_up()
-        with pytest.raises(InfrastructureError):
-            await large
-        await wait_until_async(lambda: log.connected)
+    log = await connected()
+    producer = brokers.producers[0]
+    large = log.append([one(number, topic="large") for number in range(count)])
+    assert len(producer.sent) == notification_log._AT_A_TIME
+    small = log.append([one(topic="small")])
+    turns = 0
+    while len(producer.sent) < count + 1:
         await asyncio.sleep(0)
-        assert len(brokers.producers[0].sent) == notification_log._AT_A_TIME
-        assert brokers.producers[1].sent == []
-        await log.stop()
+        turns += 1
+    assert turns >= 2
+    assert [decode(sent.value).id for sent in producer.sent[:-1]] == [f"n{n}" for n in range(count)]
+    for sent in producer.sent:
+        sent.acknowledge()
+    await asyncio.gather(large, small)
+    await log.stop()
 
-    asyncio.run(run())
+
+async def test_what_is_not_handed_over_when_the_broker_goes_is_not_sent_to_the_next(brokers: Brokers) -> None:
+    log = await connected()
+    large = log.append([one(number) for number in range(2 * notification_log._AT_A_TIME)])
+    log._give_up()
+    with pytest.raises(InfrastructureError):
+        await large
+    await wait_until_async(lambda: log.connected)
+    await asyncio.sleep(0)
+    assert len(brokers.producers[0].sent) == notification_log._AT_A_TIME
+    assert brokers.producers[1].sent == []
+    await log.stop()
 
 
-def test_at_a_stop_all_of_it_is_handed_over(brokers: Brokers) -> None:
-    async def run() -> None:
-        log = await connected()
-        large = log.append([one(number) for number in range(2 * notification_log._AT_A_TIME + 1)])
-        await log.stop()
-        assert len(brokers.producers[0].sent) == 2 * notification_log._AT_A_TIME + 1
-        with pytest.raises(InfrastructureError, match="stops"):
-            await large
-
-    asyncio.run(run())
+async def test_at_a_stop_all_of_it_is_handed_over(brokers: Brokers) -> None:
+    log = await connected()
+    large = log.append([one(number) for number in range(2 * notification_log._AT_A_TIME + 1)])
+    await log.stop()
+    assert len(brokers.producers[0].sent) == 2 * notification_log._AT_A_TIME + 1
+    with pytest.raises(InfrastructureError, match="stops"):
+        await large
 
 
 async def test_what_is_under_way_can_be_waited_for_however_it_ends(brokers: Brokers) -> None:

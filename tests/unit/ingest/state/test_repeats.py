@@ -104,30 +104,27 @@ def test_it_never_grows() -> None:
     assert all(memory.knows(key(number), 5) for number in range(20_000))
 
 
-def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
-    async def run() -> None:
-        repeats = Repeats(RepeatMemory(60), lambda: 5.0)
-        gate = asyncio.Event()
-        stored = []
+async def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
+    repeats = Repeats(RepeatMemory(60), lambda: 5.0)
+    gate = asyncio.Event()
+    stored = []
 
-        async def store() -> None:
-            stored.append(1)
-            await gate.wait()
-            if len(stored) == 1:
-                raise InfrastructureError("away", 1)
+    async def store() -> None:
+        stored.append(1)
+        await gate.wait()
+        if len(stored) == 1:
+            raise InfrastructureError("away", 1)
 
-        both = [asyncio.create_task(repeats.once(key(1), store)) for _ in range(2)]
-        await asyncio.sleep(0)
-        gate.set()
-        results = await asyncio.gather(*both, return_exceptions=True)
-        assert [type(one) for one in results] == [InfrastructureError] * 2
-        # Nothing was acknowledged, so the next one is stored, and only that is remembered.
-        await repeats.once(key(1), store)
-        await repeats.once(key(1), store)
-        assert len(stored) == 2
-        assert repeats.count == 2
-
-    asyncio.run(run())
+    both = [asyncio.create_task(repeats.once(key(1), store)) for _ in range(2)]
+    await asyncio.sleep(0)
+    gate.set()
+    results = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(one) for one in results] == [InfrastructureError] * 2
+    # Nothing was acknowledged, so the next one is stored, and only that is remembered.
+    await repeats.once(key(1), store)
+    await repeats.once(key(1), store)
+    assert len(stored) == 2
+    assert repeats.count == 2
 
 
 def test_who_hangs_up_does_not_take_the_other_with_it() -> None:

@@ -9,7 +9,6 @@ import re
 import pytest
 from lxml import etree
 
-from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
@@ -133,15 +132,6 @@ def test_notifications_are_stored_like_any_other() -> None:
     assert "all/alarm/alarm1" in parts.table.topics
 
 
-def test_an_unknown_topic_of_a_fixed_set_is_an_error_that_names_it() -> None:
-    parts = GatewayParts(topics=TopicSettings(fixed=True))
-    answer = ask(parts, legacy.notify(ALARM, "<x/>"))
-    assert answer.status == 500
-    assert answer.fault == "TopicNotSupportedFault"
-    assert "all/alarm/alarm1" in answer.reason
-    assert parts.notifications.accepted == []
-
-
 def test_text_that_was_encoded_twice_is_stored_as_it_was_typed() -> None:
     parts = GatewayParts()
     ask(parts, legacy.notify(ALARM, "<x>告警</x>").encode().decode("latin-1"))
@@ -173,14 +163,6 @@ def test_a_message_without_topic_is_on_the_default_one_or_refused() -> None:
     parts = GatewayParts(topics=TopicSettings(default="all/other"))
     assert reply(ask(parts, text)) == "success!"
     assert [each.topic for each in parts.notifications.accepted] == ["all/other"]
-
-
-def test_kafka_away_is_no_success() -> None:
-    parts = GatewayParts()
-    parts.notifications.error = InfrastructureError("Kafka is away", 2)
-    answer = ask(parts, legacy.notify("a", "<x/>"))
-    assert answer.status == 503
-    assert answer.headers[b"retry-after"] == b"2"
 
 
 @pytest.mark.parametrize(

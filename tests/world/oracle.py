@@ -21,6 +21,22 @@ from tests.world.brokers import Record
 from tests.world.kernel import EPOCH_S, Kernel, Process
 from tests.world.receivers import Push
 
+# With which of these each finding begins. Each has a fault that it finds in `known_faults`.
+RULES = (
+    "lost",
+    "twice",
+    "overtaken",
+    "stranger",
+    "interval",
+    "dropped",
+    "late",
+    "silence",
+    "gone",
+    "start",
+    "size",
+    "bytes",
+)
+
 # What a publisher wants delivered until some time may be under way by then, and queued behind that.
 LATE_S = 60.0
 

@@ -98,8 +98,8 @@ def outcomes(seeds: Iterable[int], days: float, jobs: int) -> Iterator[Outcome]:
             running[receiver] = seed
         if not running:
             return
-        for receiver in wait(list(running)):
-            assert isinstance(receiver, Connection)
+        over = wait(list(running))
+        for receiver in [each for each in running if each in over]:
             seed = running.pop(receiver)
             try:
                 yield receiver.recv()

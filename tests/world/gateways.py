@@ -11,6 +11,7 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.operations.publishing import Checked, store
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import ControlChanges, LogEnd
@@ -152,8 +153,9 @@ class GatewayProcess:
         with self._kernel.as_process(self.process):
             loop.call_soon_threadsafe(lambda: loop.create_task(run()))
 
-    def accept(self, notifications: Sequence[Notification], done: Callable[[Any], None]) -> None:
-        self.call(lambda: store(cast(Any, self._gateway), Checked(notifications, {}, "", None)), done)
+    def accept(self, notification: Notification, said: Publication, done: Callable[[Any], None]) -> None:
+        checked = Checked([notification], {notification.id: said}, "", None)
+        self.call(lambda: store(cast(Any, self._gateway), checked), done)
 
     def commit(self, records: Sequence[ControlRecord], done: Callable[[Any], None]) -> None:
         self.call(lambda: self.changes.commit(records), done)

@@ -14,6 +14,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
+from arborcast.ingest.elements.publication import Publication
 from arborcast.topic_model.records import control, notifications, pull
 from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -26,6 +27,9 @@ from tests.world.installed import installed
 from tests.world.kernel import Host, Kernel
 from tests.world.oracle import Accepted, Member, Oracle
 from tests.world.receivers import Network
+
+# Bytes of the largest record: `feed` is cut at 1 MiB, `progress` at 32 KiB of lists, `attempts` at 64 KiB and a row.
+MOST_BYTES = {"feed": 1_100_000, "progress": 40_000, "attempts": 80_000}
 
 
 class History:
@@ -145,11 +149,11 @@ class History:
         gateway.commit([record], lambda result: member.answered(change, self.kernel.now, result))
 
     def notify(self, gateway: GatewayProcess, topic: str, payload: bytes = b"<m/>", **said: Any) -> Accepted:
-        """Begin a Notify."""
+        """Begin a Notify; `said` are fields of its publication."""
         self.numbers += 1
         number = f"{self.numbers:032x}"
         accepted = self.oracle.accepted(number, topic, self.kernel.now)
-        message = Notification(number, TopicPath(topic), payload, 0, **said)
+        message = Notification(number, TopicPath(topic), payload, 0)
 
         def done(result: Any) -> None:
             if isinstance(result, InfrastructureError):
@@ -157,8 +161,16 @@ class History:
             else:
                 self.oracle.acknowledged(accepted)
 
-        gateway.accept([message], done)
+        gateway.accept(message, Publication(**said), done)
         return accepted
+
+    def judge(self) -> None:
+        """Raises Violated with all that does not hold. No record of an internal log is larger than the code that cuts
+        them says, and a header."""
+        for log, most in MOST_BYTES.items():
+            if (largest := self.broker.largest.get(log, 0)) > most:
+                self.oracle.faults.append(f"size: a record of {log} has {largest} bytes")
+        self.oracle.judge()
 
     # What is seen
 

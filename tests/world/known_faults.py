@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import recovered, sink, stream
+from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.realtime import driver, realtime_mode, recovery, task
-from arborcast.dispatch.realtime.messages import ExclusionChange, encode_feeds
+from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, encode_feeds
+from arborcast.dispatch.redelivery import redeliverer
 from arborcast.ingest.state import changes
+from arborcast.topic_model.records.notifications import UNSTAMPED
 from arborcast.topic_model.subscriptions import EndpointReference
 from tests.world import spark
 from tests.world.history import History
@@ -51,9 +55,9 @@ def subscribe(history: History, name: str, topic: str, **policy: Any) -> None:
     history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
 
 
-def notify(history: History, topic: str, count: int = 1, pause_s: float = 0.05) -> None:
+def notify(history: History, topic: str, count: int = 1, pause_s: float = 0.05, **said: Any) -> None:
     for _ in range(count):
-        history.notify(history.gateways[0], topic)
+        history.notify(history.gateways[0], topic, **said)
         history.kernel.sleep(pause_s)
 
 
@@ -239,6 +243,71 @@ def endpoints_that_are_dead_for_an_hour(history: History) -> None:
         raise Violated(f"bytes: {a_minute:.0f} bytes a minute in feed, with 60 dead endpoints")
 
 
+def a_subscribe_behind_a_notify_while_no_job_runs(history: History) -> None:
+    begin(history)
+    subscribe(history, "before", "a")
+    notify(history, "a")
+    subscribe(history, "behind", "a")
+    start(history)
+    notify(history, "a")
+
+
+def a_reliable_message_for_a_timely_subscription_that_is_away(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a", reliability="timely")
+    start(history)
+    history.network.receiver("http://s/").temper = "refusing"
+    notify(history, "a", 3, reliable=True)
+    history.kernel.sleep(20.0)
+    history.network.receiver("http://s/").temper = "well"
+
+
+def a_validity_that_ends_while_an_endpoint_is_away(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a")
+    start(history)
+    history.network.receiver("http://s/").temper = "refusing"
+    notify(history, "a", 2, valid_until_ms=int((history.kernel.wall_s() + 10.0) * 1000))
+    history.kernel.sleep(120.0)
+    history.network.receiver("http://s/").temper = "well"
+
+
+def a_last_message_while_a_worker_is_dead(history: History) -> None:
+    """The next worker matches it before its first report."""
+    begin(history)
+    subscribe(history, "s", "a", deadline_ms=60_000)
+    start(history)
+    notify(history, "a")
+    history.kernel.sleep(5.0)
+    assert history.engine is not None
+    for worker in history.engine.spark.workers:
+        history.kernel.call(0.0, worker.kill)
+    notify(history, "a")
+    history.kernel.sleep(90.0)
+
+
+def a_receiver_that_ends_its_subscription(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a")
+    start(history)
+    member = history.oracle.members["s"]
+    history.network.receiver("http://s/").temper = "gone"
+    member.gone = True
+    member.change(history.kernel.now, None)
+    notify(history, "a")
+    history.kernel.sleep(200.0)
+
+
+def a_subscription_of_three_megabytes(history: History) -> None:
+    begin(history)
+    start(history)
+    subscribe(history, "s", "a")
+    large = EndpointReference("http://s/", ("<p>" + "x" * 3_000_000 + "</p>",))
+    history.change(history.gateways[0], history.oracle.members["s"], consumer=large)
+    history.kernel.sleep(2.0)
+    notify(history, "a", 3)
+
+
 # The faults
 
 
@@ -285,6 +354,21 @@ def _said_again_and_whole(before: Exclusions, now: Exclusions) -> Iterator[Any]:
     """All endpoints with each difference."""
     if now != before:
         yield ExclusionChange(now.held, before.held - now.held, dict(now.read), now.degraded, now.watched)
+
+
+def _read_as(**changed: Any) -> Callable[[], Any]:
+    """Tasks read each notification with these fields."""
+    read = partition_task.read_notification
+
+    def read_notification(value: bytes, partition: int, offset: int) -> Any:
+        found = read(value, partition, offset)
+        return None if found is None else msgspec.structs.replace(found, **changed)
+
+    return lambda: patched((partition_task, "read_notification", read_notification))
+
+
+def _counts_or_signs(progress: WorkerProgress) -> bool:
+    return bool(progress.signs or progress.gone or progress.costly or progress.notifications)
 
 
 def _of_batch_alone(value: bytes, batch: int) -> set[tuple[str, str]]:
@@ -379,6 +463,42 @@ KNOWN = (
         an_interval_of_a_day_for_nine_days,
         "interval",
     ),
+    KnownFault(
+        "a notification belongs to those that are there when it is matched",
+        _read_as(control=UNSTAMPED),
+        a_subscribe_behind_a_notify_while_no_job_runs,
+        "stranger",
+    ),
+    KnownFault(
+        "a reliable message is dropped where a timely one would be",
+        _read_as(reliable=False),
+        a_reliable_message_for_a_timely_subscription_that_is_away,
+        "dropped",
+    ),
+    KnownFault(
+        "a message is pushed after the end of its validity",
+        _read_as(valid_until_ms=0),
+        a_validity_that_ends_while_an_endpoint_is_away,
+        "late",
+    ),
+    KnownFault(
+        "matches in a report without a count of notifications are not known to the deadline watch",
+        lambda: patched((driver, "_has_report", _counts_or_signs)),
+        a_last_message_while_a_worker_is_dead,
+        "silence",
+    ),
+    KnownFault(
+        "a subscription that its receiver has ended goes on",
+        lambda: patched((redeliverer.SubscriptionEnds, "end", lambda self, ids: None)),
+        a_receiver_that_ends_its_subscription,
+        "gone",
+    ),
+    KnownFault(
+        "a message to the workers is not cut",
+        lambda: patched((driver, "encode_feeds", lambda messages, most: encode_feeds(messages, 1 << 40))),
+        a_subscription_of_three_megabytes,
+        "size",
+    ),
 )
 
 
@@ -389,7 +509,7 @@ def find(fault: KnownFault, tell: Callable[[str], None] = lambda line: None, put
     def scenario(history: History) -> None:
         fault.history(history)
         settled(history)
-        history.oracle.judge()
+        history.judge()
 
     with fault.put_back() if put_back else contextlib.nullcontext():
         try:

@@ -98,14 +98,14 @@ def outcomes(seeds: Iterable[int], days: float, jobs: int) -> Iterator[Outcome]:
             running[receiver] = seed
         if not running:
             return
-        for ready in wait(list(running)):
-            assert isinstance(ready, Connection)
-            seed = running.pop(ready)
+        over = wait(list(running))
+        for receiver in [each for each in running if each in over]:
+            seed = running.pop(receiver)
             try:
-                yield ready.recv()
+                yield receiver.recv()
             except EOFError:
                 yield Outcome(seed, 0.0, Counter(), "its process has ended")
-            ready.close()
+            receiver.close()
 
 
 def _report(sender: Connection, seed: int, days: float) -> None:

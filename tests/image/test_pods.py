@@ -6,11 +6,13 @@ Needs root, buildah, runc, ip and nft, and the images of `make image`.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import secrets
 import shutil
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +39,7 @@ from tests.support.pods import (
     unmount_storage,
 )
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.image, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -257,6 +260,13 @@ def assert_balanced(job: Pod) -> None:
     assert audit.returncode == 0, audit.stdout + audit.stderr
 
 
+def hosts_of_executors(master: Pod) -> set[str]:
+    """The workers of which the job has the cores."""
+    with urllib.request.urlopen(f"http://{master.address}:8080/json/", timeout=30) as answer:
+        found = json.load(answer)
+    return {each["host"] for each in found["workers"] if each["state"] == "ALIVE" and each["coresused"]}
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if lacks := missing():
@@ -384,4 +394,47 @@ def test_the_network_policies_hold(cluster: Cluster, job: Pod, receiver: Receive
 
 
 def test_all_balances(job: Pod) -> None:
+    assert_balanced(job)
+
+
+def test_the_job_on_a_spark_cluster(cluster: Cluster, job: Pod, receiver: Receiver, tmp_path: Path) -> None:
+    """The job is moved to a master and two workers. Each of them is killed under load, and the workers are replaced."""
+    cluster.end(job)
+    cluster.apply(manifests(tmp_path / "kubernetes", component="spark"))
+    master = cluster.pod("arborcast-spark-master")
+    workers = [cluster.pod("arborcast-spark-worker") for _ in range(2)]
+    for pod in (master, *workers):
+        pod.wait_for("readinessProbe")
+    job = cluster.pod("arborcast-job")
+    spark = (master, *workers, job)
+    for pod in spark:
+        cluster.enforce(pod)
+    job.wait_for("startupProbe")
+    for pod in spark:
+        assert_confined(pod)
+    wait_until(lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker")
+    with host("stranger", 202) as stranger:
+        assert job.reaches(master.address, 7077)
+        assert not stranger.reaches(master.address, 7077)
+        assert not master.reaches(master.address, 6066), "the REST server starts applications without a secret"
+    # The master first: what is lost later is placed by the master that was started again.
+    for pod in spark:
+        with cluster.load(receiver) as load:
+            load.wait_for_more(_BEFORE)
+            pod.kill()
+            load.wait_for_more(_AFTER)
+            pod.start_main()
+            pod.wait_for("startupProbe" if pod is job else "readinessProbe")
+            wait_until(
+                lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker"
+            )
+    for old in list(workers):
+        with cluster.load(receiver) as load:
+            load.wait_for_more(_BEFORE)
+            workers[workers.index(old)] = cluster.replace(old)
+            for each in (master, *workers, job):
+                cluster.enforce(each)
+            wait_until(
+                lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker"
+            )
     assert_balanced(job)

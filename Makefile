@@ -81,7 +81,7 @@ bench: setup ## Measure: make bench ARGS='latency rates --json out.json'; withou
 	  $(BIN)/python -m $$file; done
 
 wheels: $(INSTALLED) ## Build both distributions into dist/: the engine, and its client alone (arborcast-client)
-	rm -rf build  # setuptools packs the modules of an earlier build, too
+	rm -rf build/lib client/build  # setuptools packs the modules of an earlier build, too; build/image stays
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./client .
 	@ls dist/*.whl
 

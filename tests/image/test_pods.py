@@ -6,10 +6,14 @@ Needs root, buildah, runc, ip and nft, and the images of `make image`.
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import secrets
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,32 +23,43 @@ import yaml
 
 from arborcast.client import Client, ClientError, Credentials, Retries
 from arborcast.core.security.keyring import add_key
-from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
-from arborcast.engine.install import jars, java
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_process import ROOT
-from tests.support.pods import IMAGES, NODE, Pod, host, missing, own_network, run, service_links, unmount_storage
+from tests.support.pods import (
+    IMAGES,
+    KAFKA_PORT,
+    NODE,
+    Pod,
+    host,
+    missing,
+    node_broker,
+    own_network,
+    run,
+    service_links,
+    unmount_storage,
+)
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.image, pytest.mark.long, pytest.mark.timeout(3600)]
 
-KAFKA_PORT = 9092
 ANNA = Credentials("anna", "pa")
 
 # Of these notifications the middle one is accepted while something is killed or restarted.
 _BEFORE = _AFTER = 20
 
 
-class NodeLayout(BrokerLayout):
-    """A broker that the pods reach as well."""
+MANIFESTS = ROOT / "deploy" / "kubernetes"
 
-    def properties(self) -> dict[str, str]:
-        own = super().properties()
-        return own | {
-            "listeners": f"{own['listeners']},PODS://{NODE}:{KAFKA_PORT}",
-            "advertised.listeners": f"{own['advertised.listeners']},PODS://{NODE}:{KAFKA_PORT}",
-            "listener.security.protocol.map": f"{own['listener.security.protocol.map']},PODS:PLAINTEXT",
-        }
+
+def manifests(folder: Path | None = None, component: str = "") -> list[Any]:
+    """What is applied; with a component, in a copy that has its line in the kustomization."""
+    if folder is not None:
+        shutil.copytree(MANIFESTS, folder)
+        with (folder / "kustomization.yaml").open("a") as file:
+            file.write(f"components: [{component}]\n")
+    made = run("kubectl", "kustomize", folder or MANIFESTS).stdout
+    return list(yaml.safe_load_all(made.replace("registry.example/", "")))
 
 
 class Cluster:
@@ -53,21 +68,42 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = itertools.count()
-        manifests = [
-            each
-            for file in sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
-            if file.name != "kustomization.yaml"
-            for each in yaml.safe_load_all(file.read_text())
-        ]
-        self.workloads: Mapping[str, Any] = {
-            each["metadata"]["name"]: each["spec"] for each in manifests if "template" in each.get("spec", {})
+        self._names: dict[str, str] = {}
+        self.workloads: dict[str, Any] = {}
+        self._policies: dict[str, Any] = {}
+        self._services: dict[str, Any] = {}
+        self.namespaces: dict[str, list[str]] = {}
+        """The addresses of the pods in each of the other namespaces."""
+        keys, users = folder / "secrets.keys", folder / "users.toml"
+        add_key(keys, "k1")
+        write_users({"anna": User("anna", hash_password("pa", log_n=4))}, users)
+        self._files = {
+            "secret/arborcast": {
+                **{file.name: file.read_text() for file in (keys, users)},
+                "spark-secret": secrets.token_urlsafe(32),
+            }
         }
-        self.policies = {
-            each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"
-        }
-        self._links = service_links(each for each in manifests if each["kind"] == "Service")
-        (config,) = (each for each in manifests if each["kind"] == "ConfigMap")
-        settings = config["data"]["arborcast.toml"]
+        self.apply(manifests())
+        self.apply(yaml.safe_load_all((MANIFESTS / "doctor.yaml").read_text()))
+        self._adapt_settings()
+        self.broker = node_broker(folder / "kafka")
+        self.pods: list[Pod] = []
+        self.gateways: list[Pod] = []
+
+    def apply(self, given: Iterable[Any]) -> None:
+        """Take these manifests, in place of those of the same kind and name."""
+        kinds = {"NetworkPolicy": self._policies, "Service": self._services}
+        for each in given:
+            name, kind = each["metadata"]["name"], each["kind"]
+            if kind == "ConfigMap":
+                self._files.setdefault(f"configmap/{name}", each["data"])
+            elif kind in kinds:
+                kinds[kind][name] = each
+            elif "template" in each.get("spec", {}):
+                self.workloads[name] = each["spec"]
+
+    def _adapt_settings(self) -> None:
+        settings = self._files["configmap/arborcast"]["arborcast.toml"]
         for line, instead in (
             (r"bootstrap_servers = .*", f'bootstrap_servers = "{NODE}:{KAFKA_PORT}"'),
             (r"replication = 3", "replication = 1"),
@@ -76,29 +112,63 @@ class Cluster:
         ):
             settings, replaced = re.subn(line, instead, settings)
             assert replaced == 1, line
-        keys, users = folder / "secrets.keys", folder / "users.toml"
-        add_key(keys, "k1")
-        write_users({"anna": User("anna", hash_password("pa", log_n=4))}, users)
-        self._files = {
-            "configmap/arborcast": {"arborcast.toml": settings},
-            "secret/arborcast": {file.name: file.read_text() for file in (keys, users)},
-        }
-        layout = NodeLayout(folder / "kafka", 19092, 19093)
-        self.broker = KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
-        self.pods: list[Pod] = []
-        self.gateways: list[Pod] = []
+        self._files["configmap/arborcast"] = {"arborcast.toml": settings}
 
     def pod(self, workload: str) -> Pod:
         """A new pod of a workload, started."""
         number = next(self._numbers)
         spec = self.workloads[workload]
-        claim = self._folder / "claim" if "volumeClaimTemplates" in spec else None
+        claim = self._folder / f"claim-{workload}" if "volumeClaimTemplates" in spec else None
         pod = Pod(
-            f"{workload}-{number}", number, spec["template"]["spec"], self._files, self._folder, self._links, claim
+            f"{workload}-{number}",
+            number,
+            spec["template"],
+            self._files,
+            self._folder,
+            service_links(self._services.values()),
+            self._names,
+            claim,
         )
+        for name, service in self._services.items():
+            if service["spec"].get("clusterIP") == "None" and service["spec"]["selector"].items() <= pod.labels.items():
+                self._names[name] = pod.address
         self.pods.append(pod)
         pod.start()
         return pod
+
+    def enforce(self, pod: Pod) -> None:
+        """Enforce the network policy of this pod, with the pods that are there now."""
+        (policy,) = (
+            each["spec"]
+            for each in self._policies.values()
+            if each["spec"]["podSelector"]["matchLabels"].items() <= pod.labels.items()
+        )
+        pod.enforce(policy, self._peers)
+
+    def _peers(self, peer: Mapping[str, Any]) -> list[str]:
+        if "namespaceSelector" in peer:
+            name = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+            return self.namespaces.get(name, [])
+        wanted = peer["podSelector"]["matchLabels"].items()
+        return [each.address for each in self.pods if wanted <= each.labels.items()]
+
+    def replace(self, old: Pod) -> Pod:
+        """One step of a rolling restart: a new pod, and then the end of the old one, in order and in its time."""
+        workload = old.name.rpartition("-")[0]
+        new = self.pod(workload)  # maxSurge: 1
+        new.wait_for("readinessProbe")
+        if old in self.gateways:
+            self.gateways[self.gateways.index(old)] = new  # an ending pod is no endpoint of the Service
+        self.end(old)
+        return new
+
+    def end(self, pod: Pod) -> None:
+        """End a pod as the kubelet does, and remove it."""
+        status, took = pod.terminate()
+        assert status in (0, 143), pod.tail()  # a JVM that is ended by SIGTERM has 143
+        grace = self.workloads[pod.name.rpartition("-")[0]]["template"]["spec"].get("terminationGracePeriodSeconds", 30)
+        assert took < grace
+        self.remove(pod)
 
     def remove(self, pod: Pod) -> None:
         """Remove a pod that has ended."""
@@ -106,9 +176,9 @@ class Cluster:
         self.pods.remove(pod)
 
     @contextmanager
-    def load(self, receiver: Receiver) -> Iterator[Load]:
+    def load(self, receiver: Receiver, pause: float = 0.1) -> Iterator[Load]:
         """Publish all the time; in the end, everything that was accepted has arrived."""
-        load = Load(lambda: [each for each in self.gateways if each.probe("readinessProbe")])
+        load = Load(lambda: [each for each in self.gateways if each.probe("readinessProbe")], pause)
         load.start()
         try:
             yield load
@@ -126,9 +196,10 @@ class Load(threading.Thread):
 
     _numbers = itertools.count()
 
-    def __init__(self, ready: Callable[[], list[Pod]]) -> None:
+    def __init__(self, ready: Callable[[], list[Pod]], pause: float) -> None:
         super().__init__(daemon=True)
         self._ready = ready
+        self._pause = pause
         self._stopping = threading.Event()
         self.accepted: set[int] = set()
 
@@ -143,8 +214,8 @@ class Load(threading.Thread):
                     continue
                 self.accepted.add(number)
                 number = next(self._numbers)
-                self._stopping.wait(0.1)
-            self._stopping.wait(0.1)
+                self._stopping.wait(self._pause)
+            self._stopping.wait(self._pause)
 
     def wait_for_more(self, count: int) -> None:
         """Wait until as many more are accepted."""
@@ -171,6 +242,29 @@ def client(pod: Pod) -> Client:
 def arrived(receiver: Receiver) -> set[int]:
     # One push may have several notifications.
     return {int(n) for each in receiver.received("/load") for n in re.findall(rb"<n>(\d+)</n>", each.body)}
+
+
+def assert_confined(pod: Pod) -> None:
+    status = pod.exec("cat", "/proc/1/status").stdout
+    found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
+    assert found["Uid"] == ["10001"] * 4
+    assert found["CapBnd"] == found["CapEff"] == ["0000000000000000"]
+    assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
+    assert "Read-only file system" in pod.exec("touch", "/opt/arborcast/x").stderr
+    assert pod.probe("livenessProbe")
+
+
+def assert_balanced(job: Pod) -> None:
+    config = "/etc/arborcast/arborcast.toml"
+    audit = job.exec("arborcast", "audit", "--deep", "--since", "2h", "--patience", "120", "--config", config)
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+def hosts_of_executors(master: Pod) -> set[str]:
+    """The workers of which the job has the cores."""
+    with urllib.request.urlopen(f"http://{master.address}:8080/json/", timeout=30) as answer:
+        found = json.load(answer)
+    return {each["host"] for each in found["workers"] if each["state"] == "ALIVE" and each["coresused"]}
 
 
 @pytest.fixture(scope="module")
@@ -212,13 +306,7 @@ def job(cluster: Cluster, receiver: Receiver) -> Pod:
 
 def test_they_are_confined_and_deliver(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
     for pod in (*cluster.gateways, job):
-        status = pod.exec("cat", "/proc/1/status").stdout
-        found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
-        assert found["Uid"] == ["10001"] * 4
-        assert found["CapBnd"] == found["CapEff"] == ["0000000000000000"]
-        assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
-        assert "Read-only file system" in pod.exec("touch", "/opt/arborcast/x").stderr
-        assert pod.probe("livenessProbe")
+        assert_confined(pod)
     with cluster.load(receiver) as load:
         load.wait_for_more(_BEFORE)
 
@@ -252,15 +340,7 @@ def test_the_job_is_killed(cluster: Cluster, job: Pod, receiver: Receiver) -> No
 def test_a_rolling_restart_under_load(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
     with cluster.load(receiver) as load:
         for old in list(cluster.gateways):
-            new = cluster.pod("arborcast-gateway")  # maxSurge: 1
-            new.wait_for("readinessProbe")
-            cluster.gateways.append(new)
-            cluster.gateways.remove(old)  # an ending pod is no endpoint of the Service
-            grace = cluster.workloads["arborcast-gateway"]["template"]["spec"]["terminationGracePeriodSeconds"]
-            status, took = old.terminate()
-            assert status == 0, old.tail()
-            assert took < grace
-            cluster.remove(old)
+            cluster.replace(old)
             load.wait_for_more(_AFTER)
         status, took = job.terminate()
         assert status in (0, 143), job.tail()
@@ -301,9 +381,9 @@ def test_the_network_policies_hold(cluster: Cluster, job: Pod, receiver: Receive
     pods = {job: 9464, cluster.gateways[0]: 8080}
     with Receiver(host=metadata) as service, host("prometheus", 200) as prometheus, host("other", 201) as other:
         assert all(each.reaches(metadata, service.port) for each in pods), "without a policy"
+        cluster.namespaces["monitoring"] = [prometheus.address]
         for pod in (*cluster.gateways, job):
-            (policy,) = (spec for name, spec in cluster.policies.items() if pod.name.startswith(name))
-            pod.enforce(policy, {"monitoring": [prometheus.address]})
+            cluster.enforce(pod)
         for pod, port in pods.items():
             assert not pod.reaches(metadata, service.port)
             assert pod.reaches(NODE, receiver.port)
@@ -314,6 +394,47 @@ def test_the_network_policies_hold(cluster: Cluster, job: Pod, receiver: Receive
 
 
 def test_all_balances(job: Pod) -> None:
-    config = "/etc/arborcast/arborcast.toml"
-    audit = job.exec("arborcast", "audit", "--deep", "--since", "2h", "--patience", "120", "--config", config)
-    assert audit.returncode == 0, audit.stdout + audit.stderr
+    assert_balanced(job)
+
+
+def test_the_job_on_a_spark_cluster(cluster: Cluster, job: Pod, receiver: Receiver, tmp_path: Path) -> None:
+    """The job is moved to a master and two workers. Each of them is killed under load, and the workers are replaced."""
+    cluster.end(job)
+    cluster.apply(manifests(tmp_path / "kubernetes", component="spark"))
+    master = cluster.pod("arborcast-spark-master")
+    workers = [cluster.pod("arborcast-spark-worker") for _ in range(2)]
+    for pod in (master, *workers):
+        pod.wait_for("readinessProbe")
+    job = cluster.pod("arborcast-job")
+    spark = (master, *workers, job)
+    for pod in spark:
+        cluster.enforce(pod)
+    job.wait_for("startupProbe")
+    for pod in spark:
+        assert_confined(pod)
+    wait_until(lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker")
+    with host("stranger", 202) as stranger:
+        assert job.reaches(master.address, 7077)
+        assert not stranger.reaches(master.address, 7077)
+        assert not master.reaches(master.address, 6066), "the REST server starts applications without a secret"
+    # The master first: what is lost later is placed by the master that was started again.
+    for pod in spark:
+        with cluster.load(receiver) as load:
+            load.wait_for_more(_BEFORE)
+            pod.kill()
+            load.wait_for_more(_AFTER)
+            pod.start_main()
+            pod.wait_for("startupProbe" if pod is job else "readinessProbe")
+            wait_until(
+                lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker"
+            )
+    for old in list(workers):
+        with cluster.load(receiver) as load:
+            load.wait_for_more(_BEFORE)
+            workers[workers.index(old)] = cluster.replace(old)
+            for each in (master, *workers, job):
+                cluster.enforce(each)
+            wait_until(
+                lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker"
+            )
+    assert_balanced(job)

@@ -16,17 +16,20 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
+from arborcast.engine.install import jars, java
 from tests.support.gateway_process import ROOT
 
 Manifest = dict[str, Any]
 
 IMAGES = ROOT / "build" / "image"
 NODE = "10.88.0.1"
+KAFKA_PORT = 9092
 _GROUP = 10001
 _SECCOMP = Path("/usr/share/containers/seccomp.json")
 _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -52,7 +55,7 @@ def unmount_storage() -> None:
 
 def missing() -> str:
     """What this machine lacks; empty when pods can be run."""
-    absent = [name for name in ("buildah", "runc", "ip", "nft") if shutil.which(name) is None]
+    absent = [name for name in ("buildah", "runc", "kubectl", "ip", "nft") if shutil.which(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"
     return "" if os.geteuid() == 0 else "needs root"
@@ -77,6 +80,23 @@ def own_network() -> Iterator[None]:
     finally:
         libc.setns(before, 0)
         os.close(before)
+
+
+class _NodeLayout(BrokerLayout):
+    """A broker that the pods reach as well."""
+
+    def properties(self) -> dict[str, str]:
+        own = super().properties()
+        return own | {
+            "listeners": f"{own['listeners']},PODS://{NODE}:{KAFKA_PORT}",
+            "advertised.listeners": f"{own['advertised.listeners']},PODS://{NODE}:{KAFKA_PORT}",
+            "listener.security.protocol.map": f"{own['listener.security.protocol.map']},PODS:PLAINTEXT",
+        }
+
+
+def node_broker(folder: Path) -> KafkaBroker:
+    """A broker on the node, for the pods at KAFKA_PORT."""
+    return KafkaBroker(_NodeLayout(folder, 19092, 19093), jars.jar_paths("broker"), java.find_java().executable)
 
 
 @contextmanager
@@ -124,16 +144,18 @@ class Pod:
         self,
         name: str,
         number: int,
-        spec: Manifest,
+        template: Manifest,
         files: Mapping[str, Mapping[str, str]],
         folder: Path,
         links: Mapping[str, str],
+        names: Mapping[str, str],
         claim: Path | None = None,
     ) -> None:
-        """`files` are the contents of the ConfigMap and of the Secret, by their names with the kind before it; `links`
-        the variables for Services."""
+        """`files` are the contents of the ConfigMaps and of the Secret, by their names with the kind before it; `links`
+        the variables for Services; `names` the addresses of names in the DNS."""
         self.name = name
-        self._spec = spec
+        self.labels: Mapping[str, str] = template["metadata"]["labels"]
+        self._spec = spec = template["spec"]
         self._files = files
         self._links = links if spec.get("enableServiceLinks", True) else {}
         self._folder = folder / name
@@ -152,11 +174,14 @@ class Pod:
             claim.mkdir(exist_ok=True)
             _give(claim, 0o2775)
             self._volumes["data"] = claim
+        self._hosts = self._folder / "hosts"
+        known = {"localhost": "127.0.0.1", name: self.address, **names}
+        self._hosts.write_text("".join(f"{address} {each}\n" for each, address in known.items()))
 
     def start(self) -> None:
         """As the kubelet: the network, the init containers, the main container."""
         self._host.join()
-        for each in self._spec["initContainers"]:
+        for each in self._spec.get("initContainers", ()):
             assert self._launch(each).wait(300) == 0, self.log.read_text()
         self.start_main()
 
@@ -174,15 +199,14 @@ class Pod:
         """Its address in the network of pods."""
         return self._host.address
 
-    def enforce(self, policy: Manifest, namespaces: Mapping[str, Sequence[str]]) -> None:
-        """Enforce the `spec` of a network policy; `namespaces` are the addresses of the pods in each namespace."""
+    def enforce(self, policy: Manifest, peers: Callable[[Manifest], Iterable[str]]) -> None:
+        """Enforce the `spec` of a network policy; `peers` are the addresses of the pods that an item of `from` has."""
         ports = {each["name"]: each["containerPort"] for each in self.main["ports"]}
         incoming = [f"ip saddr {NODE} accept"]  # a kubelet's probes are let in by every policy
         for rule in policy["ingress"]:
-            (open_port,) = (ports[each["port"]] for each in rule["ports"])
-            for peer in rule["from"]:
-                name = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
-                incoming += [f"ip saddr {each} tcp dport {open_port} accept" for each in namespaces.get(name, ())]
+            admitted = [f"tcp dport {ports[each['port']]}" for each in rule.get("ports", ())] or [""]
+            for address in (each for peer in rule["from"] for each in peers(peer)):
+                incoming += [f"ip saddr {address} {each} accept" for each in admitted]
         outgoing = []
         for rule in policy["egress"]:
             outgoing += [f"{each['protocol'].lower()} dport {each['port']} accept" for each in rule.get("ports", ())]
@@ -256,6 +280,13 @@ class Pod:
         self._working.clear()
         run("ip", "netns", "del", self._host.namespace, check=False)
 
+    def usage(self) -> tuple[int, float]:
+        """Bytes that a kubelet counts as the main container's (without file cache that can be dropped), and seconds of
+        CPU since it was started."""
+        found = json.loads(run(*self._runc("events", "--stats", self._id)).stdout)["data"]
+        memory = found["memory"]["usage"]["usage"] - found["memory"]["raw"]["total_inactive_file"]
+        return memory, found["cpu"]["usage"]["total"] / 1e9
+
     def tail(self) -> str:
         """The end of what its containers have written."""
         return f"{self.name}: {self.log.read_text(errors='replace')[-4000:]}"
@@ -294,6 +325,7 @@ class Pod:
             if "value" in variable:
                 environment[variable["name"]] = variable["value"]
             elif "fieldRef" in variable["valueFrom"]:
+                assert variable["valueFrom"]["fieldRef"] == {"fieldPath": "status.podIP"}
                 environment[variable["name"]] = self.address
             else:
                 reference = variable["valueFrom"]["secretKeyRef"]
@@ -319,13 +351,17 @@ class Pod:
                 "noNewPrivileges": not confined["allowPrivilegeEscalation"],
                 "capabilities": {each: [] for each in sets},
             },
-            "mounts": [*_SYSTEM_MOUNTS, *(self._mount(each) for each in container["volumeMounts"])],
+            "mounts": [
+                *_SYSTEM_MOUNTS,
+                {"destination": "/etc/hosts", "source": str(self._hosts), "type": "bind", "options": ["rbind"]},
+                *(self._mount(each) for each in container["volumeMounts"]),
+            ],
             "linux": {
                 "namespaces": [
                     *({"type": kind} for kind in ("pid", "ipc", "uts", "mount")),
                     {"type": "network", "path": f"/run/netns/{self._host.namespace}"},
                 ],
-                "resources": {"memory": {"limit": _bytes(container["resources"]["limits"]["memory"])}},
+                "resources": {"memory": {"limit": quantity_bytes(container["resources"]["limits"]["memory"])}},
                 "seccomp": seccomp(),
                 "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
                 "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
@@ -346,7 +382,7 @@ class Pod:
         folder.mkdir(parents=True)
         if "emptyDir" in volume:
             if (volume["emptyDir"] or {}).get("medium") == "Memory":
-                size = _bytes(volume["emptyDir"]["sizeLimit"])
+                size = quantity_bytes(volume["emptyDir"]["sizeLimit"])
                 run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder)
                 self._mounted.append(folder)
             _give(folder, 0o2777)
@@ -369,7 +405,7 @@ def _give(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def _bytes(quantity: str) -> int:
+def quantity_bytes(quantity: str) -> int:
     return int(quantity[:-2]) * _UNITS[quantity[-2:]]
 
 

@@ -16,30 +16,12 @@ import pytest
 import requests
 
 from arborcast.client import Client, ClientError
-from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.settings import KafkaSettings
-from arborcast.topic_model.records import notifications
 from tests.support import soap_messages as soap
+from tests.support.broker import notifications_in
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 
 pytestmark = pytest.mark.kafka
-
-
-def stored(settings: KafkaSettings) -> list[str]:
-    """The payloads in the notifications log."""
-    consumer = make_consumer(settings, wait_ms=10)
-    name = settings.topic("notifications")
-    partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
-    consumer.assign(partitions)
-    for partition in partitions:
-        consumer.seek(partition, 0)
-    missing = sum(consumer.end_offsets(partitions).values())
-    found: list[str] = []
-    while len(found) < missing:
-        for records in consumer.poll(timeout_ms=1_000).values():
-            found.extend(notifications.decode(record.value or b"").payload.decode() for record in records)
-    consumer.close(autocommit=False)
-    return found
 
 
 def post(gateway: GatewayRun, message_id: str, payload: str = "<n/>") -> int:
@@ -68,13 +50,13 @@ def test_a_repetition_is_known_after_a_restart(tmp_path: Path, kafka_settings: K
         assert post(gateway, "urn:1") == 202
         assert post(gateway, "urn:2") == 202
         assert gateway.metric("arborcast_gateway_repeated_requests") == 1
-    assert len(stored(kafka_settings)) == 4
+    assert len(notifications_in(kafka_settings)) == 4
 
 
 def test_a_repetition_is_known_to_all_workers(two: GatewayRun, kafka_settings: KafkaSettings) -> None:
     # Over forty connections it is certain enough that both workers get some.
     assert {post(two, "urn:1") for _ in range(40)} == {202}
-    assert len(stored(kafka_settings)) == 2
+    assert len(notifications_in(kafka_settings)) == 2
 
 
 def test_both_take_their_share_and_show_the_metrics_of_all(two: GatewayRun) -> None:
@@ -115,7 +97,8 @@ def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, kafka_
     assert accepted == 50  # what waited for the dead worker was answered by its successor
     two.wait_for(lambda: len(workers(two)) == 2, "complete again")
     assert first[1] in workers(two)
-    assert sorted(set(stored(kafka_settings))) == sorted(f"<n>{number}</n>" for number in range(50))
+    stored = {each.payload.decode() for each in notifications_in(kafka_settings)}
+    assert stored == {f"<n>{number}</n>" for number in range(50)}
 
 
 @pytest.mark.chaos

@@ -169,6 +169,7 @@ def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
     assert len(first.pushes()) <= len(first_pushes) + 1
 
 
+@pytest.mark.long
 def test_who_was_stopped_and_is_not_replaced_goes_on(jobs: Jobs) -> None:
     first = jobs.start("a")
     assert first.says() == "has it"

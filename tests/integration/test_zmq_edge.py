@@ -97,6 +97,7 @@ def test_a_pipeline_is_held_back_and_loses_nothing(edges: Edges) -> None:
     assert edges.gateway.metric("arborcast_gateway_accepted_total") == 20_000
 
 
+@pytest.mark.long
 def test_what_is_pushed_while_the_gateway_is_away_is_held_back(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push, edges.socket(zmq.PUSH, "results") as results:
         edges.gateway.kill()

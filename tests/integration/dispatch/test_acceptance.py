@@ -160,9 +160,7 @@ def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaS
     matched = {partition: 2}
     assert far.oldest() == 5
     far.look()
-    while (seen := far.seen()) is None:
-        time.sleep(0.01)
-    assert seen == 5
+    assert wait_until(far.seen) == 5
 
 
 class NoSpark:
@@ -310,14 +308,16 @@ def test_a_new_subscription_gets_what_another_gateway_process_accepts(
 def clients_of_two_workers(run: GatewayRun, stack: ExitStack) -> tuple[Client, Client]:
     """A client of worker 0, and one of worker 1."""
     found: dict[str, Client] = {}
-    deadline = time.monotonic() + 120
-    while len(found) < 2:
-        assert time.monotonic() < deadline, f"all connections are those of worker {', '.join(found)}"
+
+    def both() -> bool:
         before = connections(run)
         client = stack.enter_context(Client(run.broker))
         client.notify("a", "<x/>")
         ((worker, _),) = connections(run) - before
         found.setdefault(worker, client)
+        return len(found) == 2
+
+    wait_until(both, lambda: f"all connections are those of worker {', '.join(found)}")
     return found["0"], found["1"]
 
 

@@ -276,9 +276,9 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
     assert "Traceback" not in gateway.log.read_text()
 
 
-def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
+def test_a_busy_port_is_named(strict_gateway: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(gateway.config)],
+        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(strict_gateway.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -286,7 +286,7 @@ def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
         check=False,
     )
     assert run.returncode == 2
-    assert f"port {gateway.port}" in run.stderr
+    assert f"port {strict_gateway.port}" in run.stderr
     assert "gateway.port" in run.stderr
     assert "Traceback" not in run.stderr
 

@@ -80,12 +80,12 @@ def test_a_directory_that_is_away_at_start_holds_nothing_up_and_is_found_later(
         assert gateway.metric("arborcast_directory_connected") == 0
         assert notify(gateway, "t:made/without").status_code == 202
         fresh_slapd.start()
-        gateway.wait_for(lambda: gateway.metric("arborcast_directory_connected") == 1, "connected", timeout_s=60)
+        gateway.wait_for(lambda: gateway.metric("arborcast_directory_connected") == 1, "connected")
         gateway.wait_for(lambda: "without" in entry_names(fresh_slapd), "our topic is in LDAP")
         fresh_slapd.restart()
         with fresh_slapd.admin() as connection:
             connection.add(f"topicName=later,{BASE_DN}", "arborcastTopic", {"topicName": "later"})
-        gateway.wait_for(lambda: topics(gateway) == 2, "an edit after the server's restart arrives", timeout_s=60)
+        gateway.wait_for(lambda: topics(gateway) == 2, "an edit after the server's restart arrives")
 
 
 def test_the_file_is_followed_while_running_and_survives_a_mistake(

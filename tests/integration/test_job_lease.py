@@ -149,6 +149,7 @@ def test_who_was_killed_on_this_host_is_replaced_at_once(jobs: Jobs) -> None:
     second.wait_for_pushes()
 
 
+@pytest.mark.long
 def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
     first = jobs.start("a")
     assert first.says() == "has it"

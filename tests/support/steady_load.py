@@ -37,7 +37,7 @@ class Load:
 
     def stop(self) -> list[str]:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive()
         return self.accepted
 

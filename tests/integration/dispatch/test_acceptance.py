@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import cast
@@ -30,18 +29,12 @@ from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, logs, running, subscription
+from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, running, subscription
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
-    with logs(kafka_settings) as opened:
-        yield opened
 
 
 class Steps:

@@ -186,7 +186,7 @@ class RunningJob:
         assert self._job is not None
         return self._job.gears
 
-    def start(self, timeout: float = TIMEOUT_S) -> None:
+    def start(self, timeout: float = 2 * TIMEOUT_S) -> None:
         """Return when it is ready. Raises what it has failed with."""
         ready = threading.Event()
         self.gate = StopGate()
@@ -197,7 +197,7 @@ class RunningJob:
         if self._failures:
             self.stop(timeout)
 
-    def stop(self, timeout: float = TIMEOUT_S) -> None:
+    def stop(self, timeout: float = 2 * TIMEOUT_S) -> None:
         """In order. Raises what it has failed with."""
         thread, self._thread = self._thread, None
         if thread is not None:

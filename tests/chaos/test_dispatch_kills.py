@@ -7,7 +7,6 @@ way when something was killed: its batch had not been done.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -34,12 +33,6 @@ def assert_accounted_for(kafka: KafkaSettings, receiver: Receiver, accepted: lis
     assert report.totals.dead == report.totals.expired == report.totals.cancelled == report.totals.dropped == 0
     twice = sum(count - 1 for path in PATHS for count in counted(receiver, path).values())
     assert report.duplicates <= twice
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as started:
-        yield started
 
 
 def test_killed_python_worker_loses_nothing(tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,18 +13,12 @@ from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import running_job, with_suppressed_kill
 from tests.support.receiver import Receiver
-from tests.support.steady_load import TopicsLoad, ids
+from tests.support.steady_load import TopicsLoad
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
 INTERVAL_MS = 150
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as started:
-        yield started
 
 
 @pytest.mark.parametrize("gear", ["realtime", "batch"])
@@ -50,8 +43,8 @@ def test_killed_drivers_change_nothing_of_what_passes(
                 job.start()
             receiver.wait_for(len(receiver.received("/each")) + 30, "/each", timeout=240)
         passing = load.passing(INTERVAL_MS)
-        wait_until(lambda: passing <= set(ids(receiver, "/each")), lambda: passing - set(ids(receiver, "/each")))
+        wait_until(lambda: passing <= set(receiver.names("/each")), lambda: passing - set(receiver.names("/each")))
         report = audit(kafka_settings, 0, deep=True, patience_s=60)
-    assert set(ids(receiver, "/each")) == passing
+    assert set(receiver.names("/each")) == passing
     assert report.balanced, report.problems
     assert report.subscriptions["each"].matches == len(passing)

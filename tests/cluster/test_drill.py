@@ -23,7 +23,7 @@ COUNT = 40
 
 def post(engine: Engine, body: str) -> None:
     headers = {"Content-Type": MEDIA_TYPES["1.1"]}
-    assert requests.post(engine.broker, data=envelope(body), headers=headers, timeout=30).ok
+    assert requests.post(engine.broker, data=envelope(body), headers=headers, timeout=120).ok
 
 
 def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
                 env={**os.environ, **environment},
                 capture_output=True,
                 text=True,
-                timeout=300,
+                timeout=1200,
             )
 
             assert drill.returncode == 0, drill.stderr

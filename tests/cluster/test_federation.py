@@ -35,12 +35,6 @@ _APART_S = 60.0
 _SPLIT_BYTES = 3_000
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as started:
-        yield started
-
-
 Pair = tuple[AdministratorRun, EngineRun, EngineRun]
 
 

@@ -57,12 +57,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield running
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as started:
-        yield started
-
-
 def bundled(
     folder: Path, cluster: SparkCluster, settings: dict[str, str] | None = None, *, driver_too: bool = False
 ) -> Bundle:

@@ -47,7 +47,7 @@ def send(url: str, body: str, version: str = "1.1", header: str = "") -> request
     declared = "".join(f' xmlns:{prefix}="{uri}"' for prefix, uri in PREFIXES.items())
     body = f"{name[:cut]}{declared}{name[cut:]}{space}{rest}"
     return requests.post(
-        url, soap.envelope(body, version, header), headers={"Content-Type": soap.MEDIA_TYPES[version]}, timeout=30
+        url, soap.envelope(body, version, header), headers={"Content-Type": soap.MEDIA_TYPES[version]}, timeout=120
     )
 
 

@@ -123,7 +123,7 @@ def test_the_old_envelope(gateway: GatewayRun) -> None:
     assert old.service.WsnProcess(legacy.subscribe("zeep:old", url, endpoint)) == "Repeated subscriptions"
     assert old.service.WsnProcess(legacy.notify("zeep:old", "door & <window/>")) == "success!"
     headers = {"Content-Type": "text/xml"}
-    ended = requests.post(address, data=legacy.plain_unsubscribe(endpoint), headers=headers, timeout=30)
+    ended = requests.post(address, data=legacy.plain_unsubscribe(endpoint), headers=headers, timeout=120)
     assert ended.status_code == 200, ended.text
     assert old.service.WsnProcess(legacy.unsubscribe("zeep:old", url)) == "faild"
 

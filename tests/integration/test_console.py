@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import ssl
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,7 +15,7 @@ import pytest
 
 from arborcast.admin.control_log import read_tree
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.processes.processes import free_port, resident
+from arborcast.engine.processes.processes import resident
 from arborcast.engine.settings.loading import toml
 from arborcast.ingest.access.users_file import made, write_users
 from arborcast.topic_model.control_log import ControlLog
@@ -25,6 +23,8 @@ from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolic
 from arborcast.topic_model.topics import TopicPath
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.console import submitted
+from tests.support.held_port import HeldPort
+from tests.support.process import LoggedProcess
 from tests.support.routing import make_subscription
 from tests.support.waiting import wait_until
 
@@ -40,7 +40,7 @@ def console(
     home: Path, kafka: KafkaSettings, *lines: str, host: str = "127.0.0.1", tls: Certificates | None = None
 ) -> Iterator[tuple[str, psutil.Process]]:
     """The address of one that runs until the block ends, and its process."""
-    port = free_port()
+    port = HeldPort()
     file = home / "arborcast.toml"
     file.write_text(
         "\n".join(
@@ -50,25 +50,24 @@ def console(
                 "[kafka]",
                 f"bootstrap_servers = {toml(kafka.bootstrap_servers)}",
                 f"prefix = {toml(kafka.prefix)}",
-                f"[console]\nport = {port}\nhost = {toml(host)}",
+                f"[console]\nport = {port.number}\nhost = {toml(host)}",
                 *lines,
             ]
         )
     )
-    process = subprocess.Popen([sys.executable, "-m", "arborcast.console", "--config", str(file)])
+    run = LoggedProcess([sys.executable, "-m", "arborcast.console", "--config", str(file)], home / "console.log")
+    port.for_life_of(run)
+    url = f"http{'s' * bool(tls)}://127.0.0.1:{port.number}"
     try:
-        url = f"http{'s' * bool(tls)}://127.0.0.1:{port}"
-        wait_until(lambda: _answers(process, f"{url}/topics", tls), "the console shows topics", timeout_s=PATIENCE_S)
-        yield url, psutil.Process(process.pid)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        run.start()
+        run.wait_for(lambda: _answers(f"{url}/topics", tls), "the console shows topics")
+        yield url, psutil.Process(run.pid)
+        assert run.stop() == 0, run.text()
     finally:
-        process.kill()
-        process.wait()
+        run.kill()
 
 
-def _answers(process: subprocess.Popen[bytes], url: str, tls: Certificates | None) -> bool:
-    assert process.poll() is None, f"it ended with {process.returncode}"
+def _answers(url: str, tls: Certificates | None) -> bool:
     try:
         return httpx.get(url, verify=_trust(tls), follow_redirects=True).status_code == 200
     except httpx.TransportError:

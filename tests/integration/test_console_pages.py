@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +18,7 @@ from arborcast.console.screens.topics import looking
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
-from tests.support.chromium import Visitors, faults
+from tests.support.chromium import SCHEMES, Visitors, faults
 from tests.support.console import ConsoleParts, served
 from tests.support.console_answers import FEDERATED, answering
 from tests.support.console_example import example
@@ -93,24 +92,21 @@ def gather(page: Page, url: str) -> None:
         page.click("form[action='/topics/put'] button.main")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_can_be_used_by_everybody(visit: Visitors, address: str, pages: list[str], scheme: Any) -> None:
-    page = visit(color_scheme=scheme)
+def test_every_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(
+    visit: Visitors, address: str, pages: list[str]
+) -> None:
+    page = visit()
     visit.expected = ("404",)
     gather(page, address)
     for url in pages:
         page.goto(url)
-        assert faults(page) == [], url
-
-
-@pytest.mark.parametrize("width", [320, 768, 3840])
-def test_no_page_is_wider_than_its_window(visit: Visitors, address: str, pages: list[str], width: int) -> None:
-    page = visit(viewport={"width": width, "height": 800})
-    visit.expected = ("404",)
-    gather(page, address)
-    for url in pages:
-        page.goto(url)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, url
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            assert faults(page) == [], f"{url}, {scheme}"
+        for width in (320, 768, 3840):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, url
+        page.set_viewport_size({"width": 1280, "height": 800})
 
 
 def node(path: str) -> str:

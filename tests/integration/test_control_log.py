@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
+from contextlib import suppress
 
 import pytest
 
@@ -19,6 +19,7 @@ from arborcast.topic_model.records.control import ControlRecord, SubscriptionRec
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import settings_for
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -238,13 +239,13 @@ def test_both_sides_survive_a_broker_that_is_killed(own_broker: KafkaBroker) -> 
         assert follower.poll(0.1) == 0
 
     own_broker.start()
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            last = log.append([topic(3)])
-            break
-        except InfrastructureError:
-            assert time.monotonic() < deadline
+
+    def appended() -> int:
+        with suppress(InfrastructureError):
+            return log.append([topic(3)])
+        return 0
+
+    last = wait_until(appended)
     assert follower.read_to_end(120) == last + 1
     # What was refused may or may not be there; what was acknowledged is, in order.
     assert [record for record in seen if record != topic(2)] == [topic(1), topic(3)]

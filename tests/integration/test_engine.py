@@ -61,12 +61,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         engine.down()
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as receiver:
-        yield receiver
-
-
 def post(engine: Engine, body: str, soap: str = "1.1", address: str | None = None) -> requests.Response:
     return requests.post(
         address or engine.broker,
@@ -96,10 +90,9 @@ def everything_pushed(receiver: Receiver, path: str) -> list[str]:
     return [text for request in receiver.requests if request.path == path for _, text in pushed(request)]
 
 
-@pytest.mark.parametrize("soap", ["1.1", "1.2"])
-def test_the_first_path(engine: Engine, receiver: Receiver, soap: str) -> None:
+def test_the_first_path(engine: Engine, receiver: Receiver) -> None:
     """Subscribe to a subtree and to a topic, notify, be pushed to, see the row, unsubscribe."""
-    root = f"first{soap[-1]}"
+    root, soap = "first", "1.2"
     answer = post(engine, subscribe(receiver.url("/tree"), topic_expression(f"t:{root}/a//.")), soap)
     assert answer.status_code == 200, answer.text
     exact = post(engine, subscribe(receiver.url("/exact"), topic_expression(f"t:{root}/a/b", "Concrete")), soap)
@@ -218,7 +211,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     metrics = engine.status()["addresses"]["metrics"]
 
     def readings() -> Scrape:
-        return Scrape.of(requests.get(f"{metrics}/metrics", timeout=30).text)
+        return Scrape.of(requests.get(f"{metrics}/metrics", timeout=120).text)
 
     def logged() -> dict[str, int]:
         # The directory's file takes over the new topic a moment later, and says so.

@@ -13,15 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import requests
-from lxml import etree
 
 from arborcast.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
-from arborcast.core.eventlog.client import TopicPartition, make_consumer, make_producer
+from arborcast.core.eventlog.client import make_producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.control_log import ControlFollower
-from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -29,11 +26,10 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TopicRecord,
 )
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.bad_requests import CASES, LIMIT, BadRequest
-from tests.support.broker import settings_for
+from tests.support.broker import notifications_in, settings_for
 from tests.support.gateway_parts import HttpAnswer
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 
@@ -60,23 +56,6 @@ def control_records(settings: KafkaSettings) -> list[ControlRecord]:
     return seen
 
 
-def stored(settings: KafkaSettings) -> list[Notification]:
-    """Everything in the notifications log; in order within a topic."""
-    consumer = make_consumer(settings, wait_ms=10)
-    name = settings.topic("notifications")
-    partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
-    consumer.assign(partitions)
-    for partition in partitions:
-        consumer.seek(partition, 0)
-    missing = sum(consumer.end_offsets(partitions).values())
-    found: list[Notification] = []
-    while len(found) < missing:
-        for records in consumer.poll(timeout_ms=1_000).values():
-            found.extend(notifications.decode(record.value or b"") for record in records)
-    consumer.close(autocommit=False)
-    return found
-
-
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_the_first_path(gateway: GatewayRun, kafka_settings: KafkaSettings, version: str) -> None:
     with Client(gateway.base, soap=version) as client:  # type: ignore[arg-type]
@@ -93,7 +72,7 @@ def test_the_first_path(gateway: GatewayRun, kafka_settings: KafkaSettings, vers
     assert isinstance(ended, SubscriptionEnded)
     assert (ended.id, ended.reason) == (identifier, "unsubscribed")
     assert tombstone == Tombstone(f"sub:{identifier}")
-    accepted = stored(kafka_settings)
+    accepted = notifications_in(kafka_settings)
     assert [one.payload for one in accepted] == [b"<n>1</n>", b"<n>2</n>", b"<n>3</n>"]
     assert {one.topic for one in accepted} == {"{urn:t}a/b"}
     assert [one.id for one in accepted] == sorted(one.id for one in accepted)
@@ -136,7 +115,7 @@ def test_no_accepted_notification_is_lost_by_kill_9(
     gateway.kill()
     for thread in threads:
         thread.join()
-    found = [one.payload.decode() for one in stored(kafka_settings)]
+    found = [one.payload.decode() for one in notifications_in(kafka_settings)]
     assert set(accepted) <= set(found)
     assert len(set(found)) == len(found)
     for publisher in range(4):
@@ -208,12 +187,13 @@ def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBro
         gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
         client.notify("a/b", "<n>after</n>")
         client.renew(subscription.address, timedelta(minutes=1))
-        payloads = [one.payload for one in stored(settings)]
+        payloads = [one.payload for one in notifications_in(settings)]
         assert payloads[0] == b"<n>before</n>"
         assert payloads[-1] == b"<n>after</n>"
         assert gateway.metric("arborcast_gateway_unacknowledged_bytes") == 0
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_an_idle_gateway_notices_that_kafka_went_and_came(tmp_path: Path, own_broker: KafkaBroker) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
@@ -238,6 +218,7 @@ def test_it_stops_within_seconds_also_while_kafka_is_away(tmp_path: Path, own_br
         waiting.close()
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_it_waits_for_a_kafka_that_comes_later(tmp_path: Path, own_broker: KafkaBroker) -> None:
     own_broker.stop()
@@ -295,9 +276,9 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
     assert "Traceback" not in gateway.log.read_text()
 
 
-def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
+def test_a_busy_port_is_named(strict_gateway: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(gateway.config)],
+        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(strict_gateway.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -305,7 +286,7 @@ def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
         check=False,
     )
     assert run.returncode == 2
-    assert f"port {gateway.port}" in run.stderr
+    assert f"port {strict_gateway.port}" in run.stderr
     assert "gateway.port" in run.stderr
     assert "Traceback" not in run.stderr
 
@@ -332,11 +313,3 @@ def test_bad_requests_over_http(strict_gateway: GatewayRun, case: BadRequest) ->
         assert case.says in answer.body.decode()
     assert strict_gateway.metric("arborcast_control_position") == 0
     assert strict_gateway.metric("arborcast_gateway_notify_seconds_count") == 0
-
-
-def test_answers_are_well_formed_for_a_plain_http_client(gateway: GatewayRun) -> None:
-    response = requests.post(gateway.broker, data=soap.envelope(soap.subscribe()), timeout=60)
-    assert response.headers["Content-Type"] == "text/xml; charset=utf-8"
-    assert etree.fromstring(response.content).tag == f"{{{soap.NAMESPACES['1.1']}}}Envelope"
-    accepted = requests.post(gateway.broker, data=soap.envelope(soap.notify()), timeout=60)
-    assert (accepted.status_code, accepted.content) == (202, b"")

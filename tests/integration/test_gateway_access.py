@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import requests
-from typer.testing import CliRunner
 
-from arborcast.cli import app
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded import engine
 from arborcast.engine.monitoring.stack_monitor import own_page
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.certificates import make_certificates
+from tests.support.command import Shell
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.guarded_gateway import digest
 from tests.support.receiver import Receiver
@@ -51,7 +50,7 @@ def test_users_a_policy_and_a_file_that_changes(
         assert "secret-a" not in run.log.read_text()
 
         def check(*options: str) -> tuple[int, list[dict[str, object]]]:
-            result = CliRunner().invoke(app, ["access", "check", "--config", str(run.config), "--json", *options])
+            result = Shell(run.config).run("access", "check", "--json", *options)
             return result.exit_code, json.loads(result.stdout)
 
         assert check() == (0, [])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from typer.testing import CliRunner
 
-from arborcast.cli import app
 from arborcast.core.settings import KafkaSettings
+from tests.support.command import Shell
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.slapd import BASE_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
@@ -82,12 +80,12 @@ def test_a_directory_that_is_away_at_start_holds_nothing_up_and_is_found_later(
         assert gateway.metric("arborcast_directory_connected") == 0
         assert notify(gateway, "t:made/without").status_code == 202
         fresh_slapd.start()
-        gateway.wait_for(lambda: gateway.metric("arborcast_directory_connected") == 1, "connected", timeout_s=60)
+        gateway.wait_for(lambda: gateway.metric("arborcast_directory_connected") == 1, "connected")
         gateway.wait_for(lambda: "without" in entry_names(fresh_slapd), "our topic is in LDAP")
         fresh_slapd.restart()
         with fresh_slapd.admin() as connection:
             connection.add(f"topicName=later,{BASE_DN}", "arborcastTopic", {"topicName": "later"})
-        gateway.wait_for(lambda: topics(gateway) == 2, "an edit after the server's restart arrives", timeout_s=60)
+        gateway.wait_for(lambda: topics(gateway) == 2, "an edit after the server's restart arrives")
 
 
 def test_the_file_is_followed_while_running_and_survives_a_mistake(
@@ -124,15 +122,10 @@ def test_topics_get_codes_from_their_places_there_and_in_ldap(
     ldap_environment(monkeypatch, fresh_slapd)
     monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")
     with gateway_run(tmp_path, kafka_settings, directory="ldap") as gateway:
-
-        def run(*arguments: str) -> str:
-            options = ["--config", str(gateway.config), "--home", str(tmp_path / "shell")]
-            done = CliRunner().invoke(app, ["topics", *arguments, *options], catch_exceptions=False)
-            assert done.exit_code == 0, done.output
-            return done.stdout
+        run = Shell(gateway.config, None, "topics")
 
         def codes() -> dict[str, str]:
-            return {each["path"]: each["code"] for each in json.loads(run("list", "--json"))}
+            return {each["path"]: each["code"] for each in run.json("list")}
 
         def has_code(topic: str) -> bool:
             return bool(codes().get(topic))
@@ -157,7 +150,7 @@ def test_topics_get_codes_from_their_places_there_and_in_ldap(
         assert notify(gateway, "next").status_code == 202
         in_ldap = {"all": "1", "fire": "1.2", "flood": "1.3", "chosen": "2", "next": "3"}
         gateway.wait_for(lambda: codes_in_ldap(fresh_slapd) == in_ldap, "the codes in LDAP")
-        (fire,) = json.loads(run("list", "all/fire", "--json"))
+        (fire,) = run.json("list", "all/fire")
         assert (fire["code"], fire["placed"], fire["policy"]["priority"]) == ("1.2", True, 3)
         before = codes()
         gateway.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -16,30 +17,12 @@ import pytest
 import requests
 
 from arborcast.client import Client, ClientError
-from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.settings import KafkaSettings
-from arborcast.topic_model.records import notifications
 from tests.support import soap_messages as soap
+from tests.support.broker import notifications_in
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 
 pytestmark = pytest.mark.kafka
-
-
-def stored(settings: KafkaSettings) -> list[str]:
-    """The payloads in the notifications log."""
-    consumer = make_consumer(settings, wait_ms=10)
-    name = settings.topic("notifications")
-    partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
-    consumer.assign(partitions)
-    for partition in partitions:
-        consumer.seek(partition, 0)
-    missing = sum(consumer.end_offsets(partitions).values())
-    found: list[str] = []
-    while len(found) < missing:
-        for records in consumer.poll(timeout_ms=1_000).values():
-            found.extend(notifications.decode(record.value or b"").payload.decode() for record in records)
-    consumer.close(autocommit=False)
-    return found
 
 
 def post(gateway: GatewayRun, message_id: str, payload: str = "<n/>") -> int:
@@ -47,6 +30,14 @@ def post(gateway: GatewayRun, message_id: str, payload: str = "<n/>") -> int:
     messages = (soap.message("a", payload), soap.message("b", payload))
     body = soap.envelope(soap.notify(*messages), header=soap.addressing("urn:a", message_id))
     return requests.post(gateway.broker, body, timeout=60).status_code
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[GatewayRun]:
+    """For tests that stop nothing."""
+    settings = dataclasses.replace(kafka, prefix="two-workers.")
+    with gateway_run(tmp_path_factory.mktemp("shared"), settings, workers=2) as run:
+        yield run
 
 
 @pytest.fixture
@@ -68,36 +59,38 @@ def test_a_repetition_is_known_after_a_restart(tmp_path: Path, kafka_settings: K
         assert post(gateway, "urn:1") == 202
         assert post(gateway, "urn:2") == 202
         assert gateway.metric("arborcast_gateway_repeated_requests") == 1
-    assert len(stored(kafka_settings)) == 4
+    assert len(notifications_in(kafka_settings)) == 4
 
 
-def test_a_repetition_is_known_to_all_workers(two: GatewayRun, kafka_settings: KafkaSettings) -> None:
+def test_a_repetition_is_known_to_all_workers(shared: GatewayRun, kafka: KafkaSettings) -> None:
     # Over forty connections it is certain enough that both workers get some.
-    assert {post(two, "urn:1") for _ in range(40)} == {202}
-    assert len(stored(kafka_settings)) == 2
+    assert {post(shared, "urn:1", "<repeated/>") for _ in range(40)} == {202}
+    stored = notifications_in(dataclasses.replace(kafka, prefix="two-workers."))
+    assert sum(each.payload == b"<repeated/>" for each in stored) == 2
 
 
-def test_both_take_their_share_and_show_the_metrics_of_all(two: GatewayRun) -> None:
-    for number in range(40):
-        assert post(two, f"urn:{number}") == 202
-
+def test_both_take_their_share_and_show_the_metrics_of_all(shared: GatewayRun) -> None:
     def shares() -> dict[str, int]:
-        lines = requests.get(f"{two.base}/metrics", timeout=60).text.splitlines()
+        lines = requests.get(f"{shared.base}/metrics", timeout=60).text.splitlines()
         found = [line for line in lines if line.startswith("arborcast_gateway_notify_seconds_count")]
         return {line.partition('worker="')[2][0]: int(line.rpartition(" ")[2]) for line in found}
+
+    before = sum(shares().values())
+    for number in range(40):
+        assert post(shared, f"urn:share{number}") == 202
 
     def both_shown() -> bool:
         # In one answer: each worker knows the other's figures as of a second ago, and any of them answers.
         counts = shares().values()
-        return len(counts) == 2 and min(counts) > 0 and sum(counts) == 40
+        return len(counts) == 2 and min(counts) > 0 and sum(counts) >= before + 40
 
-    two.wait_for(both_shown, "shown in the metrics")
+    shared.wait_for(both_shown, "shown in the metrics")
 
 
-def test_what_one_creates_the_other_knows(two: GatewayRun) -> None:
+def test_what_one_creates_the_other_knows(shared: GatewayRun) -> None:
     for number in range(10):
         # A connection each, so mostly not the same worker.
-        with Client(two.base) as one, Client(two.base) as other:
+        with Client(shared.base) as one, Client(shared.base) as other:
             subscription = one.subscribe("a", to=f"http://127.0.0.1:9/{number}")
             other.unsubscribe(subscription)
 
@@ -115,7 +108,8 @@ def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, kafka_
     assert accepted == 50  # what waited for the dead worker was answered by its successor
     two.wait_for(lambda: len(workers(two)) == 2, "complete again")
     assert first[1] in workers(two)
-    assert sorted(set(stored(kafka_settings))) == sorted(f"<n>{number}</n>" for number in range(50))
+    stored = {each.payload.decode() for each in notifications_in(kafka_settings)}
+    assert stored == {f"<n>{number}</n>" for number in range(50)}
 
 
 @pytest.mark.chaos
@@ -133,9 +127,9 @@ def test_all_stop_within_seconds(two: GatewayRun) -> None:
     assert not any(process.is_running() for process in left)
 
 
-def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
+def test_a_second_one_does_not_share_the_port(shared: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(two.config)],
+        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(shared.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -143,4 +137,4 @@ def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
         check=False,
     )
     assert run.returncode == 2
-    assert f"port {two.port}" in run.stderr
+    assert f"port {shared.port}" in run.stderr

@@ -149,6 +149,7 @@ def test_who_was_killed_on_this_host_is_replaced_at_once(jobs: Jobs) -> None:
     second.wait_for_pushes()
 
 
+@pytest.mark.long
 def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
     first = jobs.start("a")
     assert first.says() == "has it"
@@ -169,6 +170,7 @@ def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
     assert len(first.pushes()) <= len(first_pushes) + 1
 
 
+@pytest.mark.long
 def test_who_was_stopped_and_is_not_replaced_goes_on(jobs: Jobs) -> None:
     first = jobs.start("a")
     assert first.says() == "has it"

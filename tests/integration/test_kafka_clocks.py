@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from contextlib import closing
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import kafka
 import pytest
 
-from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.eventlog.topics import ensure_topics, specifications
 from arborcast.core.settings import KafkaSettings
+from tests.support.broker import records_in
 
 pytestmark = pytest.mark.kafka
 
@@ -34,22 +35,8 @@ def test_records_of_all_logs_carry_the_brokers_time(kafka_settings: KafkaSetting
                 producer.send(name, b"v", key=b"k", partition=0, timestamp_ms=at).get(timeout=60)
     after = int(time.time() * 1000)
 
+    unprefixed = dataclasses.replace(kafka_settings, prefix="")
     for name in names:
-        stamps = stamps_of(kafka_settings, name)
+        stamps = [record.timestamp for record in records_in(unprefixed, name)]
         assert len(stamps) == len(WRONG), name
         assert all(before <= each <= after for each in stamps), name
-
-
-def stamps_of(settings: KafkaSettings, name: str) -> list[int]:
-    """The time of each record in a log's first partition."""
-    partition = TopicPartition(name, 0)
-    stamps: list[int] = []
-    with closing(make_consumer(settings, wait_ms=100)) as consumer:
-        consumer.assign([partition])
-        end = consumer.end_offsets([partition])[partition]
-        consumer.seek(partition, 0)
-        deadline = time.monotonic() + 240
-        while consumer.position(partition) < end:
-            assert time.monotonic() < deadline, f"{name} could not be read to its end"
-            stamps += [record.timestamp for record in consumer.poll(timeout_ms=500).get(partition, ())]
-    return stamps

@@ -20,8 +20,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.spark.source import connection_options
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, controller_port
 from arborcast.engine.install import jars, java
-from arborcast.engine.processes import processes
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.held_port import HeldPort
 
 PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with all that has to be escaped somewhere
 
@@ -60,8 +60,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]
     both = Path(certificates.key("server")).read_text() + Path(certificates.certificate("server")).read_text()
     (certificates.folder / "both.pem").write_text(both)
     home = tmp_path_factory.mktemp("guarded")
-    layout = GuardedLayout(home, processes.free_port(), controller_port(home))
-    layout = dataclasses.replace(layout, guarded_port=processes.free_port(), certificates=certificates)
+    plain, secured = HeldPort(), HeldPort()
+    layout = GuardedLayout(home, plain.number, controller_port(home))
+    layout = dataclasses.replace(layout, guarded_port=secured.number, certificates=certificates)
     broker = KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
     try:
         broker.start()

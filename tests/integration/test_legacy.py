@@ -23,12 +23,6 @@ ALARM = "all:alarm:alarm1"
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as started:
-        yield started
-
-
-@pytest.fixture
 def engine(tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession) -> Iterator[GatewayRun]:
     """A gateway process, and the dispatch job on the shared session."""
     with (
@@ -47,7 +41,7 @@ def ask(engine: GatewayRun, text: str) -> str:
 
 def post(engine: GatewayRun, body: str) -> requests.Response:
     headers = {"Content-Type": soap.MEDIA_TYPES["1.1"]}
-    return requests.post(engine.broker, data=soap.envelope(body), headers=headers, timeout=30)
+    return requests.post(engine.broker, data=soap.envelope(body), headers=headers, timeout=120)
 
 
 def text_pushed(body: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -21,6 +20,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.state.pull_queues import PullLog, PullQueues, PullView
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records.pull import StoredMessage, decode
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -97,12 +97,14 @@ def test_a_partition_of_which_something_is_left_is_not_forgotten_over_the_others
     seen: list[bytes] = []
     with closing(LogConsumer(kafka, "notifications", wait_ms=240_000, max_records=4)) as log:
         log.seek(dict.fromkeys(range(kafka.partitions), 0))
-        deadline = time.monotonic() + 180
-        while len(seen) < 11:
-            assert time.monotonic() < deadline
-            seen += [record.value or b"" for records in log.poll(1.0).values() for record in records]
+
+        def all_there() -> bool:
+            seen.extend(record.value or b"" for records in log.poll(1.0).values() for record in records)
             if len(seen) == 10:
                 put(10)
+            return len(seen) >= 11
+
+        wait_until(all_there, lambda: seen, timeout_s=180)
     producer.close(timeout=10)
     assert seen == [b"%d" % number for number in range(11)]
 

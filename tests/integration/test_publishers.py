@@ -27,7 +27,7 @@ def publisher() -> Iterator[Publisher]:
 
 
 def post(url: str, body: str) -> requests.Response:
-    return requests.post(url, data=soap.envelope(body), headers={"Content-Type": soap.MEDIA_TYPES["1.1"]}, timeout=30)
+    return requests.post(url, data=soap.envelope(body), headers={"Content-Type": soap.MEDIA_TYPES["1.1"]}, timeout=120)
 
 
 def register(gateway: GatewayRun, topic: str, more: str = "") -> tuple[str, str]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from arborcast.admin.control_log import read_table
-from arborcast.cli import app
 from arborcast.client import Client, Credentials
 from arborcast.core.errors import InfrastructureError, SecretError
 from arborcast.core.security.keyring import KeyRing, parse_keys
@@ -23,7 +17,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.projections.resealing import key_id, sealed_in
 from arborcast.topic_model.records.control import ControlRecord
-from tests.support.gateway_process import ROOT, GatewayRun
+from tests.support.command import Shell
+from tests.support.gateway_process import GatewayRun
 
 pytestmark = pytest.mark.kafka
 
@@ -35,34 +30,18 @@ def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRu
     run = GatewayRun(
         tmp_path, kafka_settings, more='[secrets]\ncredentials_over_http = true\n[stack]\nbroker = "external"\n'
     )
-    command = [
-        sys.executable,
-        "-c",
-        "from arborcast.cli import main; main()",
-        "keys",
-        "new",
-        "--id",
-        "k1",
-        "--config",
-    ]
-    subprocess.run([*command, str(run.config)], check=True, cwd=ROOT, timeout=60)
-    run.start()
-    yield run
-    run.kill()
-
-
-def keys(run: GatewayRun, *arguments: str) -> Any:
-    result = CliRunner().invoke(app, ["keys", *arguments, "--config", str(run.config)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout) if "--json" in arguments else result.stdout
+    Shell(run.config)("keys", "new", "--id", "k1")
+    try:
+        run.start()
+        yield run
+    finally:
+        run.kill()
 
 
 def test_keys_are_changed_while_the_engine_runs(
     gateway: GatewayRun, kafka_settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key_file = tmp_path / "home" / "secrets.keys"
+    keys, key_file = Shell(gateway.config, None, "keys"), tmp_path / "home" / "secrets.keys"
     secret = new_secret()
     with Client(gateway.base) as client:
         made = [
@@ -71,10 +50,10 @@ def test_keys_are_changed_while_the_engine_runs(
             )
             for number in range(COUNT)
         ]
-        keys(gateway, "new", "--id", "k2")
-        assert keys(gateway, "reseal", "--dry-run", "--json")["secrets"] == 2 * COUNT
+        keys("new", "--id", "k2")
+        assert keys.json("reseal", "--dry-run")["secrets"] == 2 * COUNT
         with pytest.raises(SecretError, match=f"{2 * COUNT} secrets are still sealed with k1"):
-            keys(gateway, "remove", "k1")
+            keys("remove", "k1")
 
         # It is cut off after a part, and meanwhile a subscription ends and another is given a secret.
         monkeypatch.setattr("arborcast.admin.resealing._AT_ONCE", 5)
@@ -93,18 +72,18 @@ def test_keys_are_changed_while_the_engine_runs(
 
         monkeypatch.setattr(ControlLog, "append", interrupted)
         with pytest.raises(InfrastructureError, match="cut off"):
-            keys(gateway, "reseal")
+            keys("reseal")
         monkeypatch.setattr(ControlLog, "append", append)
-        done = keys(gateway, "reseal", "--json")
+        done = keys.json("reseal")
         assert 0 < done["secrets"] < 2 * COUNT
         assert (done["stuck"], set(done["sealed"])) == ({}, {"k2"})
-        assert keys(gateway, "reseal", "--json")["secrets"] == 0, "once more does nothing"
+        assert keys.json("reseal")["secrets"] == 0, "once more does nothing"
 
         table = read_table(kafka_settings)
         found = {each.consumer.address.rpartition("/")[2]: each for each in table.subscriptions()}
         assert len(found) == COUNT - 1, "what ended meanwhile has not come back"
         assert found["2"].paused, "nor is what others changed undone"
-        keys(gateway, "remove", "k1")
+        keys("remove", "k1")
         ring = KeyRing(parse_keys(key_file.read_text()))
         assert ring.current == "k2"
         for name, each in found.items():

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,7 @@ from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
 from tests.support.open_sockets import answers_to_stranger, listening
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -57,11 +57,12 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
             start_new_session=True,
         )
         try:
-            deadline = time.monotonic() + 500
-            while not (ready.exists() and ready.read_text().startswith("{")):
+
+            def is_ready() -> bool:
                 assert pod.poll() is None, (tmp_path / "log").read_text()[-3000:]
-                assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
-                time.sleep(0.1)
+                return ready.exists() and ready.read_text().startswith("{")
+
+            wait_until(is_ready, lambda: (tmp_path / "log").read_text()[-3000:], timeout_s=500)
             check_ports(pod.pid)
             log.notify("a/b")
             receiver.wait_for(1)
@@ -72,6 +73,7 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
                 process.kill()
 
 
+@pytest.mark.long
 def test_properties_of_local_mode_are_refused_on_a_cluster(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     """They bind the driver to loopback, where no executor of another host would ever reach it."""
     config, file = tmp_path / "arborcast.toml", tmp_path / "spark.properties"

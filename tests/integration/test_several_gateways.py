@@ -11,11 +11,11 @@ import pytest
 
 from arborcast.admin.control_log import read_tree
 from arborcast.client import Client, ClientError, FuturesClient
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import LEASE_LOG, ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.gateway.lease import LeaseKeeper, decode
 from arborcast.ingest.state.changes import GatewayPositions
+from tests.support.broker import records_in
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -111,8 +111,7 @@ def test_a_gateway_that_stops_releases_the_lease(
     one.wait_for(lambda: duties(one), "the first leads")
     assert one.stop() == 0
     other.wait_for(lambda: duties(other), "the other leads")
-    with LogScan(kafka_settings, LEASE_LOG) as log:
-        records = [decode(each.key, each.value) for each in log.read_all()]
+    records = [decode(each.key, each.value) for each in records_in(kafka_settings, LEASE_LOG)]
     terms = [each.term for each in records if each.term]
     first = [each for each in records if each.term == terms[0]]
     assert first[-1].kind == "release", "the last record of the first term"
@@ -120,6 +119,7 @@ def test_a_gateway_that_stops_releases_the_lease(
     assert max(terms) == terms[0] + 1, "the other has claimed the next term, once"
 
 
+@pytest.mark.long
 def test_codes_from_places_are_given_by_one_of_them_whichever_that_is(
     kafka_settings: KafkaSettings, pair: tuple[GatewayRun, GatewayRun]
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_pipeline_is_held_back_and_loses_nothing(edges: Edges) -> None:
     assert edges.gateway.metric("arborcast_gateway_accepted_total") == 20_000
 
 
+@pytest.mark.long
 def test_what_is_pushed_while_the_gateway_is_away_is_held_back(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push, edges.socket(zmq.PUSH, "results") as results:
         edges.gateway.kill()
@@ -123,7 +124,7 @@ def test_what_is_wrong_is_counted_and_said(edges: Edges) -> None:
     assert "zmq.pipeline" in edges.text()
 
 
-@pytest.mark.parametrize("size", [5_000_000, 20_000_000])
+@pytest.mark.parametrize("size", [5_000_000, pytest.param(20_000_000, marks=pytest.mark.long)])
 def test_a_message_that_is_too_large_stops_no_other(edges: Edges, size: int) -> None:
     """One that is little too large is refused and counted; of another nothing is read."""
     with (
@@ -146,6 +147,7 @@ def test_a_message_that_is_too_large_stops_no_other(edges: Edges, size: int) -> 
     assert "was lost" not in edges.text()
 
 
+@pytest.mark.long
 def test_a_message_of_parts_without_end_is_refused(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push:
         push.send_multipart([b"a", *[b"<x/>"] * 100_000])
@@ -154,6 +156,7 @@ def test_a_message_of_parts_without_end_is_refused(edges: Edges) -> None:
     assert edges.count("pipeline", "parts") == 1
 
 
+@pytest.mark.long
 def test_no_connection_takes_back_what_another_has_asked_for(edges: Edges) -> None:
     with edges.subscriber(b"plant/"), edges.raw_subscriber() as raw:
         raw.sendall(b"\x00\x07\x00plant/" + b"\x00\x07\x01other/")
@@ -161,6 +164,7 @@ def test_no_connection_takes_back_what_another_has_asked_for(edges: Edges) -> No
         assert edges.ask(b"ready", b"plant/") == [b"ok", b""]
 
 
+@pytest.mark.long
 def test_long_prefixes_are_not_kept(edges: Edges) -> None:
     with edges.socket(zmq.SUB, "subscribe") as long, edges.raw_subscriber() as longer:
         longer.sendall(b"\x02" + (1_000_001).to_bytes(8, "big") + b"\x01")

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, controller_port
 from arborcast.engine.install import jars, java
+from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
 
@@ -32,6 +35,17 @@ def settings_for(broker: KafkaBroker) -> KafkaSettings:
 def _unshared(bootstrap_servers: str) -> KafkaSettings:
     # Few partitions, so that tests create topics quickly.
     return KafkaSettings(bootstrap_servers=bootstrap_servers, partitions=2, prefix=f"t{uuid.uuid4().hex[:8]}.")
+
+
+def records_in(kafka: KafkaSettings, log: str) -> list[ConsumerRecord]:
+    """All that a log holds, in order within each partition."""
+    with LogScan(kafka, log) as opened:
+        return list(opened.read_all())
+
+
+def notifications_in(kafka: KafkaSettings, log: str = "notifications") -> list[Notification]:
+    """Those that a log holds."""
+    return [found for record in records_in(kafka, log) if (found := notification_in(record)) is not None]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
 from arborcast.engine.install import jars, java
 from arborcast.engine.processes import processes
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 BROKERS = 3
 
@@ -75,7 +75,7 @@ class BrokerCluster:
         for broker in self.brokers:
             broker.launch()
         for broker in self.brokers:
-            broker.wait_until_it_answers(60.0)
+            broker.wait_until_it_answers(TIMEOUT_S)
 
     def settings(self, **changes: object) -> KafkaSettings:
         """Settings for an engine on it."""
@@ -83,19 +83,19 @@ class BrokerCluster:
         values: dict[str, Any] = {"bootstrap_servers": servers, "partitions": 3, "replication": BROKERS, **changes}
         return KafkaSettings(**values)
 
-    def wait_until_in_sync(self, settings: KafkaSettings, timeout: float = 60.0) -> None:
+    def wait_until_in_sync(self, settings: KafkaSettings, timeout: float = TIMEOUT_S) -> None:
         """Until every partition of the engine's logs has all its replicas."""
-        deadline = time.monotonic() + timeout
+        names = [specification.name for specification in specifications(settings)]
         with closing(Admin(settings)) as admin:
-            names = [specification.name for specification in specifications(settings)]
-            while time.monotonic() < deadline:
+
+            def in_sync() -> bool:
                 # A broker that has just gone, or comes, may be the one that is asked.
                 with suppress(InfrastructureError):
                     states = [state for name in names for state in admin.partitions(name) or ()]
-                    if all(state.leader > 0 and state.in_sync == state.replicas for state in states):
-                        return
-                time.sleep(0.2)
-        raise TimeoutError(f"the replicas are not in step within {timeout} s: {states}")
+                    return all(state.leader > 0 and state.in_sync == state.replicas for state in states)
+                return False
+
+            wait_until(in_sync, "the replicas are in step", timeout, every_s=0.2)
 
     def leader_of(self, settings: KafkaSettings, log: str) -> KafkaBroker:
         """The broker that leads the first partition of a log."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # However slow the machine is.
 PATIENCE_S = 120.0
+
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 

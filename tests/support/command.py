@@ -14,8 +14,42 @@ from typing import Any
 from unittest import mock
 
 import psutil
+from typer.testing import CliRunner, Result
 
-from arborcast.cli import main
+from arborcast.cli import app, main
+from arborcast.core.settings import KafkaSettings
+
+
+class Shell:
+    """Runs commands under one settings file, in this process. With `kafka` the file is written: for its logs, without
+    an engine. `words` come before the arguments of a call."""
+
+    def __init__(self, config: Path, kafka: KafkaSettings | None = None, *words: str) -> None:
+        self._config = config
+        self._words = words
+        if kafka is not None:
+            config.write_text(
+                f'home = "{config.parent}/home"\n[stack]\nbroker = "external"\n[kafka]\n'
+                f'bootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
+            )
+
+    def __call__(self, *arguments: str, typed: str = "") -> str:
+        """What the command prints. Raises what it raises."""
+        return self.command(*self._words, *arguments, typed=typed)
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+    def command(self, *arguments: str, typed: str = "") -> str:
+        """The same without `words`."""
+        done = self.run(*arguments, typed=typed)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def run(self, *arguments: str, typed: str = "") -> Result:
+        """The same whatever its exit status."""
+        return CliRunner().invoke(app, [*arguments, "--config", str(self._config)], input=typed, catch_exceptions=False)
+
 
 COMMAND = str(Path(sys.executable).parent / "arborcast")
 

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Producer, make_producer, translated
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.job.runtime import DispatchJob
@@ -30,6 +29,7 @@ from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.dispatch.tables.spec import TableSpec
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
@@ -37,6 +37,9 @@ from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
 from arborcast.topic_model.topics import TopicPath
 from tests.support.outbound import THIS_MACHINE
+from tests.support.waiting import TIMEOUT_S, wait_until
+
+Row = dict[str, Any]
 
 GEARS = ["realtime", pytest.param("batch", marks=pytest.mark.long)]
 """The second one is in `make test-all` only, but for the tests of the first path."""
@@ -183,7 +186,7 @@ class RunningJob:
         assert self._job is not None
         return self._job.gears
 
-    def start(self, timeout: float = 180.0) -> None:
+    def start(self, timeout: float = 2 * TIMEOUT_S) -> None:
         """Return when it is ready. Raises what it has failed with."""
         ready = threading.Event()
         self.gate = StopGate()
@@ -194,7 +197,7 @@ class RunningJob:
         if self._failures:
             self.stop(timeout)
 
-    def stop(self, timeout: float = 180.0) -> None:
+    def stop(self, timeout: float = 2 * TIMEOUT_S) -> None:
         """In order. Raises what it has failed with."""
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -242,12 +245,6 @@ def kill_workers() -> int:
         with suppress(psutil.NoSuchProcess):
             each.kill()
     return len(workers)
-
-
-def notifications_in(kafka: KafkaSettings, name: str = "notifications") -> list[Notification]:
-    """All that a log of notifications holds."""
-    with LogScan(kafka, name) as log:
-        return [notifications.decode(record.value) for record in log.read_all()]
 
 
 class Own:
@@ -340,20 +337,30 @@ class Own:
 
 
 def attempt_rows(
-    settings: JobSettings, expected: int, of_batches: bool = False, own: Own | None = None, timeout: float = 120.0
+    settings: JobSettings, expected: int, of_batches: bool = False, own: Own | None = None
 ) -> list[dict[str, Any]]:
     """The rows of the attempts table (`of_batches`: without those of the redelivery; with `own`: those of that test)
     once there are `expected`."""
-    location = ATTEMPTS.location(settings.tables, settings.home)
-    deadline = time.monotonic() + timeout
-    rows: list[dict[str, Any]] = []
-    while time.monotonic() < deadline:
+
+    def enough(rows: list[Row]) -> bool:
+        return len([row for row in rows if not of_batches or row["batch"] != NO_BATCH]) >= expected
+
+    rows = wait_for_rows(settings, ATTEMPTS, enough, own)
+    return [row for row in rows if not of_batches or row["batch"] != NO_BATCH]
+
+
+def wait_for_rows(
+    settings: JobSettings, spec: TableSpec, enough: Callable[[list[Row]], object], own: Own | None = None
+) -> list[Row]:
+    """The rows of a table, with `own` those of that test, once they are enough."""
+    location = spec.location(settings.tables, settings.home)
+    rows: list[Row] = []
+
+    def found() -> bool:
         if DeltaTable.is_deltatable(location):
-            rows = DeltaTable(location).to_pyarrow_table().to_pylist()
-            if own is not None:
-                rows = [mine for row in rows if (mine := own.mine(row)) is not None]
-            rows = [row for row in rows if not of_batches or row["batch"] != NO_BATCH]
-            if len(rows) >= expected:
-                return rows
-        time.sleep(0.1)
-    raise TimeoutError(f"{len(rows)} of {expected} rows in {location} within {timeout} s")
+            table = DeltaTable(location).to_pyarrow_table().to_pylist()
+            rows[:] = [mine for row in table if (mine := row if own is None else own.mine(row)) is not None]
+        return bool(enough(rows))
+
+    wait_until(found, lambda: f"{spec.name} has {len(rows)} rows, the last ones are {rows[-5:]}", every_s=0.1)
+    return rows

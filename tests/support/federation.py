@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from arborcast.admin.control_log import read_table
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.security.keyring import add_key
 from arborcast.core.security.signatures import new_secret
 from arborcast.core.settings import KafkaSettings
@@ -22,7 +21,8 @@ from arborcast.dispatch.delivery.envelope import ID_HEADER
 from arborcast.ingest.federation.calls import Administrator
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import Topology
-from arborcast.topic_model.records.notifications import Notification, notification_in
+from arborcast.topic_model.records.notifications import Notification
+from tests.support.broker import notifications_in
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.gateway_process import GatewayRun
 from tests.support.held_port import HeldPort
@@ -180,8 +180,7 @@ class EngineRun:
 
     def notifications(self) -> list[Notification]:
         """All that its log has, in order within each partition."""
-        with LogScan(self.kafka, "notifications") as log:
-            return [each for each in map(notification_in, log.read_all()) if each is not None]
+        return notifications_in(self.kafka)
 
     def kill(self) -> None:
         """kill -9 of all of it."""

@@ -83,4 +83,4 @@ def address_in(reference: str) -> str:
 
 def post(address: str, text: str) -> requests.Response:
     """Send a text the way the old clients do."""
-    return requests.post(address, data=wsn_process(text), headers={"Content-Type": "text/xml"}, timeout=30)
+    return requests.post(address, data=wsn_process(text), headers={"Content-Type": "text/xml"}, timeout=120)

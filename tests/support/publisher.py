@@ -15,7 +15,7 @@ from types import TracebackType
 import requests
 from lxml import etree
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 WSNT = "http://docs.oasis-open.org/wsn/b-2"
 WSA = "http://www.w3.org/2005/08/addressing"
@@ -108,7 +108,7 @@ class Publisher:
             requests.post(one.consumer, data=message.encode(), headers=headers, timeout=60).raise_for_status()
         return len(held)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = TIMEOUT_S) -> None:
         """Poll until the condition holds."""
         wait_until(
             lambda: condition(), lambda: f"not {what} after {timeout} s; asked: {self.operations}", timeout_s=timeout

@@ -38,6 +38,8 @@ from urllib.parse import unquote
 
 import httptools
 
+from tests.support.waiting import TIMEOUT_S
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -66,6 +68,8 @@ class _Journal:
     arrived: threading.Condition = field(default_factory=threading.Condition)
     on_received: Callable[[Received], None] | None = None
 
+
+NOTIFICATION_ID = "arborcast-notification-id"
 
 _MARK = re.compile(rb'mark="([^"]*)"')
 
@@ -220,7 +224,7 @@ def _report(journal: _Journal, path: str) -> bytes:
         case "/_received":
             # One push may carry several notifications: their ids are in one header, separated by commas.
             received: object = [
-                [r.at, r.path, r.headers.get("arborcast-notification-id", ""), r.headers.get("arborcast-attempt", "")]
+                [r.at, r.path, r.headers.get(NOTIFICATION_ID, ""), r.headers.get("arborcast-attempt", "")]
                 for r in journal.requests
             ]
         case "/_marks":
@@ -265,8 +269,8 @@ class Receiver:
         listening = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(listening,), name="receiver", daemon=True)
         self._thread.start()
-        if not listening.wait(120):
-            raise TimeoutError("the receiver did not start to listen within 120 s")
+        if not listening.wait(TIMEOUT_S):
+            raise TimeoutError(f"the receiver did not start to listen within {TIMEOUT_S:g} s")
         return self
 
     def stop(self) -> None:
@@ -306,11 +310,16 @@ class Receiver:
         """The requests to one path."""
         return [request for request in self.requests if request.path == path]
 
+    def names(self, *paths: str) -> list[str]:
+        """The notifications in the requests to these paths, path by path, in order of arrival."""
+        requests = (request for path in paths for request in self.received(path))
+        return [name for request in requests for name in request.headers[NOTIFICATION_ID].split(",")]
+
     def behave(self, path: str, behaviour: str) -> None:
         """From now on answer requests to `path` as described at the top, for instance `status/500`."""
         self._journal.behaviours[path] = behaviour
 
-    def wait_for(self, count: int, path: str | None = None, timeout: float = 120.0) -> list[Received]:
+    def wait_for(self, count: int, path: str | None = None, timeout: float = TIMEOUT_S) -> list[Received]:
         """The requests (to `path`) once there are `count` of them. Raises TimeoutError saying how many came."""
 
         def enough() -> bool:

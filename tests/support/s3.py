@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from arborcast.engine.processes import processes
+from tests.support.held_port import HeldPort
 from tests.support.process import LoggedProcess
 
 # What an operator would put into the environment of the job; see docs/operations.md.
@@ -28,9 +28,10 @@ run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_bac
 @contextmanager
 def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
     """The server with an empty bucket; what the environment has to say to reach it."""
-    port = processes.free_port()
-    url = f"http://127.0.0.1:{port}"
-    server = LoggedProcess([sys.executable, "-W", "ignore", "-c", _SERVER, str(port)], folder / "s3.log")
+    port = HeldPort()
+    url = f"http://127.0.0.1:{port.number}"
+    server = LoggedProcess([sys.executable, "-W", "ignore", "-c", _SERVER, str(port.number)], folder / "s3.log")
+    port.for_life_of(server)
     server.start()
     try:
         server.wait_for(lambda: _made(f"{url}/{bucket}"), "the S3 server answers")

@@ -36,7 +36,7 @@ ENGINE_PASSWORD = "battery staple"  # noqa: S105
 CLIENT_NAME = "arborcast-client"
 
 _SCHEMA = Path(arborcast.directory.__file__).parent / "arborcast.schema"
-_START_SECONDS = 120.0
+_START_SECONDS = 240.0
 
 
 @dataclass

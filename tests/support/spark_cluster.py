@@ -20,6 +20,7 @@ from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import DAEMONS, guarded, write_properties
 from arborcast.engine.install import java
 from arborcast.engine.processes import processes
+from tests.support.waiting import TIMEOUT_S
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -59,7 +60,7 @@ class _Daemon:
                 start_new_session=True,
             )
 
-    def wait_until(self, pattern: str, timeout: float = 60.0) -> str:
+    def wait_until(self, pattern: str, timeout: float = TIMEOUT_S) -> str:
         """Until its log has a line with `pattern`; what the pattern's group matched."""
         deadline = time.monotonic() + timeout
         while True:

@@ -13,6 +13,7 @@ from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.receiver import Receiver
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 RATE = 100.0
 PATHS = ("/one", "/two")
@@ -36,7 +37,7 @@ class Load:
 
     def stop(self) -> list[str]:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive()
         return self.accepted
 
@@ -64,28 +65,25 @@ def under_load(kafka: KafkaSettings, receiver: Receiver, beside: tuple[str, ...]
 
 
 def counted(receiver: Receiver, path: str) -> Counter[str]:
-    return Counter(
-        name for request in receiver.received(path) for name in request.headers["arborcast-notification-id"].split(",")
-    )
+    return Counter(receiver.names(path))
 
 
-def wait_for_more(receiver: Receiver, timeout: float = 60.0) -> float:
+def wait_for_more(receiver: Receiver, timeout: float = TIMEOUT_S) -> float:
     """Until something arrives that was not there; how long that took, in seconds."""
     started, before = time.monotonic(), len(receiver.requests)
-    while len(receiver.requests) == before:
-        assert time.monotonic() - started < timeout, "nothing arrives any more"
-        time.sleep(0.02)
+    receiver.wait_for(before + 1, timeout=timeout)
     return time.monotonic() - started
 
 
-def assert_all_arrived(receiver: Receiver, accepted: list[str], duplicates_allowed: int, timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while any(set(accepted) - set(counted(receiver, path)) for path in PATHS) and time.monotonic() < deadline:
-        time.sleep(0.1)
+def assert_all_arrived(
+    receiver: Receiver, accepted: list[str], duplicates_allowed: int, timeout: float = TIMEOUT_S
+) -> None:
+    def missing() -> dict[str, set[str]]:
+        return {path: names for path in PATHS if (names := set(accepted) - set(receiver.names(path)))}
+
+    wait_until(lambda: not missing(), missing, timeout, every_s=0.1)
     for path in PATHS:
         arrived = counted(receiver, path)
-        missing = [name for name in accepted if name not in arrived]
-        assert not missing, f"{len(missing)} of {len(accepted)} never arrived at {path}, the first is {missing[0]}"
         twice = sum(arrived[name] - 1 for name in accepted)
         assert twice <= duplicates_allowed, f"{twice} duplicates at {path}"
         firsts = list(dict.fromkeys(name for name in arrived if name in set(accepted)))
@@ -133,7 +131,3 @@ class TopicsLoad:
                 until[counts_for] = at_ms + interval_ms
                 found.add(name)
         return found
-
-
-def ids(receiver: Receiver, path: str) -> list[str]:
-    return [one.headers["arborcast-notification-id"] for one in receiver.received(path)]

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -14,7 +14,12 @@ T = TypeVar("T")
 TIMEOUT_S = 240.0
 
 
-def wait_until(condition: Callable[[], T], what: object = "", timeout_s: float = TIMEOUT_S, every_s: float = 0.02) -> T:
+def wait_until(
+    condition: Callable[[], T | Literal[False] | None],
+    what: object = "",
+    timeout_s: float = TIMEOUT_S,
+    every_s: float = 0.02,
+) -> T:
     """The first true value of the condition. AssertionError with `what`, which may be a function, or with the source of
     the condition."""
     deadline = time.monotonic() + timeout_s

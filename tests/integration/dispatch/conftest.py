@@ -15,13 +15,6 @@ from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.gateway_process import GatewayRun, gateway_run
-from tests.support.receiver import Receiver
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as started:
-        yield started
 
 
 @pytest.fixture

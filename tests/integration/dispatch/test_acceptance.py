@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
@@ -30,18 +29,12 @@ from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, logs, running, subscription
+from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, running, subscription
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
-    with logs(kafka_settings) as opened:
-        yield opened
 
 
 class Steps:
@@ -160,9 +153,7 @@ def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaS
     matched = {partition: 2}
     assert far.oldest() == 5
     far.look()
-    while (seen := far.seen()) is None:
-        time.sleep(0.01)
-    assert seen == 5
+    assert wait_until(far.seen) == 5
 
 
 class NoSpark:
@@ -310,14 +301,16 @@ def test_a_new_subscription_gets_what_another_gateway_process_accepts(
 def clients_of_two_workers(run: GatewayRun, stack: ExitStack) -> tuple[Client, Client]:
     """A client of worker 0, and one of worker 1."""
     found: dict[str, Client] = {}
-    deadline = time.monotonic() + 120
-    while len(found) < 2:
-        assert time.monotonic() < deadline, f"all connections are those of worker {', '.join(found)}"
+
+    def both() -> bool:
         before = connections(run)
         client = stack.enter_context(Client(run.broker))
         client.notify("a", "<x/>")
         ((worker, _),) = connections(run) - before
         found.setdefault(worker, client)
+        return len(found) == 2
+
+    wait_until(both, lambda: f"all connections are those of worker {', '.join(found)}")
     return found["0"], found["1"]
 
 

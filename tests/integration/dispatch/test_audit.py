@@ -71,12 +71,6 @@ class Batches:
 
 
 @pytest.fixture
-def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
-    with logs(kafka_settings) as opened:
-        yield opened
-
-
-@pytest.fixture
 def batches(kafka_settings: KafkaSettings, log: Logs) -> Iterator[Batches]:
     with closing(Batches(kafka_settings)) as opened:
         yield opened
@@ -126,39 +120,6 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     confused = audit(kafka_settings, since_ms, deep=True, patience_s=0)
     assert problems(confused) == [("not-delivered", n3, "s3")], "two were to have it, and two have it: but not the same"
     assert audit(kafka_settings, since_ms, int(time.time() * 1000) - 3_600_000, patience_s=0).notifications == 0
-
-
-def test_everything_that_is_missing_is_named(kafka_settings: KafkaSettings, log: Logs, batches: Batches) -> None:
-    since_ms = int(time.time() * 1000)
-    log.subscribe(subscription("s1", "http://r/1", "a"), subscription("s2", "http://r/2", "a"))
-    one, two, overlooked, last = (log.notify("a") for _ in range(4))
-    log.subscribe(subscription("s3", "http://r/3", "a"))  # too late for any of them
-    batches.evaluate(2, 0, {one: 2, two: 2})
-    batches.evaluate(2, 3, {last: 1})
-    batches.row(one, "s1")
-    batches.row(one, "s2", "parked")
-    batches.row(two, "s1", "dead", "client-error")
-    batches.row(last, "s1")
-    batches.row("phantom", "s1")
-
-    shallow = audit(kafka_settings, since_ms, patience_s=0)
-    assert not shallow.balanced
-    assert sorted(problems(shallow)) == [
-        ("missing", two, ""),
-        ("unevaluated", overlooked, ""),
-        ("unmatched", "phantom", ""),
-    ]
-    deep = audit(kafka_settings, since_ms, deep=True, patience_s=0)
-    assert set(problems(deep)) - set(problems(shallow)) == {
-        ("not-delivered", two, "s2"),
-        ("not-delivered", last, "s2"),
-        ("not-parked", one, "s2"),
-        ("no-letter", two, "s1"),
-    }
-    assert deep.unbalanced == len(deep.problems) == 7
-
-    batches.park(one, "s2", 0)
-    assert ("not-parked", one, "s2") not in problems(audit(kafka_settings, since_ms, deep=True, patience_s=0))
 
 
 def test_what_was_left_out_for_an_interval_is_told_from_what_was_lost(

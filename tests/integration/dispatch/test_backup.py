@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from arborcast.admin import backup
 from arborcast.admin.archive import BackupError, BackupRecord, Contents, read_log, write_log
 from arborcast.admin.backup import restore
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -30,6 +29,7 @@ from arborcast.topic_model.records.control import PullPointRecord, TopicRecord, 
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import Claimed, Settled, StoredMessage
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import records_in
 from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription, trigger
 from tests.support.held_port import HeldPort
@@ -58,8 +58,7 @@ def in_order(found: list[int]) -> bool:
 
 
 def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
-    with LogScan(kafka, name) as log:
-        return [(each.key, each.value) for each in log.read_all() if each.value is not None]
+    return [(each.key, each.value) for each in records_in(kafka, name) if each.value is not None]
 
 
 def test_what_was_owed_is_delivered_by_another_engine(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from arborcast.cli import app
-from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
@@ -23,6 +19,8 @@ from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLett
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import records_in
+from tests.support.command import Shell
 from tests.support.dispatch_job import logs, subscription
 
 pytestmark = pytest.mark.kafka
@@ -53,14 +51,8 @@ def found(kafka: KafkaSettings, wanted: Wanted = Wanted()) -> list[str]:  # noqa
     return sorted(each.notification.id for _, each in letters(kafka, wanted))
 
 
-def everything(kafka: KafkaSettings, name: str) -> Iterator[tuple[bytes, bytes | None]]:
-    with LogScan(kafka, name) as log:
-        for record in log.read({number: Stretch(0, end) for number, end in log.ends().items()}):
-            yield record.key, record.value
-
-
 def rows(kafka: KafkaSettings) -> list[Attempt]:
-    return [row for _, value in everything(kafka, "attempts") for row in attempts.decode(value or b"")]
+    return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
 
 
 def test_letters_are_found_by_what_is_known_of_them(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
@@ -98,8 +90,8 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
 
     with closing(ParkedStore(None)) as store:
-        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
-            store.apply(key, value, offset)
+        for offset, each in enumerate(records_in(kafka_settings, "parked")):
+            store.apply(each.key, each.value, offset)
         first, second = store.untried("s1", 10)
     assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0, redrive=AT_MS)), Tries())
     assert [first.notification.id, second.notification.id] == ["n1", "n2"]
@@ -123,8 +115,8 @@ def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redrive
         late.settle(120)
 
     with closing(ParkedStore(None)) as store:
-        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
-            store.apply(key, value, offset)
+        for offset, each in enumerate(records_in(kafka_settings, "parked")):
+            store.apply(each.key, each.value, offset)
         assert [waiting.notification.id for waiting in store.untried("s1", 10)] == ["n1"]
 
 
@@ -141,8 +133,8 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
         assert desk.redrive(letters(kafka_settings, Wanted())) == 1
     assert found(kafka_settings) == []
     with closing(ParkedStore(None)) as store:
-        for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
-            store.apply(key, value, offset)
+        for offset, each in enumerate(records_in(kafka_settings, "parked")):
+            store.apply(each.key, each.value, offset)
         assert store.count == 1
 
 
@@ -154,45 +146,21 @@ def test_a_purged_letter_is_gone_and_the_log_says_so(kafka_settings: KafkaSettin
     assert [(row.notification, row.state, row.error) for row in rows(kafka_settings)] == [("n1", "dead", "purged")]
 
 
-class TestCommands:
-    """`arborcast dead-letters`."""
+def test_the_commands(kafka_settings: KafkaSettings, buried: DeadLetterLog, tmp_path: Path) -> None:
+    run = Shell(tmp_path / "arborcast.toml", kafka_settings, "dead-letters")
+    write_dead_letter(buried, letter("n1"), letter("n2", "s2", "a/c"), letter("n3", "gone"), letter("n4", topic="b"))
+    with logs(kafka_settings) as log:
+        log.subscribe(subscription("s1", "http://r/s1", "//."), subscription("s2", "http://r/s2", "//."))
 
-    @pytest.fixture
-    def run(self, kafka_settings: KafkaSettings, tmp_path: Path) -> Callable[..., str]:
-        config = tmp_path / "arborcast.toml"
-        config.write_text(
-            f'[stack]\nbroker = "external"\n[kafka]\nbootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
-            f'prefix = "{kafka_settings.prefix}"\n'
-        )
+    listed = run.json("list", "--topic", "a//.", "--limit", "2")
+    assert len(listed["letters"]) == 2
+    assert listed["more"] == 1
+    assert "n4" in run("list", "--topic", "b")
+    assert "n1" not in run("list", "--topic", "b")
+    assert "<x>kept</x>" in run("show", "n2")
+    assert run.json("show", "n2")["payload"] == "<x>kept</x>"
 
-        def dead(*arguments: str, typed: str = "") -> str:
-            options = ["--config", str(config), "--home", str(tmp_path / "home")]
-            result = CliRunner().invoke(
-                app, ["dead-letters", *arguments, *options], input=typed, catch_exceptions=False
-            )
-            assert result.exit_code == 0, result.output
-            return result.stdout
-
-        return dead
-
-    def test_list_show_redrive_and_purge(
-        self, kafka_settings: KafkaSettings, buried: DeadLetterLog, run: Callable[..., str]
-    ) -> None:
-        write_dead_letter(
-            buried, letter("n1"), letter("n2", "s2", "a/c"), letter("n3", "gone"), letter("n4", topic="b")
-        )
-        with logs(kafka_settings) as log:
-            log.subscribe(subscription("s1", "http://r/s1", "//."), subscription("s2", "http://r/s2", "//."))
-
-        listed = json.loads(run("list", "--topic", "a//.", "--limit", "2", "--json"))
-        assert len(listed["letters"]) == 2
-        assert listed["more"] == 1
-        assert "n4" in run("list", "--topic", "b")
-        assert "n1" not in run("list", "--topic", "b")
-        assert "<x>kept</x>" in run("show", "n2")
-        assert json.loads(run("show", "n2", "--json"))["payload"] == "<x>kept</x>"
-
-        assert "0 dead" in run("purge", "--notification", "n4", typed="n\n"), "nobody agreed"
-        assert json.loads(run("purge", "--notification", "n4", "--yes", "--json")) == {"purged": 1}
-        assert json.loads(run("redrive", "--yes", "--json")) == {"redriven": 2, "over": 1, "too_new": 0}
-        assert found(kafka_settings) == ["n3"], "its subscription is over, so it could go to nobody"
+    assert "0 dead" in run("purge", "--notification", "n4", typed="n\n"), "nobody agreed"
+    assert run.json("purge", "--notification", "n4", "--yes") == {"purged": 1}
+    assert run.json("redrive", "--yes") == {"redriven": 2, "over": 1, "too_new": 0}
+    assert found(kafka_settings) == ["n3"], "its subscription is over, so it could go to nobody"

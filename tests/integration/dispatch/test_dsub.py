@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import pytest
@@ -10,6 +9,7 @@ from lxml import etree
 
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, address, post
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -43,13 +43,10 @@ def test_a_reference_reaches_the_pull_point_of_who_asked_for_the_patient(gateway
         f"<rim:RegistryObjectList>{entries}</rim:RegistryObjectList></l:SubmitObjectsRequest>"
         "</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
     )
-    deadline = time.monotonic() + 240
-    references: list[etree._Element] = []
-    while not references:
-        assert time.monotonic() < deadline
-        answer = ask(url, '<wsnt:GetMessages xmlns:p="urn:arborcast:pull" p:Wait="PT30S"/>')
-        references = list(etree.fromstring(answer.content).iterfind(f".//{{{RIM}}}ObjectRef"))
+    pull = '<wsnt:GetMessages xmlns:p="urn:arborcast:pull" p:Wait="PT30S"/>'
+    message = wait_until(lambda: b"ObjectRef" in (found := ask(url, pull).content) and found, "a reference")
+    references = etree.fromstring(message).iterfind(f".//{{{RIM}}}ObjectRef")
     assert [each.get("id") for each in references] == ["d2"]
-    assert b"ExternalIdentifier" not in answer.content
-    assert b">ihe:MinimalDocumentEntry</wsnt:Topic>" in answer.content
+    assert b"ExternalIdentifier" not in message
+    assert b">ihe:MinimalDocumentEntry</wsnt:Topic>" in message
     ask(subscription, "<wsnt:Unsubscribe/>")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from arborcast.cli import app
 from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.realtime.mode_policy import Gear
+from tests.support.command import Shell
 from tests.support.dispatch_job import GEARS, RunningJob, job_settings, running
 from tests.support.federation import AdministratorRun, EngineRun, federation
 from tests.support.waiting import wait_until
@@ -36,8 +34,7 @@ def two(
 
 
 def links_of(engine: EngineRun) -> list[dict[str, object]]:
-    done = CliRunner().invoke(app, ["federation", "links", "--config", str(engine.gateway.config), "--json"])
-    found: list[dict[str, object]] = json.loads(done.stdout)["links"]
+    found: list[dict[str, object]] = Shell(engine.gateway.config).json("federation", "links")["links"]
     return found
 
 

@@ -20,13 +20,13 @@ from arborcast.dispatch.matching.bases import BroadcastBases, FileBases
 from arborcast.dispatch.matching.view import RoutingView, SharedView
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import ATTEMPTS
-from arborcast.engine.processes import processes
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Protection, SigningSecret, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, job_settings, running, subscription
+from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver, refusing_url
 from tests.support.waiting import wait_until
 
@@ -45,21 +45,9 @@ def gear(request: pytest.FixtureRequest) -> object:
     return request.param
 
 
-def ids(receiver: Receiver, path: str) -> list[str]:
-    return [
-        notification
-        for request in receiver.received(path)
-        for notification in request.headers["arborcast-notification-id"].split(",")
-    ]
-
-
-def wait_for_ids(receiver: Receiver, path: str, expected: int, timeout: float = 120.0) -> list[str]:
-    wait_until(
-        lambda: len(ids(receiver, path)) >= expected,
-        lambda: f"{len(ids(receiver, path))} of {expected} arrived at {path}",
-        timeout_s=timeout,
-    )
-    return ids(receiver, path)
+def wait_for_ids(receiver: Receiver, path: str, expected: int) -> list[str]:
+    wait_until(lambda: len(receiver.names(path)) >= expected, lambda: f"{expected} at {path}: {receiver.names(path)}")
+    return receiver.names(path)
 
 
 def test_notification_reaches_those_who_subscribed_and_becomes_a_row(own: Own, receiver: Receiver) -> None:
@@ -103,8 +91,8 @@ def test_subscription_takes_effect_with_the_next_notification_and_so_does_its_en
     third = own.notify("b")
     receiver.wait_for(1, "/again")
 
-    assert ids(receiver, "/s") == [first]
-    assert ids(receiver, "/again") == [third]
+    assert receiver.names("/s") == [first]
+    assert receiver.names("/again") == [third]
 
 
 def test_failures_are_recorded_as_what_they_were_and_hurt_nobody_else(own: Own, receiver: Receiver) -> None:
@@ -174,7 +162,8 @@ def test_expired_subscriptions_get_nothing_and_what_paused_ones_miss_is_kept(own
 
 
 def test_start_without_kafka_says_so_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
-    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{processes.free_port()}", request_timeout_s=1.0)
+    held = HeldPort()
+    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
 
     with pytest.raises(InfrastructureError, match="Kafka"), running(spark, job_settings(tmp_path, nowhere)):
         pytest.fail("the job reported ready")
@@ -195,9 +184,9 @@ def test_content_and_producer_filters_decide_behind_the_topic(own: Own, receiver
     ]
     rows = own.attempts(6)
 
-    assert ids(receiver, "/all") == sent
-    assert ids(receiver, "/large") == sent[1:]
-    assert ids(receiver, "/both") == sent[2:]
+    assert receiver.names("/all") == sent
+    assert receiver.names("/large") == sent[1:]
+    assert receiver.names("/both") == sent[2:]
     assert not receiver.received("/produced"), "the publisher said nothing of itself"
     assert not receiver.received("/never"), "no answer is no match"
     assert len(rows) == 6
@@ -257,7 +246,7 @@ def test_record_that_cannot_be_read_is_skipped(own: Own, job_logs: Logs, receive
     sent = own.notify("a")
     receiver.wait_for(1, "/s")
 
-    assert ids(receiver, "/s") == [sent]
+    assert receiver.names("/s") == [sent]
 
 
 def matched_in_a_task(context: SparkContext, shared: SharedView) -> list[int]:
@@ -279,9 +268,7 @@ def test_view_is_sent_again_when_the_overlay_has_grown(
         log.subscribe(subscription(f"s{number}", receiver.url(f"/{number}"), "a"))
         shared = view.refresh(120)
         assert matched_in_a_task(context, shared) == [number + 1]
-    deadline = time.monotonic() + 240
-    while (base := view.refresh(120).base) == first.base:
-        assert time.monotonic() < deadline, "no new base"
+    base = wait_until(lambda: (now := view.refresh(120).base) != first.base and now, "a new base")
     shared = view.refresh(120)
     assert shared.base == base, "nothing changed, nothing is sent"
     assert matched_in_a_task(context, shared) == [8]
@@ -315,7 +302,7 @@ def test_a_subscriber_is_told_when_nothing_comes_and_when_something_does_again(o
     first = own.notify("dl/a", b"<x/>")
 
     def kinds(count: int) -> list[str]:
-        events = map(event, receiver.wait_for(count, "/asks", timeout=240))
+        events = map(event, receiver.wait_for(count, "/asks"))
         return ["x" if each is None else each.get("kind", "") for each in events]
 
     assert kinds(2) == ["x", "deadline-missed"]

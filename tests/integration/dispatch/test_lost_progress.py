@@ -12,13 +12,13 @@ import pytest
 from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PROGRESS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.operations.audit import audit
+from tests.support.broker import records_in
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
@@ -72,5 +72,5 @@ def test_what_waits_leaves_before_what_comes_after_the_progress_was_lost(
 
 def parked_places(kafka: KafkaSettings) -> list[Place]:
     """Where what is parked was read, in the order in which it leaves."""
-    with LogScan(kafka, "parked") as log:
-        return sorted(parked.decode_key(each.key)[0].place for each in log.read_all() if each.value is not None)
+    records = records_in(kafka, "parked")
+    return sorted(parked.decode_key(each.key)[0].place for each in records if each.value is not None)

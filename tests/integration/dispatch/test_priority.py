@@ -13,11 +13,7 @@ from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
-MANY, FEW = 200, 5
-
-
-def seen(receiver: Receiver, path: str) -> list[str]:
-    return [each.headers["arborcast-notification-id"] for each in receiver.received(path)]
+MANY, FEW = 80, 5
 
 
 def test_what_is_urgent_overtakes_what_waits_behind_a_slow_receiver(own: Own, receiver: Receiver) -> None:
@@ -30,14 +26,14 @@ def test_what_is_urgent_overtakes_what_waits_behind_a_slow_receiver(own: Own, re
     urgent = [own.accept("a", f"urgent-{number}", priority=5).id for number in range(FEW)]
 
     receiver.wait_for(MANY + FEW, "/slowly")
-    slowly = seen(receiver, "/slowly")
+    slowly = receiver.names("/slowly")
     assert sorted(slowly) == sorted([*ordinary, *urgent]), "each of them once"
     assert [each for each in slowly if each in ordinary] == ordinary
     assert [each for each in slowly if each in urgent] == urgent
     assert slowly.index(urgent[-1]) < MANY * 3 // 4, "long before the last of those that were accepted earlier"
 
     receiver.wait_for(MANY + FEW, "/strictly")
-    assert seen(receiver, "/strictly") == [*ordinary, *urgent]
+    assert receiver.names("/strictly") == [*ordinary, *urgent]
     own.attempts(2 * (MANY + FEW))
     report = audit(own.job.settings.kafka, since_ms, deep=True)
     assert report.balanced, report

@@ -18,22 +18,11 @@ from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
+from tests.support.table_rows import attempt
 
 
 def row(subscription: str, notification: str, batch: int, topic: str = "a") -> Attempt:
-    return Attempt(
-        notification=notification,
-        subscription=subscription,
-        topic=TopicPath(topic),
-        endpoint="http://e/",
-        number=1,
-        push="p",
-        state="delivered",
-        accepted_ms=1,
-        started_ms=2,
-        duration_ms=3.0,
-        batch=batch,
-    )
+    return attempt(notification, subscription, "delivered", batch=batch, topic=TopicPath(topic))
 
 
 def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_else(

@@ -16,7 +16,6 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.security.keyring import KeyRing
@@ -45,8 +44,8 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Result, State, encode, read_promise
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.broker import settings_for
-from tests.support.receiver import Receiver
+from tests.support.broker import records_in, settings_for
+from tests.support.receiver import NOTIFICATION_ID, Receiver
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -123,20 +122,8 @@ def running(
 
 
 def read(kafka: KafkaSettings, log: str) -> list[tuple[bytes, bytes | None]]:
-    """All records of a log that are there now, by partition."""
-    with closing(make_consumer(roomy(kafka), wait_ms=10)) as consumer:
-        partitions = [
-            TopicPartition(kafka.topic(log), n) for n in consumer.partitions_for_topic(kafka.topic(log)) or ()
-        ]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        for each in partitions:
-            consumer.seek(each, 0)
-        found: dict[TopicPartition, list[tuple[bytes, bytes | None]]] = defaultdict(list)
-        while any(consumer.position(each) < ends[each] for each in partitions):
-            for partition, records in consumer.poll(timeout_ms=200).items():
-                found[partition] += [(record.key, record.value) for record in records]
-    return [record for each in partitions for record in found[each]]
+    """All records of a log that are there now."""
+    return [(record.key, record.value) for record in records_in(roomy(kafka), log)]
 
 
 def rows(kafka: KafkaSettings) -> list[Attempt]:
@@ -147,13 +134,6 @@ def waiting(kafka: KafkaSettings) -> set[bytes]:
     """The keys of the `parked` log that compaction would leave."""
     last = dict(read(kafka, "parked"))
     return {key for key, value in last.items() if value is not None}
-
-
-ID = "arborcast-notification-id"
-
-
-def ids(receiver: Receiver, path: str) -> list[str]:
-    return [request.headers[ID] for request in receiver.received(path)]
 
 
 def control(kafka: KafkaSettings) -> list[ControlRecord]:
@@ -177,7 +157,7 @@ def test_what_is_parked_is_delivered_in_order_recorded_and_no_longer_parked(
             wait_until(lambda: not redeliverer.lanes.for_workers()[0])
             wait_until(lambda: redeliverer.statistics().delivered == 100)
             assert redeliverer.statistics().parked == 0
-        assert ids(receiver, "/s") == names
+        assert receiver.names("/s") == names
     assert [(row.notification, row.number, row.state, row.batch) for row in rows(kafka_settings)] == [
         (name, 1, "delivered", -1) for name in names
     ]
@@ -207,7 +187,7 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
         with running(kafka_settings, path, known) as redeliverer:
             assert redeliverer.health.get(receiver.url("/s")).degraded == (file == "kept")
             wait_until(lambda: redeliverer.statistics().parked == 0)
-        after = ids(receiver, "/s")[tried:]
+        after = receiver.names("/s")[tried:]
 
     assert sorted(after, key=names.index) == names
     last = {row.notification: row.state for row in rows(kafka_settings)}
@@ -225,7 +205,7 @@ def test_what_is_said_later_of_a_push_counts_also_when_it_was_said_while_nobody_
     with Receiver() as receiver, closing(LogWriter(kafka_settings, "results")) as log:
 
         def say(notification: str, state: State) -> None:
-            (push,) = [each for each in receiver.received("/s") if each.headers[ID] == notification]
+            (push,) = [each for each in receiver.received("/s") if each.headers[NOTIFICATION_ID] == notification]
             promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], VAULT.keys)
             log.append_encoded([encode(Result(promise, state, promise.started_ms + 500, "so it is"))])
 
@@ -243,7 +223,7 @@ def test_what_is_said_later_of_a_push_counts_also_when_it_was_said_while_nobody_
         receiver.behave("/s", "")
         with running(kafka_settings, path, known) as redeliverer:
             wait_until(lambda: redeliverer.statistics().delivered == 2)
-        assert ids(receiver, "/s") == ["well", "done", "failed", "failed"]
+        assert receiver.names("/s") == ["well", "done", "failed", "failed"]
     found: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
     for row in rows(kafka_settings):
         found[row.notification].append((row.state, row.error, row.number))
@@ -291,7 +271,7 @@ def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBrok
             redeliverer.catch_up(60)
             wait_until(lambda: redeliverer.statistics().parked == 0 and redeliverer.statistics().lanes == 0)
         for number in range(4):
-            first_times = list(dict.fromkeys(ids(receiver, f"/s{number}")))
+            first_times = list(dict.fromkeys(receiver.names(f"/s{number}")))
             assert first_times == names[number * 100 : number * 100 + 100]
     last = {row.notification: row.state for row in rows(kafka)}
     assert last == dict.fromkeys(names, "delivered")
@@ -324,10 +304,10 @@ def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
         assert waiting(kafka_settings) == {Delivery("hang", Place(1, 0, place)).key() for place in (1, 2)}
 
         receiver.behave("/hang", "status/202")
-        seen = len(ids(receiver, "/hang"))
+        seen = len(receiver.names("/hang"))
         with running(kafka_settings, tmp_path / "parked.db", known) as again:
             wait_until(lambda: again.statistics().delivered == 2)
-        assert ids(receiver, "/hang")[seen:] == ["h1", "h2"]
+        assert receiver.names("/hang")[seen:] == ["h1", "h2"]
 
 
 def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscription(

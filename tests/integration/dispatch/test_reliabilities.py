@@ -45,8 +45,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
         return names[-count:]
 
     def arrived(name: str) -> list[str]:
-        found = (each.headers["arborcast-notification-id"] for each in there.received(f"/{name}"))
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(there.names(f"/{name}")))
 
     own.subscribe("well", receiver.url("/well"), "a", form="raw")
     with there:

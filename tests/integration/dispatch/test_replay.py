@@ -12,16 +12,16 @@ from pyspark.sql import SparkSession
 from arborcast.admin.control_log import read_table
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.replay import plan
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records.notifications import notification_in
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import notifications_in
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 
 def span(since_ms: int, topic: Callable[[TopicPath], bool] = lambda _: True) -> ReplaySpan:
@@ -55,9 +55,7 @@ def test_one_subscription_gets_it_again_with_its_label_and_all_balances(
             ]
             return sorted(pair for each in pairs for pair in each if pair[1] != "-")
 
-        deadline = time.monotonic() + 120
-        while len(labels()) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(labels()) >= 2)
         assert labels() == [(each, replay.id) for each in sorted(first)]
         report = audit(kafka_settings, since_ms, deep=True, patience_s=120)
         assert report.balanced, report.problems
@@ -107,9 +105,7 @@ def test_a_timely_subscription_gets_all_of_it_and_not_what_is_newest(kafka_setti
     for name in ("timely", "adaptive"):
         replay = make(kafka_settings, name, span(since_ms))
         assert replay.send(replay.find(10)) == 1
-    with LogScan(kafka_settings, "notifications") as scan:
-        found = [notification_in(record) for record in scan.read_all()]
-    assert {each.only: each.reliable for each in found if each is not None} == {
+    assert {each.only: each.reliable for each in notifications_in(kafka_settings)} == {
         "": False,
         "timely": True,
         "adaptive": False,

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import stream
 from arborcast.dispatch.settings import JobSettings
-from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
+from tests.support.dispatch_job import Logs, job_settings, running, subscription
 from tests.support.receiver import Received, Receiver
 from tests.support.waiting import wait_until
 
@@ -57,12 +57,6 @@ def settings(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.
     monkeypatch.setattr(stream, "_MOST_GROWTH", 1.0)
     monkeypatch.setattr(stream, "_FEWEST", A_ROUND)
     return job_settings(tmp_path, kafka_settings, "batch")
-
-
-@pytest.fixture
-def log(settings: JobSettings) -> Iterator[Logs]:
-    with logs(settings.kafka) as opened:
-        yield opened
 
 
 def test_what_becomes_of_a_subscription_is_known_in_the_next_round(

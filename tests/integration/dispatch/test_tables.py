@@ -38,12 +38,11 @@ from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
+from tests.support.dispatch_job import Logs, Own, Row, RunningJob, job_settings, running, wait_for_rows
 from tests.support.receiver import Receiver, refusing_url
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +72,7 @@ def gatherer(job: RunningJob) -> Gatherer:
 
 def rows(own: Own, spec: TableSpec, enough: Callable[[list[Row]], bool]) -> list[Row]:
     """The table's rows that are this test's, once they are enough."""
-    location = spec.location(own.job.settings.tables, own.job.settings.home)
-    deadline = time.monotonic() + 120
-    found: list[Row] = []
-    while time.monotonic() < deadline:
-        if DeltaTable.is_deltatable(location):
-            table = DeltaTable(location).to_pyarrow_table().to_pylist()
-            found = [mine for row in table if (mine := own.mine(row)) is not None]
-            if enough(found):
-                return found
-        time.sleep(0.1)
-    raise AssertionError(f"{spec.name} has {len(found)} rows, the last ones are {found[-5:]}")
+    return wait_for_rows(own.job.settings, spec, enough, own)
 
 
 def add_topics(own: Own, job_logs: Logs, *paths: str) -> None:
@@ -213,10 +202,10 @@ def test_a_push_is_a_span_at_the_collector_and_its_receiver_is_told_of_it(
     told = pushed.headers["traceparent"]
     assert told[3:35] == TRACE
     assert told != context, "that of the push, not of the publisher"
-    deadline = time.monotonic() + 120
-    while not (spans := [each.body for each in collector.requests if bytes.fromhex(TRACE) in each.body]):
-        assert time.monotonic() < deadline, f"{len(collector.requests)} requests came, none with this trace"
-        time.sleep(0.05)
+    spans = wait_until(
+        lambda: [each.body for each in collector.requests if bytes.fromhex(TRACE) in each.body],
+        lambda: f"{len(collector.requests)} requests came, none with this trace",
+    )
     for each in (SPAN, told[36:52]):
         assert bytes.fromhex(each) in spans[0]
     assert b"arborcast-dispatch" in spans[0]

@@ -15,17 +15,17 @@ from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.topic_model.records.control import TopicRecord, TriggerRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import notifications_in
 from tests.support.dispatch_job import (
     Logs,
     job_settings,
     kill_workers,
-    notifications_in,
     running,
     subscription,
     trigger,
 )
 from tests.support.receiver import Receiver
-from tests.support.steady_load import TopicsLoad, ids
+from tests.support.steady_load import TopicsLoad
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
@@ -44,16 +44,16 @@ def test_after_kills_it_is_the_same_that_is_published(
         for kills in (3, 1):
             with running(spark, settings):
                 for _ in range(kills):
-                    receiver.wait_for(len(receiver.received("/last")) + 15, "/last", timeout=240)
+                    receiver.wait_for(len(receiver.received("/last")) + 15, "/last")
                     kill_workers()
     wanted = [derived(name, accepted_ms) for name, _, accepted_ms in load.sent]
     with running(spark, settings):
         wait_until(
-            lambda: set(wanted) <= set(ids(receiver, "/last")), lambda: len(set(wanted) - set(ids(receiver, "/last")))
+            lambda: set(wanted) <= set(receiver.names("/last")), lambda: len(set(wanted) - set(receiver.names("/last")))
         )
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert report.balanced, report.problems
-    assert set(ids(receiver, "/last")) == set(wanted)
+    assert set(receiver.names("/last")) == set(wanted)
     made = [found for found in notifications_in(settings.kafka) if found.topic == "last"]
     assert {found.id for found in made} == set(wanted), "not one that only a repetition has made"
     assert {(found.hops, found.payload) for found in made} == {(2, b"<y/>")}

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
-from typer.testing import CliRunner
 
-from arborcast.cli import app
+from arborcast.core.errors import ArborcastError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.operations.audit import audit
@@ -25,18 +23,19 @@ from arborcast.topic_model.records.control import TopicPolicy, TopicRecord, Topi
 from arborcast.topic_model.records.notifications import MOST_HOPS, Notification
 from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import notifications_in
+from tests.support.command import Shell
 from tests.support.dispatch_job import (
     IN_BOTH_GEARS,
     Logs,
     Own,
     RunningJob,
     attempt_rows,
-    notifications_in,
     trigger,
+    wait_for_rows,
 )
 from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver
-from tests.support.steady_load import ids
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
@@ -83,7 +82,7 @@ def test_a_chain_of_three(job: RunningJob, own: Own, receiver: Receiver, add: Wr
     names = [cause]
     for each in ("first", "second", "third"):
         names.append(derived_id(own.name(each), notification(job.settings.kafka, names[-1])))
-    assert [ids(receiver, f"/{topic}") for topic in "bcd"] == [[name] for name in names[1:]]
+    assert [receiver.names(f"/{topic}") for topic in "bcd"] == [[name] for name in names[1:]]
     assert all(b"<soap:Body><alarm/></soap:Body>" in receiver.received(f"/{topic}")[0].body for topic in "bcd")
     rows = of_trigger(own.attempts(2 + 3 + 3))
     assert {(row["notification"], row["subscription"], row["endpoint"], row["state"]) for row in rows} == {
@@ -159,47 +158,19 @@ def notification(kafka: KafkaSettings, name: str) -> Notification:
 
 def archived(settings: JobSettings, name: str) -> list[dict[str, Any]]:
     """The rows of the table of notifications once it has this one."""
-    location = NOTIFICATIONS.location(settings.tables, settings.home)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        rows: list[dict[str, Any]] = DeltaTable(location).to_pyarrow_table().to_pylist()
-        if any(row["notification"] == name for row in rows):
-            return rows
-        time.sleep(0.1)
-    raise TimeoutError(name)
-
-
-class Shell:
-    """Runs the command against the shared job's gateway."""
-
-    def __init__(self, folder: Path, kafka: KafkaSettings, gateway: GatewayRun) -> None:
-        self._config = folder / "arborcast.toml"
-        self._config.write_text(
-            f'home = "{folder}/home"\n[stack]\nbroker = "external"\n[kafka]\n'
-            f'bootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
-        )
-        self._url = ["--url", gateway.base]
-
-    def __call__(self, *arguments: str, at_gateway: bool = True) -> str:
-        found = self.run(*arguments, *self._url) if at_gateway else self.run(*arguments)
-        assert found.exit_code == 0, found.exception or found.output
-        return str(found.stdout)
-
-    def refused(self, *arguments: str) -> str:
-        found = self.run(*arguments, *self._url)
-        assert found.exception is not None
-        return str(found.exception)
-
-    def run(self, *arguments: str) -> Any:
-        return CliRunner().invoke(app, [*arguments, "--config", str(self._config)])
+    return wait_for_rows(settings, NOTIFICATIONS, lambda rows: any(row["notification"] == name for row in rows))
 
 
 def test_from_the_shell_through_the_gateway_to_a_receiver_and_back(
     job: RunningJob, gateway: GatewayRun, own: Own, receiver: Receiver, tmp_path: Path
 ) -> None:
-    shell = Shell(tmp_path, job.settings.kafka, gateway)
+    alone = Shell(tmp_path / "arborcast.toml", job.settings.kafka)
+
+    def shell(*arguments: str) -> str:
+        return alone(*arguments, "--url", gateway.base)
+
     on, to, name = own.topic("readings"), own.topic("alarms"), own.name("hot")
-    shell("topics", "add", to, at_gateway=False)
+    alone("topics", "add", to)
     shell("subscribe", to, "--to", receiver.url("/alarms"), "--raw")
     file = tmp_path / "alarm.xml"
     file.write_text("<?xml version='1.0'?>\n<alarm>&lt;</alarm>\n")
@@ -210,17 +181,15 @@ def test_from_the_shell_through_the_gateway_to_a_receiver_and_back(
         ((name, "--on", on, "--publish", own.topic("nowhere"), "--same"), "there is no topic"),
         ((name, "--on", to, "--publish", to, "--same"), "again and again"),
     ):
-        assert said in shell.refused("triggers", "add", *refused), refused
+        with pytest.raises(ArborcastError, match=said):
+            shell("triggers", "add", *refused)
     made = json.loads(shell("triggers", "add", name, *options, "--payload", str(file), "--interval", "3600", "--json"))
-    assert "already" in shell.refused("triggers", "add", name, *options, "--same")
+    with pytest.raises(ArborcastError, match="already"):
+        shell("triggers", "add", name, *options, "--same")
 
-    (listed,) = (
-        each
-        for each in json.loads(shell("triggers", "list", "--json", at_gateway=False))["triggers"]
-        if each["trigger"] == name
-    )
+    (listed,) = (each for each in alone.json("triggers", "list")["triggers"] if each["trigger"] == name)
     assert (listed["id"], listed["state"], listed["publishes"]) == (made["id"], "active", to)
-    assert f"{name}  active  {on}//., if payload: //n > 5" in shell("triggers", "list", at_gateway=False)
+    assert f"{name}  active  {on}//., if payload: //n > 5" in alone("triggers", "list")
     for payload in ("<reading><n>1</n></reading>", "<other><n>9</n></other>"):
         shell("publish", on, str(written(tmp_path, payload)))
     cause = shell("publish", on, str(written(tmp_path, "<reading><n>7</n></reading>"))).strip()
@@ -228,15 +197,17 @@ def test_from_the_shell_through_the_gateway_to_a_receiver_and_back(
     (push,) = receiver.wait_for(1, "/alarms")
     assert b"<alarm>&lt;</alarm>" in push.body
     assert push.headers["arborcast-notification-id"] == derived_id(made["id"], notification(job.settings.kafka, cause))
-    assert made["id"] not in shell("subscriptions", "list", at_gateway=False)
-    assert f"trigger:{name}" in shell("topics", "who", on, at_gateway=False)
+    assert made["id"] not in alone("subscriptions", "list")
+    assert f"trigger:{name}" in alone("topics", "who", on)
 
     gateway.kill()
     gateway.start()
-    assert "already" in shell.refused("triggers", "add", name, *options, "--same"), "it is in the log"
+    with pytest.raises(ArborcastError, match="already"):
+        shell("triggers", "add", name, *options, "--same")
     shell("triggers", "remove", name)
-    assert "there is no trigger" in shell.refused("triggers", "remove", name)
-    assert name not in shell("triggers", "list", at_gateway=False)
+    with pytest.raises(ArborcastError, match="there is no trigger"):
+        shell("triggers", "remove", name)
+    assert name not in alone("triggers", "list")
     shell("publish", on, str(written(tmp_path, "<reading><n>9</n></reading>")))
     rows = [row for row in attempt_rows(job.settings, 1) if row["subscription"] == made["id"]]
     assert {row["notification"] for row in rows} <= {cause}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from arborcast.cli import app
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass
@@ -22,8 +20,10 @@ from arborcast.dispatch.operations.waiting import Asked, Waiting
 from arborcast.topic_model.records.control import SubscriptionSuspended
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support.command import Shell
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -73,24 +73,12 @@ def tried(kafka_settings: KafkaSettings) -> Iterator[AttemptsLog]:
 
 
 @pytest.fixture
-def run(kafka_settings: KafkaSettings, tmp_path: Path) -> Callable[..., str]:
-    config = tmp_path / "arborcast.toml"
-    config.write_text(
-        f'[stack]\nbroker = "external"\n[kafka]\nbootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
-        f'prefix = "{kafka_settings.prefix}"\n'
-    )
-
-    def command(*arguments: str) -> str:
-        options = ["--config", str(config), "--home", str(tmp_path / "home")]
-        result = CliRunner().invoke(app, ["waiting", "list", *arguments, *options], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    return command
+def run(kafka_settings: KafkaSettings, tmp_path: Path) -> Shell:
+    return Shell(tmp_path / "arborcast.toml", kafka_settings, "waiting", "list")
 
 
 def test_what_waits_is_found_with_what_became_of_it_last(
-    kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog, run: Callable[..., str]
+    kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog, run: Shell
 ) -> None:
     with logs(kafka_settings) as log:
         log.subscribe(
@@ -194,16 +182,18 @@ def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(
 
 @pytest.mark.spark
 def test_what_a_job_could_not_deliver_waits(
-    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, run: Callable[..., str]
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, run: Shell
 ) -> None:
     with Receiver() as receiver, logs(kafka_settings) as log:
         log.subscribe(subscription("s1", receiver.url("/status/503"), "a//."))
         with running(spark, job_settings(tmp_path / "job", kafka_settings, "batch")):
             first, second = log.notify("a"), log.notify("a")
-            deadline = time.monotonic() + 120
-            shown: list[dict[str, Any]] = []
-            while len(shown) < 2 or shown[0]["attempts"] < 2:
-                assert time.monotonic() < deadline, shown
-                shown = json.loads(run("--endpoint", receiver.url("/status/503"), "--json"))["waiting"]
+
+            def waits() -> list[dict[str, Any]]:
+                shown = json.loads(run("--endpoint", receiver.url("/status/503"), "--json"))
+                found: list[dict[str, Any]] = shown["waiting"]
+                return found if len(found) == 2 and found[0]["attempts"] >= 2 else []
+
+            shown = wait_until(waits)
     assert [each["notification"] for each in shown] == [first, second]
     assert (shown[0]["error"], shown[0]["status"], shown[0]["topic"]) == ("server-error", 503, "a")

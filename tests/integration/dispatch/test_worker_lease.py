@@ -10,13 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate, decode_progress, encode_feed
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from tests.support.broker import settings_for
+from tests.support.broker import records_in, settings_for
 
 pytestmark = [pytest.mark.kafka]
 
@@ -66,8 +65,7 @@ def test_a_worker_ends_when_the_log_says_that_its_run_is_over(kafka_settings: Ka
         say(kafka_settings, RUN - 1)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(15)  # longer than a lease
-        with LogScan(kafka_settings, PROGRESS_LOG) as log:
-            said = [decode_progress(record.key or b"", record.value) for record in log.read_all()]
+        said = [decode_progress(record.key or b"", record.value) for record in records_in(kafka_settings, PROGRESS_LOG)]
         assert WorkerProgress(RUN, -1, -1, RUN, task=TASK, pid=process.pid, alive=True) in said
         say(kafka_settings, RUN + 1)
         assert process.wait(240) == 1

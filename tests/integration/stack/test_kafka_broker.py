@@ -8,7 +8,6 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded import kafka_broker
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.engine.processes import processes
@@ -97,9 +96,3 @@ def test_stopping_leaves_no_process_and_no_listener(own_broker: KafkaBroker) -> 
     assert not psutil.pid_exists(pid)
     assert processes.is_free(own_broker.layout.port)
     assert processes.is_free(own_broker.layout.controller_port)
-
-
-def test_tests_share_a_broker_but_not_topics(kafka: KafkaSettings, kafka_settings: KafkaSettings) -> None:
-    assert kafka_settings.bootstrap_servers == kafka.bootstrap_servers
-    assert kafka_settings.prefix != kafka.prefix
-    assert kafka_broker.answers(int(kafka.bootstrap_servers.rpartition(":")[2]))

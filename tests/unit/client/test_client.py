@@ -156,7 +156,8 @@ def test_come_back_later(parts: GatewayParts, url: str) -> None:
 def test_nobody_there() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
-        with Client(f"http://127.0.0.1:{reserved.getsockname()[1]}") as client, pytest.raises(BrokerUnreachable):
+        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        with Client(url, retries=Retries(attempts=2)) as client, pytest.raises(BrokerUnreachable):
             client.notify("a", "<n/>")
 
 

@@ -91,8 +91,8 @@ def _moment(ms: int) -> str:
 def _zone() -> str:
     """The time zone of all times on the pages."""
     now = datetime.now().astimezone()
-    offset = now.strftime("%z")
-    return f"UTC{offset[:3]}:{offset[3:]}" + (f" ({name})" if (name := now.tzname()) != "UTC" else "")
+    offset, name = now.strftime("%z"), now.tzname()
+    return "UTC" if name == "UTC" else f"UTC{offset[:3]}:{offset[3:5]} ({name})"
 
 
 def _span(seconds: float) -> str:

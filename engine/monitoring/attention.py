@@ -41,7 +41,9 @@ class Concern(NamedTuple):
     """One thing that needs attention. `about` is the name of what it concerns: a page has a link for it."""
 
     level: Literal["warn", "bad"]
-    about: Literal["engine", "endpoints", "suspended", "dead", "waiting", "lag", "kafka", "queues", "latency"]
+    about: Literal[
+        "engine", "endpoints", "degraded", "suspended", "dead", "waiting", "lag", "kafka", "queues", "latency"
+    ]
     text: str
 
 
@@ -152,7 +154,7 @@ def _of_endpoints(seen: EngineView) -> Iterator[Concern]:
         more = "more than " if seen.failing_count > len(words) else ""
         yield Concern("bad", "endpoints", f"{more}{_many(failing, 'endpoint')} failing")
     if degraded := words.count("degraded"):
-        yield Concern("warn", "endpoints", f"{_many(degraded, 'endpoint')} with some failures")
+        yield Concern("warn", "degraded", f"{_many(degraded, 'endpoint')} with some failures")
 
 
 def _many(number: float, one: str, several: str = "") -> str:

@@ -59,6 +59,7 @@ class Templates:
     (`core.printable`): names and payloads are strangers'."""
 
     def __init__(self, static: StaticFiles, folder: Path = _HERE / "templates") -> None:
+        self.static = static
         self._environment = Environment(
             loader=FileSystemLoader(folder),
             autoescape=True,

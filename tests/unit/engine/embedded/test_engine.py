@@ -61,7 +61,7 @@ def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
 
 def test_the_sockets_of_zeromq_are_addresses_too(home: Home) -> None:
     chosen = engine.effective(
-        settings(home, zmq__enabled="true", zmq__tasks="tcp://127.0.0.1:1", zmq__publish=">tcp://h:2")
+        settings(home, zmq__enabled=True, zmq__tasks="tcp://127.0.0.1:1", zmq__publish=">tcp://h:2")
     )
     found = {name: each for name, each in engine.addresses(chosen).items() if name.startswith("zmq ")}
     assert found == {

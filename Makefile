@@ -73,10 +73,14 @@ notebook: setup ## Open the notebooks on the tables of .arborcast
 	  if [ -e arborcast.toml ]; then export ARBORCAST_CONFIG='$(CURDIR)/arborcast.toml'; \
 	  else export ARBORCAST_HOME='$(CURDIR)/.arborcast'; fi; \
 	fi; \
-	exec $(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
+	if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
+	exec $(BIN)/jupyter lab --notebook-dir notebooks $$root $(ARGS)
 
 bench: setup ## Measure: make bench ARGS='latency rates --json out.json'; without ARGS every program (hours)
-	@set -e; if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m benchmarks.$(ARGS); fi; \
+	@set -e; if [ -n "$(ARGS)" ]; then \
+	    file=benchmarks/$$(echo $(firstword $(ARGS)) | tr . /).py; \
+	    [ -e $$file ] || { echo "there is no $$file; there are:"; ls benchmarks/*.py benchmarks/*/*.py; exit 2; } >&2; \
+	    exec $(BIN)/python -m benchmarks.$(ARGS); fi; \
 	for file in $$(grep -l '^ *run(measure' benchmarks/*.py benchmarks/peers/*.py | sed 's|[.]py$$||' | tr / .); do \
 	  $(BIN)/python -m $$file; done
 

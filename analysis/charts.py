@@ -25,7 +25,7 @@ from arborcast.analysis.picture import (
     put_ticks,
 )
 from arborcast.engine.monitoring import ticks
-from arborcast.engine.monitoring.figures import WORDS, seconds
+from arborcast.engine.monitoring.figures import WORDS, many, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,7 +220,7 @@ def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
     table = table.reindex(columns=["left alone", "served apart"], fill_value=0.0).rename_axis(columns=None)
     table = table.loc[table.sum(axis=1).sort_values(ascending=False, kind="stable").index]
     shown = list(table.index[:_ROWS])
-    title = f"{len(table):,} endpoints that did not answer as they should"
+    title = f"{many(len(table), 'endpoint')} that did not answer as they should"
     with canvas(title, 1.6 + 0.27 * min(len(table), _ROWS + 1)) as (figure, (axes,)):
         others = table.iloc[_ROWS:].mean()
         text = f"left alone {others['left alone']:.1f} min each, served apart {others['served apart']:.1f} min"

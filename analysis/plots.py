@@ -15,7 +15,7 @@ from arborcast.analysis.picture import BLUE, STATES, VERMILION, NothingToShow, P
 from arborcast.analysis.reader import NoSuchTable, When, as_time
 from arborcast.analysis.topic_tree import tree
 from arborcast.engine.monitoring import ticks
-from arborcast.engine.monitoring.figures import seconds
+from arborcast.engine.monitoring.figures import many, seconds
 from arborcast.topic_model.topics import TopicPath
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ class Plots:
         values = frame.latency_ms.clip(lower=0.1).sort_values().to_numpy()
         shares = [(number + 1) / len(values) for number in range(len(values))]
         table = frame.latency_ms.quantile([0.5, 0.9, 0.99, 1]).rename("ms").rename_axis("share").round(1).to_frame()
-        with canvas(f"How many of {len(values):,} deliveries arrive within how long", 3.0) as (figure, (axes,)):
+        with canvas(f"How many of {many(len(values), 'delivery', 'deliveries')} arrive within how long", 3.0) as (
+            figure,
+            (axes,),
+        ):
             axes.set_xscale("log")
             axes.step([values[0], *values], [0, *shares], where="post", color=BLUE, linewidth=2)
             scale = ticks.logarithmic(float(values[0]), float(values[-1]))
@@ -86,7 +89,7 @@ class Plots:
         if failed.empty:
             raise NothingToShow(f"none of {len(frame):,} pushes failed in this time")
         counts = failed.groupby([_groups(failed, by), "error"]).size().unstack(fill_value=0)
-        title = f"{len(failed):,} of {len(frame):,} pushes failed, by {by} and class of the failure"
+        title = f"{len(failed):,} of {many(len(frame), 'push', 'pushes')} failed, by {by} and class of the failure"
         return stacked(title, counts, "failed pushes", by)
 
     @or_words("How deliveries ended")
@@ -100,7 +103,7 @@ class Plots:
             )
         counts = frame.groupby([_groups(frame, by), "state"]).size().unstack(fill_value=0)
         counts = counts[[state for state in STATES if state in counts]]
-        title = f"How {len(frame):,} deliveries ended, by {by}"
+        title = f"How {many(len(frame), 'delivery', 'deliveries')} ended, by {by}"
         return stacked(title, counts, "deliveries", by, STATES)
 
     @or_words("Endpoints that did not answer")
@@ -197,7 +200,10 @@ class Plots:
             pushes=("push", "nunique"),
         )
         table["duration_ms"] = (table.ended - table.began).dt.total_seconds() * 1000
-        with canvas(f"How long {len(table):,} batches take, by what they carry", 3.4) as (figure, (axes,)):
+        with canvas(f"How long {many(len(table), 'batch', 'batches')} took, by what they carry", 3.4) as (
+            figure,
+            (axes,),
+        ):
             took = table.duration_ms.clip(lower=0.1)
             axes.scatter(table.deliveries, took, s=22, color=BLUE, alpha=0.45, linewidths=0)
             axes.set(

@@ -26,6 +26,7 @@ from arborcast.cli.common import (
     topic_filter,
 )
 from arborcast.core.printable import one_line
+from arborcast.engine.monitoring.figures import many
 from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
 
 if TYPE_CHECKING:
@@ -150,12 +151,12 @@ def redrive(
     control = read_control(kafka)
     possible, over, too_new = dead_letters.redrivable(kafka, wanted, limit, control)
     redriven = 0
-    if possible and (yes or agreed(f"Try {possible:,} deliveries again?")):
+    if possible and (yes or agreed(f"Try {many(possible, 'delivery', 'deliveries')} again?")):
         redriven = dead_letters.redrive(kafka, wanted, possible, control).redriven
     if json:
         print_json({"redriven": redriven, "over": over, "too_new": too_new})
         return
-    say(f"{redriven:,} deliveries are tried again")
+    say(f"{many(redriven, 'delivery is', 'deliveries are')} tried again")
     if over:
         say(f"{over:,} are not: their subscription is over")
     if too_new:
@@ -255,12 +256,16 @@ def replay(
     found = len(planned.places)
     between = f"accepted between {moment(planned.since_ms)} and {moment(planned.until_ms)}"
     sent = 0
-    if found and not dry_run and (yes or agreed(f"Deliver {found:,} notifications {between} to {subscription} again?")):
+    if (
+        found
+        and not dry_run
+        and (yes or agreed(f"Deliver {many(found, 'notification')} {between} to {subscription} again?"))
+    ):
         with ProgressShown() as progress:
             sent = planned.send(progress)
     if json:
         print_json({"replay": planned.replay.id if sent else "", "matching": found, "sent": sent})
     elif sent:
-        say(f"replay {planned.replay.id}: {sent:,} notifications are on their way")
+        say(f"replay {planned.replay.id}: {many(sent, 'notification is', 'notifications are')} on their way")
     else:
-        say(f"{found:,} notifications {between} match; nothing was sent")
+        say(f"{many(found, 'notification matches', 'notifications match')} {between}; nothing was sent")

@@ -64,7 +64,8 @@ scrape_configs:
 ```
 
 Units are in the names: seconds, bytes; `_total` only grows while its process lives. Labels take few values, all of them
-ours: no topic, no subscription and no endpoint is ever a label. The slowest endpoints of the last minutes are on
+ours: no topic, no subscription and no endpoint is ever a label. The slowest endpoints of the last minutes, and
+all that had failures or have an open breaker (at most 2,000, worst first; `failing` is their number), are on
 `/status.json` beside the job's and the engine's `/metrics`, and in [the tables](tables.md).
 
 Attempts, deliveries and pushes are counted when they are recorded, a few seconds later (`tables.interval_s`), with the

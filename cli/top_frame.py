@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import shutil
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -183,17 +186,52 @@ def once(watch: EngineWatch, where: str, out: TextIO) -> bool:
 
 
 def forever(watch: EngineWatch, where: str, out: TextIO, interval_s: float) -> None:
-    """Frame after frame on a screen of its own, until Ctrl-C."""
+    """Frame after frame on a screen of its own, until q or Ctrl-C."""
     screen = Live(console=console(out), screen=True, auto_refresh=False)
-    with contextlib.suppress(KeyboardInterrupt), screen:
+    with contextlib.suppress(KeyboardInterrupt), _keys() as pressed, screen:
         while True:
             began = time.monotonic()
             seen = watch.look()
             height = screen.console.height - 1
             lines = frame(seen, where, screen.console.width, height)
-            lines += [*[""] * (height - len(lines)), "Ctrl-C ends it"]
+            lines += [*[""] * (height - len(lines)), "q or Ctrl-C ends it"]
             screen.update(Text(_suited("\n".join(lines), out), no_wrap=True), refresh=True)
-            time.sleep(max(0.1, interval_s - (time.monotonic() - began)))
+            if "q" in pressed(max(0.1, interval_s - (time.monotonic() - began))).lower():
+                return
+
+
+def _sleeping(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """The keys that are pressed within so many seconds, as they are pressed; "" without a terminal."""
+    if not sys.stdin.isatty():
+        yield _sleeping
+        return
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> str:
+        until = time.monotonic() + seconds
+        while select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0]:
+            keys = os.read(terminal, 100).decode(errors="replace")
+            if not keys:  # the terminal is gone
+                return "q"
+            if "q" in keys.lower():
+                return keys
+        return ""
+
+    tty.setcbreak(terminal, termios.TCSADRAIN)  # keys that were pressed meanwhile count
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _suited(text: str, out: TextIO) -> str:

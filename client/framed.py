@@ -191,6 +191,7 @@ class Connection:
         self._lock = threading.Lock()
         self._idle_s = 60.0
         self._most_bytes = _LIMIT
+        self._why = ""  # it was lost
         self._sessions: list[Session] = []
         self._reader = threading.Thread(target=self._read, name="framed-reader", daemon=True)
         self._reader.start()
@@ -272,10 +273,13 @@ class Connection:
         self._wire.send(frames.encode(kind, number, body, flags))
 
     def _read(self) -> None:
-        decoder = Decoder(_LIMIT)
+        decoder, first = Decoder(_LIMIT), True
         error: Exception = ConnectionError("the broker has closed the connection")
         try:
             while data := self._wire.receive():
+                if first and data.startswith(b"HTTP/"):
+                    raise ConnectionError("an HTTP server answers there: the framed protocol has a port of its own")
+                first = False
                 for frame in decoder.feed(data):
                     self._received(frame)
         except (OSError, FrameError, frames.BodyError) as failure:
@@ -307,6 +311,7 @@ class Connection:
                     future.set_result(frame)
 
     def _lose(self, error: Exception) -> None:
+        self._why = self._why or str(error)
         self.lost.set()
         logger.debug("the connection is gone: %s", error)
         for number in list(self._answers):
@@ -316,7 +321,8 @@ class Connection:
         with self._lock:
             future = self._answers.pop(number, None)
         if future is not None:
-            future.set_exception(ConnectionLost("the connection was lost before the answer came", None))
+            why = f": {self._why}" if self._why else ""
+            future.set_exception(ConnectionLost(f"the connection was lost before the answer came{why}", None))
 
     def _ping(self) -> None:
         while not self.lost.wait(self._idle_s / 3):

@@ -171,7 +171,7 @@ class Retries:
     somebody who waits would rather hear at once that nobody answers.
     """
 
-    attempts: int = 5
+    attempts: int = 12  # half a minute: a gateway that is started again is back
     first_s: float = 0.1
     longest_s: float = 5.0
     unanswered: bool = True

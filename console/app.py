@@ -52,7 +52,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
 
     routes = [
         Route("/health/live", alive),
-        Route("/static/{version}/{name}", console.static.serve),
+        Route("/static/{version}/{name}", console.templates.static.serve),
         console.get("/live", live),
         console.post("/theme", theme, edits=False),
         *(signing.routes(console) if signing else ()),

@@ -94,8 +94,7 @@ class Console:
         self.health = EngineHealth(settings, self._concerns)
         self.signs_in = signs_in
         self.live = LiveParts()
-        self.static = StaticFiles()
-        self.templates = Templates(self.static)
+        self.templates = Templates(StaticFiles())
         self.screens: tuple[Screen, ...] = ()
         self.forgets: list[Callable[[str], object]] = []
         """Called with a session that its visitor ends."""

@@ -38,7 +38,7 @@ def assess(found: Sequence[Concern]) -> Assessment:
     if not found:
         return Assessment("good", "All is well.", "healthy")
     bad = sum(each.level == "bad" for each in found)
-    sentence = "; ".join(each.text for each in found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    sentence = ". ".join(each.text for each in found[:3]) + (f". And {len(found) - 3} more" if len(found) > 3 else "")
     count = bad or len(found)
     words = f"{count} {'problem' if bad else 'warning'}{'s' if count > 1 else ''}"
     return Assessment("bad" if bad else "warn", f"{sentence}.", words, found)

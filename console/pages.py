@@ -59,6 +59,7 @@ class Templates:
     (`core.printable`): names and payloads are strangers'."""
 
     def __init__(self, static: StaticFiles, folder: Path = _HERE / "templates") -> None:
+        self.static = static
         self._environment = Environment(
             loader=FileSystemLoader(folder),
             autoescape=True,
@@ -68,6 +69,7 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
+        self.static = static
         self._environment.globals["static"] = static.url
         self._environment.globals["zone"] = _zone
         self._environment.filters["moment"] = _moment
@@ -91,8 +93,8 @@ def _moment(ms: int) -> str:
 def _zone() -> str:
     """The time zone of all times on the pages."""
     now = datetime.now().astimezone()
-    offset = now.strftime("%z")
-    return f"UTC{offset[:3]}:{offset[3:]}" + (f" ({name})" if (name := now.tzname()) != "UTC" else "")
+    offset, name = now.strftime("%z"), now.tzname()
+    return "UTC" if name == "UTC" else f"UTC{offset[:3]}:{offset[3:5]} ({name})"
 
 
 def _span(seconds: float) -> str:

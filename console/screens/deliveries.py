@@ -25,7 +25,7 @@ from arborcast.console.live import Look, Seen
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.monitoring.figures import WORDS
+from arborcast.engine.monitoring.figures import WORDS, many
 
 # By what dead letters, and what waits, can be found.
 _BY = ("subscription", "endpoint", "topic", "notification")
@@ -115,12 +115,12 @@ class DeliveriesScreen:
         try:
             if action == "redrive":
                 done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control)
-                said = [f"{done.redriven:,} deliveries are tried again"]
-                said += [f"{done.over:,} are not: their subscription is over"] * bool(done.over)
-                said += [f"{done.too_new:,} are not: they were given up only now"] * bool(done.too_new)
+                said = [f"{many(done.redriven, 'delivery is', 'deliveries are')} tried again"]
+                said += [f"{many(done.over, 'is', 'are')} not: their subscription is over"] * bool(done.over)
+                said += [f"{many(done.too_new, 'is', 'are')} not: they were given up only now"] * bool(done.too_new)
             else:
                 purged = await self._questions.ask_log(dead_letters.purge, wanted, None, control)
-                said = [f"{purged:,} dead letters were deleted"]
+                said = [f"{many(purged, 'dead letter was', 'dead letters were')} deleted"]
         finally:
             # Also after an error: some may be done.
             self._questions.forget()

@@ -23,6 +23,7 @@ LINKS: Mapping[str, tuple[str, str]] = {
     "lag": ("/engine", "Open the engine"),
     "latency": ("/subscriptions", "Show subscriptions"),
     "endpoints": ("/subscriptions?state=failing", "Show subscriptions"),
+    "degraded": ("/subscriptions?state=degraded", "Show subscriptions"),
     "suspended": ("/subscriptions?state=suspended", "Show subscriptions"),
     "dead": ("/deliveries/dead?since=10m", "Show dead letters"),
     "waiting": ("/deliveries/waiting", "Show pending deliveries"),

@@ -66,6 +66,7 @@ async function show(url) {
   typed = false;
   await bring(url, url, (html) => {
     detail.innerHTML = html;
+    document.title = `${detail.querySelector("h1")?.firstChild.textContent.trim() || "Topics"} · Arborcast`;
     detail.querySelector("[autofocus]")?.focus();
   });
 }
@@ -141,7 +142,12 @@ function searched(event) {
   pause = setTimeout(() => {
     const url = `?q=${encodeURIComponent(text)}`;
     bring(`/topics/search${url}`, `/topics${url}`, (html) => {
-      if (event.target.value.trim() === text) left.innerHTML = html;
+      if (event.target.value.trim() !== text) return;
+      left.innerHTML = html;
+      const here = new URL(location.href);
+      if (text) here.searchParams.set("q", text);
+      else here.searchParams.delete("q");
+      history.replaceState(null, "", here);
     });
   }, 200);
 }

@@ -144,10 +144,16 @@ def addresses(settings: Settings) -> dict[str, str]:
     )
     tls = "+tls" * bool(settings.tls.certificate_file)
     framed = {"framed": f"framed{tls}://{_reachable(settings)}:{settings.framed.port}"} if settings.framed.port else {}
+    zmq = {
+        f"zmq {name}": address
+        for name in ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
+        if settings.zmq.enabled and (address := str(getattr(settings.zmq, name))) and not address.startswith(">")
+    }
     return {
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
         **framed,
+        **zmq,
         "kafka": settings.kafka.bootstrap_servers,
         "metrics": f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.port}",
         **console_part.address(settings),

@@ -41,7 +41,9 @@ class Concern(NamedTuple):
     """One thing that needs attention. `about` is the name of what it concerns: a page has a link for it."""
 
     level: Literal["warn", "bad"]
-    about: Literal["engine", "endpoints", "suspended", "dead", "waiting", "lag", "kafka", "queues", "latency"]
+    about: Literal[
+        "engine", "endpoints", "degraded", "suspended", "dead", "waiting", "lag", "kafka", "queues", "latency"
+    ]
     text: str
 
 
@@ -133,11 +135,13 @@ def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
     if latency is not None and latency > THRESHOLDS["ArborcastDeliverySlow"]:
         yield Concern("warn", "latency", f"Deliveries are slow: p99 {figures.seconds(latency)}")
     if last.suspended:
-        yield Concern("warn", "suspended", f"{_many(last.suspended, 'subscription')} suspended")
+        yield Concern("warn", "suspended", f"{figures.many(last.suspended, 'subscription')} suspended")
     if dead := growth(samples, "attempts", "dead"):
-        yield Concern("warn", "dead", f"{_many(dead, 'new dead letter')} in 10 minutes")
+        yield Concern("warn", "dead", f"{figures.many(dead, 'new dead letter')} in 10 minutes")
     if dropped := growth(samples, "errors", "resources"):
-        yield Concern("warn", "waiting", f"{_many(dropped, 'delivery', 'deliveries')} dropped: a backlog is full")
+        yield Concern(
+            "warn", "waiting", f"{figures.many(dropped, 'delivery', 'deliveries')} dropped: a backlog is full"
+        )
     waiting = last.waiting.get("parked", 0.0)
     if waiting > THRESHOLDS["ArborcastParkedGrows"]:
         yield Concern("warn", "waiting", f"{figures.count(waiting)} deliveries wait for a retry")
@@ -150,10 +154,6 @@ def _of_endpoints(seen: EngineView) -> Iterator[Concern]:
     words = [endpoint_health(one) for one in seen.failing or ()]
     if failing := words.count("failing"):
         more = "more than " if seen.failing_count > len(words) else ""
-        yield Concern("bad", "endpoints", f"{more}{_many(failing, 'endpoint')} failing")
+        yield Concern("bad", "endpoints", f"{more}{figures.many(failing, 'endpoint')} failing")
     if degraded := words.count("degraded"):
-        yield Concern("warn", "endpoints", f"{_many(degraded, 'endpoint')} with some failures")
-
-
-def _many(number: float, one: str, several: str = "") -> str:
-    return f"{number:,.0f} {one if number == 1 else several or one + 's'}"
+        yield Concern("warn", "degraded", f"{figures.many(degraded, 'endpoint')} with some failures")

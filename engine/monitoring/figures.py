@@ -150,6 +150,11 @@ def count(value: float | None) -> str:
     return f"{value:.1f}" if 0 < value < 9.95 and value != int(value) else f"{value:,.0f}"
 
 
+def many(number: float, one: str, several: str = "") -> str:
+    """A number with its noun: 1 delivery, 1,234 deliveries."""
+    return f"{number:,.0f} {one if number == 1 else several or one + 's'}"
+
+
 def seconds(value: float | None) -> str:
     """Eight characters at most, with the unit that suits."""
     if value is None:

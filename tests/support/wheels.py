@@ -47,7 +47,7 @@ def engine_wheel(folder: Path) -> Path:
 def _tree(target: Path) -> Path:
     for name in (*PACKAGES, "src"):
         shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=_MADE)
-    for file in ("pyproject.toml", "setup.py", "README.md"):
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, target)
     return target
 

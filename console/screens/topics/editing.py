@@ -223,7 +223,6 @@ class Editing:
             away=away,
             conflicts=sum(each.conflict is not None for each in outcomes),
             refusals=sum(bool(each.refusal) for each in outcomes),
-            records=sum(len(each.records) for each in outcomes),
         )
 
 
@@ -251,7 +250,8 @@ def _change(outcome: EditOutcome) -> dict[str, Any]:
     if conflict:
         values["conflict"] = {"before": conflict.topics_before, "topics": conflict.topics_now}
     values["named"] = [_said(record) for record in outcome.records[:_NAMED] if _said(record)]
-    values["count"] = outcome.added + outcome.changed + outcome.removed
+    # A topic that moves is removed in one place and added in another.
+    values["count"] = max(outcome.added + outcome.changed, outcome.removed)
     return values
 
 

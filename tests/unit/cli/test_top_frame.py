@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import socket
+import sys
+import termios
 import threading
 import time
 import unicodedata
@@ -166,16 +170,28 @@ def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytes
             raise error
 
     monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     out = Terminal()
     top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", out, 1.0)
     text = out.getvalue()
     assert text.count("no route") >= 2
-    assert text.count("Ctrl-C ends it") >= 2
+    assert text.count("q or Ctrl-C ends it") >= 2
     for enter, leave in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")):
         assert text.index(enter) < text.index("no route")
         assert text.rindex(leave) > text.rindex("no route")
         assert text.rindex(leave) > text.rindex(enter)
     assert "\x1b[2J" not in text[text.index("no route") :]
+
+
+def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        before = termios.tcgetattr(terminal)
+        os.write(ours, b"xQ")
+        top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", Terminal(), 600.0)
+        assert termios.tcgetattr(terminal) == before
+    os.close(ours)
 
 
 def test_several_processes_without_a_monitor_are_added_up() -> None:

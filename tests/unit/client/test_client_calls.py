@@ -196,6 +196,14 @@ def test_a_fault_counts_at_any_status() -> None:
         reply("<s:Fault><faultcode>s:Client</faultcode><faultstring>why</faultstring></s:Fault>", 200)
 
 
+def test_the_repetitions_of_a_client_cover_the_restart_of_a_gateway() -> None:
+    retries = Retries()
+    pauses: list[float] = []
+    while (pause := retries.pause_after(len(pauses) + 1)) is not None:
+        pauses.append(pause)
+    assert 30 <= sum(pauses) < 60
+
+
 def test_pauses_double_up_to_the_longest() -> None:
     retries = Retries(attempts=6, first_s=1, longest_s=5)
     assert [retries.pause_after(attempt) for attempt in range(1, 7)] == [1, 2, 4, 5, 5, None]

@@ -56,6 +56,12 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
     assert not {*said.split()} & {"pyspark", "kafka", "uvicorn", "cryptography"}
 
 
+def test_the_license_is_named_and_in_the_wheel(target: Path) -> None:
+    (info,) = target.glob("arborcast_client-*.dist-info")
+    assert "License-Expression: Apache-2.0" in (info / "METADATA").read_text()
+    assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_the_package_has_a_version(target: Path) -> None:
     project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
     assert run(target, "import arborcast.client; print(arborcast.client.__version__)").strip() == project["version"]

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from arborcast.client import BrokerUnavailable
 from arborcast.client.framed import ConnectionFactory
 from arborcast.wire import frames
 from arborcast.wire.frames import Decoder, FrameKind
@@ -74,3 +75,21 @@ def test_long_frames_go_both_ways_at_the_same_time(factory: ConnectionFactory) -
             return frames.read_body(frame, frames.ConnectedBody).session == name
 
         assert all(threads.map(ask, range(200)))
+
+
+def test_an_http_server_at_that_address_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+
+        def refuse() -> None:
+            plain, _ = listener.accept()
+            with plain:
+                plain.recv(1)
+                plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                plain.shutdown(socket.SHUT_WR)
+                while plain.recv(1_000):
+                    pass
+
+        done = threads.submit(refuse)
+        with pytest.raises(BrokerUnavailable, match="an HTTP server answers there"):
+            ConnectionFactory(f"framed://127.0.0.1:{listener.getsockname()[1]}").connection()
+        done.result()

@@ -146,7 +146,7 @@ def test_who_is_not_well_comes_first(browser: Browser, asked: list[Any]) -> None
 @pytest.mark.parametrize(
     ("action", "function", "said"),
     [
-        ("redrive", dead_letters.redrive, "2 deliveries are tried again; 1 are not: their subscription is over."),
+        ("redrive", dead_letters.redrive, "2 deliveries are tried again; 1 is not: their subscription is over."),
         ("purge", dead_letters.purge, "2 dead letters"),
     ],
 )

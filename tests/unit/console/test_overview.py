@@ -59,7 +59,7 @@ def test_what_needs_attention_comes_worst_first_with_a_link(
     )
     engine(parts, monkeypatch, failing=[down()], failing_count=1)
     browser.get("/")
-    assert "1 endpoint failing; The work queue jobs has no active server." in browser.text
+    assert "1 endpoint failing. The work queue jobs has no active server." in browser.text
     words = browser.page.xpath("//ul[@class='concerns']/li/span[@class='badge bad' or @class='badge warn']/text()")
     assert words == ["problem", "warning"]
     (link, *_) = browser.page.xpath("//ul[@class='concerns']//a/@href")
@@ -82,7 +82,7 @@ def test_without_current_figures_nothing_looks_current(
     engine(parts, monkeypatch, samples=old, problem="no answer in time", failing=None)
     browser.get("/")
     assert "The engine's state is unknown: no answer in time." in browser.text
-    assert browser.page.xpath("//dl[@class='tiles stale']")
+    assert browser.page.xpath("//dl[@class='tiles wide stale']")
     assert "they are not current" in browser.text
     assert "Not known: the dispatch job does not respond." in browser.text
     assert not browser.page.xpath("//main//*[contains(@class, 'good')]")

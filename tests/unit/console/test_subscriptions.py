@@ -176,6 +176,13 @@ def test_ending_is_asked_about_once_more(parts: ConsoleParts, browser: Browser) 
     assert browser.get("/subscriptions/s1").status_code == 404
 
 
+def test_a_change_while_kafka_is_away_ends_on_a_page_that_leads_back(parts: ConsoleParts, browser: Browser) -> None:
+    parts.changes.error = InfrastructureError("Kafka is away")
+    answer = browser.submit("/subscriptions/act", id=["s1"], action="pause")
+    assert answer.status_code == 503
+    assert browser.page.xpath("//main//a[text()='Go back']/@href") == ["/subscriptions"]
+
+
 def test_nothing_chosen_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
     written = len(parts.changes.records)
     browser.submit("/subscriptions/act", action="end")

@@ -136,6 +136,14 @@ def test_what_only_looks_changes_nothing(parts: ConsoleParts, browser: Browser) 
     assert before == after
 
 
+def test_a_subtree_that_moves_counts_each_topic_once(browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1&do=move")
+    browser.submit("/topics/move", target=f"{PLANT}/line9")
+    browser.get("/topics/review")
+    assert "2 topics" in browser.text
+    assert browser.page.xpath("//form[@action='/topics/save']/button/text()") == ["Save 1 change"]
+
+
 def test_a_form_that_is_sent_as_it_is_changes_nothing(browser: Browser) -> None:
     browser.get(f"/topics?at={PLANT}/line1")
     browser.submit("/topics/put")

@@ -59,6 +59,19 @@ def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
     assert engine.metrics_urls(chosen)["dispatch"] == f"http://127.0.0.1:{chosen.metrics.job_port}"
 
 
+def test_the_sockets_of_zeromq_are_addresses_too(home: Home) -> None:
+    chosen = engine.effective(
+        settings(home, zmq__enabled=True, zmq__tasks="tcp://127.0.0.1:1", zmq__publish=">tcp://h:2")
+    )
+    found = {name: each for name, each in engine.addresses(chosen).items() if name.startswith("zmq ")}
+    assert found == {
+        "zmq subscribe": "tcp://127.0.0.1:5555",
+        "zmq pipeline": "tcp://127.0.0.1:5557",
+        "zmq asked": "tcp://127.0.0.1:5558",
+        "zmq tasks": "tcp://127.0.0.1:1",
+    }
+
+
 def test_a_busy_port_names_its_option(home: Home, busy: int) -> None:
     with pytest.raises(PortInUse, match="--gateway-port"):
         engine.effective(settings(home, gateway__port=busy))

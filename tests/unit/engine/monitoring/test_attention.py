@@ -70,7 +70,7 @@ def beyond(seconds: float) -> tuple[tuple[float, float], ...]:
         (
             EngineView(WELL, failing=[endpoint(failed=1)], failing_count=1),
             "warn",
-            "endpoints",
+            "degraded",
             "1 endpoint with some failures",
         ),
         (EngineView(WELL, problem="no answer"), "bad", "engine", "The engine's state is unknown: no answer"),

@@ -7,7 +7,7 @@ import pytest
 from lxml import html
 
 from arborcast.engine.monitoring.charts import CHARTS
-from arborcast.engine.monitoring.figures import Points, line_plot
+from arborcast.engine.monitoring.figures import Points, line_plot, many
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.report import history_for, page, write_report
 from arborcast.engine.monitoring.samples import NO_BOUND, JvmSample, MetricsSample, ProcessFigures
@@ -141,6 +141,11 @@ def test_an_axis_may_have_a_clock_ahead_of_utc() -> None:
     plot = html.fragment_fromstring(line_plot("Lag", {"": points}, "count", gap_s=100, offset_s=3_600.0))
     first, *_ = elements(plot, "div/span[@class='x']")
     assert first.text == "01:00"
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 batches"), (1, "1 batch"), (1_234, "1,234 batches")])
+def test_a_number_with_its_noun(number: int, words: str) -> None:
+    assert many(number, "batch", "batches") == words
 
 
 def test_ticks_are_round() -> None:

@@ -69,7 +69,6 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self.static = static
         self._environment.globals["static"] = static.url
         self._environment.globals["zone"] = _zone
         self._environment.filters["moment"] = _moment

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from arborcast.admin.connection import kafka_of
 from arborcast.admin.filters import subscription_id
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.errors import InfrastructureError, NotFound
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.trace.story import Story, utc
 from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.records.notifications import made_at
 
 
-class NotFound(ArborcastError):
+class UnknownNotification(NotFound):
     """The notification is in neither the tables nor the logs. `notes` name what could not be read."""
 
     def __init__(self, message: str, notes: Sequence[str] = ()) -> None:
@@ -28,7 +28,7 @@ def trace(
     connect: Callable[[Settings], KafkaSettings] = kafka_of,
 ) -> Story:
     """The story of a notification; with a subscription (an id or an address), of that delivery only. Read from the
-    tables and from what the logs have beyond them; without Kafka from the tables alone. Raises NotFound."""
+    tables and from what the logs have beyond them; without Kafka from the tables alone. Raises UnknownNotification."""
     # They load the library of the tables, and the one of content filters.
     from arborcast.dispatch.operations.trace.explain import explain
     from arborcast.dispatch.operations.trace.gathering import Gatherer
@@ -45,7 +45,7 @@ def trace(
         searched = f"the tables do not have it, and {away}" if away else "neither the tables nor the logs have it"
         hint = _hint(notification, settings.tables.notifications_days)
         message = f"nothing is known of a notification {notification}: {searched}; {hint}"
-        raise NotFound(message, () if away else story.notes)
+        raise UnknownNotification(message, () if away else story.notes)
     return story
 
 

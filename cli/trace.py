@@ -82,7 +82,7 @@ def _story(notification: str, subscription: str, config: Path | None, home: Path
 
     try:
         return trace.trace(settings_of(config, home), notification, subscription, lambda _: kafka_of(config, home))
-    except trace.NotFound as error:
+    except trace.UnknownNotification as error:
         for note in error.notes:
             error_console().print(f"note: {note}", style="dim", soft_wrap=True, markup=False)
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from arborcast.admin.trace import NotFound
+from arborcast.admin.trace import UnknownNotification
 from arborcast.cli import app
 from arborcast.dispatch.tables import NOTIFICATIONS, RETRIES
 from arborcast.engine.processes import processes
@@ -74,7 +74,7 @@ def test_why_is_about_one_subscription_named_by_its_address_too(home: Path) -> N
 def test_unknown_notification_is_an_error_that_says_what_was_looked_at(home: Path) -> None:
     result = CliRunner().invoke(app, ["trace", "n2", "--home", str(home)])
 
-    assert isinstance(result.exception, NotFound)
+    assert isinstance(result.exception, UnknownNotification)
     assert "nothing is known of a notification n2" in str(result.exception)
     assert "32 hexadecimal digits" in str(result.exception)
     old = CliRunner().invoke(app, ["trace", "018bcfe5687b7000b000000000000000", "--home", str(home)])

@@ -1,8 +1,8 @@
-"""The hot path: a batch from the `notifications` log to the receivers that answer.
+"""The partition task and the batch mode.
 
-`stream` is on the driver: the query, what a batch is given and what it reports. `sink` is in a worker: it matches,
-filters, and hands over to `pump`, which drives the pushes lane by lane. What does not fit into a batch goes to
-`dispatch.redelivery`.
+`task` is what a worker does with rows in both modes: it matches, filters, and passes deliveries to `pump`, which drives
+the pushes lane by lane. `stream` is the batch query on the driver, `sink` its part in a worker. Deliveries that would
+delay a batch go to `dispatch.redelivery`.
 """
 
 from __future__ import annotations

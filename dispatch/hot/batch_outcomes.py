@@ -1,8 +1,7 @@
-"""What becomes of the deliveries of a batch once their push has an outcome: rows, parking, dead letters, signs.
+"""Settles the deliveries of a task after their push: rows, parking, dead letters, signs of endpoint health.
 
-A batch waits for nobody. What a receiver did not take is parked; when it looks as if the next message would fare no
-better, all that waits behind it in its lane is parked with it, untried, so that nothing overtakes anything. What is
-timely is dropped instead.
+A batch waits for no receiver. An undelivered message is parked; if the next one would probably fail, too, all messages
+behind it in its lane are parked untried, so that none overtakes. Timely messages are dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Promise, Result, State
 from arborcast.topic_model.subscriptions import Subscription
 
-# So many endpoints of one host that do not answer, and none that does: the host is unreachable.
+# Endpoints of one host without an answer, and none with one, after which the host counts as unreachable.
 _SILENT_ENDPOINTS = 4
 
 NEWER = "a newer message of its topic is pushed instead"
@@ -52,7 +51,7 @@ _POLICIES = 1_024
 
 
 def waits(detail: str) -> Deferral:
-    """To be tried as soon as its lane's turn comes."""
+    """To be tried as soon as its lane is free."""
     return Deferral(Verdict("parked"), failed("waiting", detail))
 
 
@@ -62,7 +61,7 @@ def cancelled(detail: str, error: ErrorClass = "ended") -> Deferral:
 
 
 class BatchOutcomes:
-    """One partition of one batch. `report` is what it has learned."""
+    """The outcomes of one partition. `report` is for the driver."""
 
     def __init__(
         self,
@@ -91,8 +90,8 @@ class BatchOutcomes:
     def settle(
         self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome
     ) -> Deferral | None:
-        """Write down what became of the push of what was taken from a lane; what is to be done with the rest of it,
-        None when it goes on."""
+        """Write the outcome of the push of messages of a lane; returns the deferral of its other messages, None if it
+        continues."""
         cut_off = outcome is UNANSWERED
         if cut_off:
             push = push._replace(answer_by_ms=self._now_ms() + self._answer_ms)
@@ -116,7 +115,7 @@ class BatchOutcomes:
         return waits(f"what was before it waits for another try after {outcome.error!r}") if holds else None
 
     def answered(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
-        """A push has its outcome that was `UNANSWERED` when it was settled: the redelivery goes on with it."""
+        """The outcome of a push that was `UNANSWERED` when it was settled: the redelivery continues with it."""
         parked = [each for each in taken if not subscription.policy.drops(each.notification.reliable)]
         if outcome.taken and not outcome.delivered:
             self._settle(subscription, parked, push, outcome)
@@ -136,7 +135,7 @@ class BatchOutcomes:
         return notification.accepted_ms + self._retry.batch_wait_s * 1000 < self._now_ms()
 
     def unreachable(self, subscription: Subscription) -> Deferral | None:
-        """Whether this batch has found out that nothing need be tried there, and what is done instead."""
+        """The deferral for an endpoint that this task has found unreachable; None if it may be tried."""
         endpoint = subscription.consumer.address
         if endpoint in self._unreachable or endpoint in self._unreachable_before:
             return waits("its endpoint did not answer another push of the same batch")
@@ -152,8 +151,8 @@ class BatchOutcomes:
         return report
 
     def forget(self) -> None:
-        """Try again what did not answer when this was asked the last time but one: by now the driver knows of it, and
-        has said what is to be left alone."""
+        """Allow endpoints again that failed before the last call but one: the driver knows them by now and excludes
+        them."""
         self._unreachable_before, self._unreachable = self._unreachable, set()
         self._silent.clear()
         self._answering.clear()
@@ -183,8 +182,8 @@ class BatchOutcomes:
         self._journal.record(self._untried(subscription, received, unpushed(received, *what)))
 
     def expired(self, subscription: Subscription, received: Received, otherwise: str = "too old when read") -> bool:
-        """Whether a notification has lived too long to be tried at all; then that is written down. What is not
-        pushed, but goes into a log, is too old when its publisher says so, and not before."""
+        """Whether a notification is too old for a first attempt; then a row says so. A delivery that is an append is
+        too old only after its publisher's validity."""
         notification, now_ms = received.notification, self._now_ms()
         lifespan = self._lifespan_ms(subscription)
         if notification.accepted_ms + lifespan > now_ms and not notification.is_over(now_ms):

@@ -1,8 +1,8 @@
-"""What comes for a lane that is held, kept back for a moment before it is parked as well.
+"""Messages for held lanes, kept for a moment before they are parked.
 
-The redelivery is through with what was parked some tenths of a second later, and then the lane is free. With messages
-that keep coming, each parked because of the one before it, it never would be: a receiver that failed once would get all
-of them through the redelivery for as long as there is no pause. This is the pause. What is urgent does not wait for it.
+The redelivery completes parked messages some tenths of a second later, and then the lane is free. Under steady traffic
+each message would be parked because of the one before, and a receiver that failed once would be served by the
+redelivery until a pause. This buffer is the pause. Urgent messages are not kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arborcast.topic_model.subscriptions import Subscription
 # Each time that the lane is still held after the pause the next one is longer.
 _PAUSE = Backoff(0.25, 2.0)
 
-# So many lanes of which nothing is kept are looked at a time: those that are free are forgotten.
+# Lanes without kept messages that are checked per look; free ones are removed.
 _LOOKS = 16
 
 
@@ -58,7 +58,7 @@ class HoldBuffer:
         return True
 
     def drain(self, subscription_id: str) -> list[Received]:
-        """Remove and return what is kept of a lane."""
+        """Remove and return the kept messages of a lane."""
         lane = self._lanes.pop(subscription_id, None)
         if lane is None:
             return []
@@ -68,8 +68,8 @@ class HoldBuffer:
         return kept
 
     def look(self, held: Container[str], now: float) -> Iterator[tuple[Subscription, list[Received]]]:
-        """Remove and return, lane by lane, what need not be kept any longer: its lane is free, or it has waited. Looks
-        at the lanes of which something is kept, and at some of the others."""
+        """Remove and return, lane by lane, messages whose lane is free or whose time is over. Examines the lanes with
+        kept messages and some of the others."""
         for name, lane in list(self._lanes.items()):
             if name not in held or now >= lane.until:
                 lane.pauses += 1

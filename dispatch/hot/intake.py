@@ -1,4 +1,4 @@
-"""From a notification to the lanes of those who want it. Both gears take their notifications in here."""
+"""From a notification to the lanes of its recipients, in both modes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from arborcast.topic_model.subscriptions import Subscription, Trigger, queue_top
 
 logger = logging.getLogger(__name__)
 
-# Triggers of which this process has said that too many are in a row.
+# Triggers whose loops were logged by this process.
 _told: set[str] = set()
 
 _rates = OwnerRates()
@@ -44,11 +44,10 @@ QUEUED = "it waits for a server of its queue"
 
 
 class Exclusions(NamedTuple):
-    """What the driver excludes from pushes; it is parked, or dropped where it is timely: for `held` subscriptions,
-    which have something parked that must not be overtaken, with the `parked` log read to the offsets `read`; and for
-    `degraded` endpoints. To those of them that are `on_trial` timely subscriptions are pushed to all the same. Of
-    `watched` endpoints successes are reported. The conditions of those that are `unjudged` are not asked: what they
-    might want is parked as it is."""
+    """Deliveries that workers must not push, as set by the driver: they are parked, or dropped if timely. `held` lanes
+    have parked messages that must not be overtaken, with the `parked` log read to the offsets `read`; `degraded`
+    endpoints get no first attempts, except timely ones if `on_trial`. Successes of `watched` endpoints are reported.
+    Conditions of `unjudged` subscriptions are not evaluated: possible matches are parked."""
 
     held: frozenset[str] = frozenset()
     read: Mapping[int, int] = {}
@@ -84,9 +83,10 @@ def _keeps_order_by_topic(subscription: Subscription) -> bool:
 
 @dataclass
 class Intake:
-    """`earlier` is what an earlier run came to; `intervals` know what has passed before. `matched` gathers, by
-    partition, how many each notification was for. `control` is how far the control log was read; what triggers publish
-    is stamped with it, and is by the `rules`. `kept` has room where no batch ends, see there."""
+    """Matches notifications. `earlier` are the recovered deliveries; `intervals` have the last passed messages.
+    `matched` collects the number of recipients of each notification, by partition. `control` is the position in the
+    control log, with which publications of triggers are stamped, by the `rules`. `kept` is the hold buffer of real
+    time."""
 
     journal: SinkJournal
     lanes: Lanes
@@ -105,8 +105,8 @@ class Intake:
     shared: tuple[Notification | None, Mapping[str, int]] = (None, {})
 
     def take(self, received: Received, found: Found) -> int:
-        """Take in a notification for those whom it belongs to; how many want it. Who has ended since it was accepted
-        gets nothing any more, and a row says so."""
+        """Match a notification; returns its number of recipients. A subscription that has ended since gets a row
+        without a push."""
         notification = received.notification
         ended = {subscription.id for subscription in found.ended}
         wanted = self.judge.wanted(notification, [*found.there, *found.ended])
@@ -168,7 +168,7 @@ class Intake:
         return count
 
     def fill(self, most: int) -> None:
-        """Have so many deliveries of notifications for many subscriptions join their lanes."""
+        """Let this number of deliveries of notifications with many recipients join their lanes."""
         fan_outs = self.lanes.fan_outs
         for _ in range(min(most, fan_outs.size)):
             subscription, received = fan_outs.take()
@@ -180,7 +180,7 @@ class Intake:
                 self._hand_over(subscription, received, ())
 
     def tell_matched(self) -> None:
-        """Write down how many subscriptions each notification was for, which comes before what became of it."""
+        """Write the numbers of recipients, which precede the outcomes."""
         report = self.outcomes.report
         for partition, counts in self.matched.items():
             self.journal.matched(partition, self.control, counts)
@@ -194,7 +194,7 @@ class Intake:
     def _keep_unjudged(self, subscription: Subscription, received: Received) -> None:
         """Its conditions were not evaluated: it waits until the subscription is resumed."""
         if not subscription.pushed:
-            # A pull point holds what may be fetched now, and nothing that is still to be judged; nor is such published.
+            # Pull points and triggers get evaluated matches only.
             self.outcomes.put_off(subscription, (received,), cancelled(TOO_MUCH, "skipped"))
         elif not self.outcomes.expired(subscription, received):
             self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
@@ -203,7 +203,7 @@ class Intake:
         self, subscription: Subscription, received: Received, wanted: Sequence[tuple[Subscription, bool]]
     ) -> None:
         if received.notification.queue and queue_topic(subscription.id) is not None:
-            # However old it is: whoever waits for an answer has to hear of it.
+            # Of any age: the client that waits for the answer must be notified.
             self.outcomes.put_off(subscription, (received,), waits(QUEUED))
             return
         if self.outcomes.expired(subscription, received):
@@ -213,7 +213,7 @@ class Intake:
         elif subscription.trigger is not None:
             self._publish(subscription, subscription.trigger, received, wanted)
         elif why := self.exclusions.reason(subscription, self.held):
-            # What is under way, or queued, comes first, and would be overtaken.
+            # Pushes in flight and queued messages come first and would be overtaken.
             if self.lanes.is_busy(subscription.id):
                 self.lanes.add(received, subscription)
                 self.lanes.defer(subscription.id, waits(why))
@@ -222,7 +222,7 @@ class Intake:
             urgent = received.notification.priority > 0
             if not before and not urgent and self._is_kept(subscription, received, why):
                 return
-            # What is kept is not urgent, and is in nobody's way: order holds for each priority.
+            # Kept messages are not urgent and delay none: order applies per priority.
             if before or not urgent:
                 before = [*self.kept.drain(subscription.id), *before]
             before.append(received)
@@ -242,8 +242,8 @@ class Intake:
         received: Received,
         wanted: Sequence[tuple[Subscription, bool]],
     ) -> None:
-        """Have a trigger publish, or say why it does not. Of all that want the notification each trigger has a share of
-        what may be published because of it."""
+        """Let a trigger publish, or write why it does not. All matching triggers share the remaining number of
+        publications of the notification."""
         cause, per_minute = received.notification, self.rules.per_minute
         if self.shared[0] is not cause:
             found = (each.id for each, asked in wanted if asked and each.trigger is not None)

@@ -1,9 +1,10 @@
-"""Minimum intervals: who asks for one gets, of messages that come all the time, one in so long.
+"""Minimum intervals of subscriptions.
 
-A message passes when it was accepted so long after the last one that has passed: of its topic, or of all topics of its
-partition. What does not pass has not matched. That is decided from one message to the next, so whoever takes messages
-again has to begin with what had passed before the place where he begins; then he comes to the same. The `attempts` log
-has it: what passed stands with what was matched.
+A message passes when it was accepted at least an interval after the last one that passed: of its topic, or of all
+topics of its partition. One that does not pass counts as not matched.
+
+The decision depends on the previous one, so a repetition must begin with the state at its position. The `attempts` log
+has it, with the numbers of recipients.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ Lane = tuple[str, str]
 """A subscription and a topic, or "" for all of them."""
 
 Passed = Mapping[int, Mapping[Lane, int]]
-"""Of each partition: before when what is accepted does not pass."""
+"""For each partition, the times before which messages do not pass."""
 
 # Between the clocks of gateways and brokers.
 _CLOCKS_MS = 60_000
 
-# Clocks of gateways differ by less: what is over for so long counts for nothing that comes.
+# Clocks of gateways differ by less: an interval that ended this long ago has no effect.
 _OVER_MS = 10_000
 
 _FEWEST = 1_000
 
-# Lanes of all partitions together that a worker, or who reads the log back, knows of: some tens of megabytes. Beyond it
-# those that end first are forgotten, so that a message more passes.
+# Stored intervals of all partitions, in a worker or during recovery: some tens of megabytes. Beyond it those that end
+# first are forgotten, so one more message passes.
 _MOST = 100_000
 
 
 class Intervals:
-    """What runs in a task. `passed` is what it knows of the partitions that it has had something of."""
+    """The intervals of a task. `passed` is its state for the partitions that it has seen."""
 
     def __init__(self, before: Passed | None = None) -> None:
         self._before = before or {}
@@ -117,8 +118,8 @@ def fold(
     positions: Mapping[int, int],
     policies: Mapping[str, DeliveryPolicy],
 ) -> None:
-    """Take in what has passed before these positions: of a partition without one, all. In any order, and more than
-    once."""
+    """Apply intervals that began before these positions; a partition without a position has no limit. In any order,
+    idempotent."""
     for evaluation in evaluations:
         known = passed.setdefault(evaluation.partition, {})
         end = positions.get(evaluation.partition)
@@ -132,8 +133,8 @@ def fold(
         _forget_first(known, _MOST // len(passed))
 
 
-# What was accepted within this time is read back whatever it takes; what is older, for the sake of long intervals, as
-# far as that takes no longer than so many seconds. Else who asks for a day would keep everybody waiting.
+# Intervals that began within this time are always read back; older ones, for long intervals, within a limited number of
+# seconds, so that an interval of a day does not delay a start.
 _AT_LEAST_MS = 600_000
 _OLDER_S = 30.0
 
@@ -141,10 +142,8 @@ _OLDER_S = 30.0
 def recall_passed(
     kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], positions: Mapping[int, int], timeout_s: float
 ) -> Passed:
-    """What had passed before these positions of the `notifications` log, by the `attempts` log.
-
-    Raises InfrastructureError when the last minutes of that cannot be read in time.
-    """
+    """The intervals that began before these positions of the `notifications` log, from the `attempts` log. Raises
+    InfrastructureError if its last minutes cannot be read in time."""
     longest_ms = max((each.interval_ms for each in policies.values()), default=0)
     passed: dict[int, dict[Lane, int]] = {}
     if not longest_ms:

@@ -1,12 +1,13 @@
-"""Lanes: one per subscription, so that order is kept within it and none waits behind another's.
+"""Lanes: one per subscription, so that order is kept within it and lanes do not wait for each other. Pure: no clock, no
+I/O.
 
-Pure: no clock, no I/O. `take` hands out the messages for one push, which is under way until `settle`. Of a lane whose
-pushes carry several messages one is under way at a time, which is what keeps the order. Where each carries one, order
-is kept by topic: of each topic one is under way, of the lane as many as its receiver has shown to take at once.
-In a lane the messages of the highest priority leave first, and those of one priority in the order in which they came.
-Ready lanes are served in turn: after each push a lane goes to the back of those of its own priority, so one with ten
-thousand waiting messages does not delay one with a single message; every eighth turn is for the lowest priority. A lane
-whose endpoint or host may have no further push waits until one of the pushes there has ended; the others pass it.
+`take` returns the messages of one push, in flight until `settle`. A lane whose pushes carry several messages has one
+push in flight, which keeps the order. Where each carries one, order is kept per topic: one push of each topic, and as
+many of the lane as its receiver answers in parallel. In a lane the highest priority leaves first, and equal ones in the
+order of arrival.
+
+Ready lanes take turns: after each push a lane goes to the end of those of its priority; every eighth turn is for the
+lowest priority. A lane whose endpoint or host is at its limit waits until a push there ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from arborcast.topic_model.records.xml_ids import NAME, clash, xml_ids
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
-# Who answers within this time may have one more push under way; a tenth of what is still a quick answer.
+# A receiver that answers within this time may have one more push in flight; a tenth of a quick answer.
 _AT_ONCE_S = 0.1
 
 
@@ -40,8 +41,8 @@ class LaneLimits:
 @dataclass(slots=True)
 class Lane:
     """The waiting messages of one subscription; `deferral`: they are not pushed. `under_way` are its pushes, by topic
-    where there may be several, with the lowest offset of each; `room` is how many there may be. `queued`: its turn
-    comes, or it waits for its endpoint or host."""
+    if there may be several, with the lowest offset of each; `room` is their limit. `queued`: it is ready, or waits for
+    its endpoint or host."""
 
     subscription: Subscription
     scopes: Scopes
@@ -68,8 +69,8 @@ class Lane:
             self.under_way.clear()
 
     def answered(self, took: bool, duration_s: float, most: int) -> None:
-        """How a push has gone. With each that is taken at once one more may be under way at a time, up to `most`; who
-        takes long has fewer, who takes nothing one."""
+        """The time and success of a push. Each quick one raises the limit by one, up to `most`; a slow one lowers it, a
+        failure sets it to one."""
         if not took:
             self.room = 1
         elif duration_s >= _AT_ONCE_S:
@@ -78,11 +79,8 @@ class Lane:
             self.room = min(self.room + 1, most)
 
     def take(self, limits: LaneLimits) -> list[Received]:
-        """Remove and return what travels in the next push: at least one message, whatever its size.
-
-        wsnt:Notify can carry several, and a link many; a datagram, the raw and the legacy form carry one. No two with
-        the same xml:id.
-        """
+        """Remove and return the messages of the next push: at least one, whatever its size. wsnt:Notify and links can
+        have several; a datagram, the raw and the legacy form have one. No two with the same xml:id."""
         taken = [self.waiting.pop()]
         peer = self.subscription.peer
         most = limits.max_messages if peer is None else 1 if peer.datagrams == "only" else MOST_TOGETHER
@@ -106,25 +104,25 @@ class Lane:
         return taken
 
     def drop_older(self) -> list[Received]:
-        """Remove and return what may be dropped, and of whose topic something newer waits: only of what is timely."""
+        """Remove and return timely messages with a newer one of their topic behind them."""
         return self.waiting.drop_older(self.subscription.policy) if isinstance(self.waiting, WaitingMessages) else []
 
 
 def _may_overtake(subscription: Subscription) -> bool:
-    """Whether its topics need not wait for each other: nothing is gained where messages travel together, strict ones
-    keep one order, and of what is timely there is one push at a time while an endpoint is on trial."""
+    """Whether its topics are independent: not where messages share pushes, in strict order, or for timely ones, which
+    have one push in flight during a trial."""
     policy = subscription.policy
     return subscription.form in ("raw", "legacy") and not policy.strict and policy.reliability != "timely"
 
 
-# What a worker may have under way at one endpoint and at one host unless said otherwise.
+# Default limits of pushes in flight for one endpoint and one host.
 DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
 
 
 class FanOuts:
-    """Notifications for many subscriptions, each with those whose lanes it has not joined: so a delivery costs some
-    hundred bytes until its push is near, and the lanes stay few. Of one topic the first notification goes on until it
-    has joined all its lanes; topics have a turn for each lane."""
+    """Notifications with many recipients, each with the lanes that it has not joined: a delivery costs some hundred
+    bytes until its push is near, and the lanes stay few. The first notification of a topic joins all its lanes before
+    the next one; topics take turns."""
 
     def __init__(self) -> None:
         self._topics: OrderedDict[TopicPath, deque[tuple[Received, dict[str, Subscription]]]] = OrderedDict()
@@ -170,7 +168,7 @@ class FanOuts:
 
 
 class Lanes:
-    """All lanes of one partition of a batch, and what is to join them."""
+    """All lanes of one partition, and the notifications that join them."""
 
     def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -193,7 +191,7 @@ class Lanes:
             waiting = WaitingByTopic() if _may_overtake(subscription) else WaitingMessages()
             lane = Lane(subscription, scopes_of(subscription.consumer.address), waiting)
             self._lanes[subscription.id] = lane
-        # What is timely is never pushed behind what is newer, whatever its priority; nor is what is in strict order.
+        # Timely messages are never pushed after newer ones, whatever their priority; nor are those in strict order.
         by_priority = subscription.policy.reliability != "timely" and not subscription.policy.strict
         lane.waiting.add(received, received.notification.priority if by_priority else 0)
         self._waiting[subscription.id] = lane
@@ -202,14 +200,14 @@ class Lanes:
             self._queue(lane)
 
     def take(self, look: Callable[[Lane], None] = lambda lane: None) -> tuple[Subscription, list[Received]] | None:
-        """The next push, or None when no lane is ready. It is under way until `settle`. `look` is called with the lane
-        before, and may drop some of what waits."""
+        """The next push, or None without a ready lane. It is in flight until `settle`. `look` is called with the lane
+        before and may drop messages."""
         while self._next or self._ready:
             name = self._next.popleft() if self._next else self._ready.take()
             lane = self._lanes[name]
             lane.queued = False
             if not lane.ready:
-                # It was drained or deferred before its turn came, and may have had a place at its endpoint.
+                # It was drained or deferred before its turn, and may have occupied a place at its endpoint.
                 self._go_on(self._capacity.pass_on(lane.scopes))
                 if not lane.waiting and not lane.under_way:
                     del self._lanes[name]
@@ -234,7 +232,7 @@ class Lanes:
         return None
 
     def answered(self, subscription_id: str, took: bool, duration_s: float) -> None:
-        """How a push of this lane has gone; to be said before `settle`."""
+        """The time and success of a push of this lane, before `settle`."""
         self._lanes[subscription_id].answered(took, duration_s, self._most)
 
     def settle(self, subscription_id: str, topic: TopicPath) -> bool:
@@ -284,8 +282,8 @@ class Lanes:
         return drained
 
     def defer(self, subscription_id: str, what: Deferral) -> list[Received]:
-        """What waits in a lane is not to be pushed: remove and return it. While pushes of the lane are under way, it
-        stays until they have outcomes, or the redelivery might overtake them; `take_deferral` is to be asked then."""
+        """Defer a lane: remove and return its waiting messages. While pushes of the lane are in flight it keeps them,
+        since the redelivery might overtake; see `take_deferral`."""
         if not self.is_busy(subscription_id):
             return self.drain(subscription_id)
         lane = self._lanes[subscription_id]
@@ -294,8 +292,8 @@ class Lanes:
         return []
 
     def take_deferral(self, subscription_id: str) -> Deferral | None:
-        """What is done with the rest of a lane whose last push under way has an outcome now; None when it is pushed, or
-        when other pushes are under way. To be asked before `settle`."""
+        """The deferral of a lane whose last push in flight has an outcome; None if it is not deferred, or other pushes
+        are in flight. Called before `settle`."""
         lane = self._lanes[subscription_id]
         if len(lane.under_way) > 1:
             return None

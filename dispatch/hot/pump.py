@@ -26,25 +26,24 @@ from arborcast.dispatch.monitoring.under_way import ignore_count
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
-# A batch is as long as its longest lane, and the next one waits for it. So when the others are through, what a slow
-# receiver has left is handed to the redelivery, which goes on at the receiver's own pace. Not so when most lanes are
-# still busy: then no receiver is slow, there is much to do, and parking it would only make it more.
-# So few lanes are taken for stragglers even when no other one has ended yet.
+# A batch is as long as its longest lane, and the next one waits for it. So when other lanes are done, the messages of a
+# slow receiver go to the redelivery. Not so while most lanes are busy: then the load is high and no receiver is slow.
+# This number of lanes counts as stragglers even before another one has ended.
 _FEW = 8
 
 
 # A receiver that answers within this time takes fifty pushes a second, one after the other.
 _LIVELY_S = 0.02
 
-# It is not to blame when a round turns out longer than was planned: the machine has become slower, or has others to
-# serve. The redelivery would only be slower still, and all that comes would go through it for a while.
+# A longer round than planned is no fault of a receiver: the machine became slower or has other work. The redelivery
+# would be slower still, and would serve the lane for a while.
 _PATIENCE_WITH_LIVELY = 5
 
 
 @dataclass(slots=True)
 class LaneProgress:
-    """A lane since it was empty: its waiting messages, its pushes and their messages. Of the time in which several
-    pushes were under way each has its share. `turn` tells one such period from the next; 0 before the first push."""
+    """A lane since it was empty: its waiting messages, its pushes and their messages. Parallel pushes share the time.
+    `turn` distinguishes such periods; 0 before the first push."""
 
     subscription: str
     waiting: int = 0
@@ -60,8 +59,8 @@ class LaneProgress:
         return self.waiting / self.messages * self.spent_s
 
     def is_slow(self, budget_s: float) -> bool:
-        """Whether the receiver takes too long for what waits. One that answers so soon each time does not: there is
-        much to do, and the redelivery would be no faster."""
+        """Whether the receiver takes too long for its waiting messages. One with quick answers does not: there is much
+        to do, and the redelivery would be no faster."""
         return not self.is_lively and self.remaining_s() > budget_s
 
     @property
@@ -82,8 +81,8 @@ def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: f
 
 
 class SlowLanes:
-    """The same where no batch ends: which lanes have had something waiting for longer than `budget_s`, and need as long
-    again. The others are held up by what such a one has waiting."""
+    """For a task without end: lanes with waiting messages for longer than `budget_s`, which need as long again. Their
+    waiting messages delay the others."""
 
     def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
@@ -110,18 +109,18 @@ _DRIVE_S = 0.1
 
 _LOOK_S = 0.25
 
-# Deliveries of notifications for many subscriptions join the lanes when fewer than this wait there, in so many pieces
-# at most in one round, and one with each other push: so they have their share beside a backlog, too.
+# Deliveries of notifications with many recipients join the lanes while fewer than this wait there, in this number of
+# pieces per round at most, and one with each other push, so that they progress beside a backlog.
 _FAN_OUT_READY = 32
 _FAN_OUT_PIECES = 2
 _FAN_OUT_EACH = 2
 
-# Pushes without an answer may be so many times as many as others: each has a connection, until its time-out.
+# Pushes without an answer may be this many times as many as others: each has a connection until its timeout.
 _MOST_UNANSWERED = 3
 
 
 class Pump:
-    """Pushes what waits in lanes, and has each outcome settled. It waits `budget_s` for a few slow lanes."""
+    """Pushes the messages of lanes and settles each outcome. It waits `budget_s` for a few slow lanes."""
 
     def __init__(
         self,
@@ -271,8 +270,8 @@ class PumpRun:
         tell: Callable[[int], None] = ignore_count,
         slow: SlowLanes | None = None,
     ) -> None:
-        """`fill` has so many deliveries of `Lanes.fan_outs` join the lanes; `tell` is called with the number of pushes
-        under way. `slow` is for a task without end; else `stragglers` are deferred."""
+        """`fill` lets deliveries of `Lanes.fan_outs` join the lanes; `tell` is called with the number of pushes in
+        flight. `slow` is for a task without end; otherwise `stragglers` are deferred."""
         self.lanes = lanes
         self.outcomes = outcomes
         self.fill = fill
@@ -304,7 +303,7 @@ class PumpRun:
         self.end(subscription, taken[0].notification.topic, rest)
 
     def end(self, subscription: Subscription, topic: TopicPath, rest: Deferral | None) -> None:
-        """Whatever was taken from the lane has its end; what is left goes on, or is put off."""
+        """The outcome of the taken messages; the other messages of the lane continue or are deferred."""
         if rest is not None:
             self.defer(subscription, rest)
         if rest := self.lanes.take_deferral(subscription.id):
@@ -314,8 +313,8 @@ class PumpRun:
             self._pace.pop(subscription.id, None)
 
     def defer_late(self, now: float, budget_s: float) -> None:
-        """Park what waits in lanes that are not to be waited for: see `stragglers` and `SlowLanes`. Pushes under way
-        are still waited for: they have a time-out."""
+        """Park the messages of slow lanes: see `stragglers` and `SlowLanes`. Pushes in flight are still waited for, up
+        to their timeout."""
         elapsed_s = now - self.started if self.started is not None else 0.0
         if now < self._look_at or (self._slow is None and elapsed_s < budget_s):
             return
@@ -344,5 +343,5 @@ class PumpRun:
         return found
 
     def defer(self, subscription: Subscription, what: Deferral) -> None:
-        """Park or cancel what waits in a lane, once its push that is under way has an outcome."""
+        """Park or cancel the messages of a lane, after the outcome of its push in flight."""
         self.outcomes.put_off(subscription, self.lanes.defer(subscription.id, what), what)

@@ -34,7 +34,7 @@ Settled = frozenset[tuple[str, str]]
 Newest = Mapping[tuple[str, TopicPath], tuple[int, int]]
 """By subscription and topic, a partition and offset of the `notifications` log."""
 
-# What was written for the batch has a time stamp behind the batch's own, by clocks of several machines.
+# Records of the batch have timestamps after the batch's own, by clocks of several machines.
 _CLOCKS_MS = 60_000
 
 # Topics whose partition is remembered while rows are read.
@@ -60,8 +60,8 @@ class RecoveredDeliveries(NamedTuple):
         return found[0] == partition and found[1] > offset
 
     def number(self, partition: int, offset: int) -> int | None:
-        """By which number a notification is parked, so that it comes in order with those that were parked before; None
-        when it is behind them all."""
+        """The number with which a notification is parked, so that it is in order with earlier parked ones; None if it
+        is after them all."""
         known = self.numbers.get(partition)
         if not known or offset > known[-1][0]:
             return None
@@ -98,8 +98,8 @@ class StartState(NamedTuple):
 def earlier(
     settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int, newest: Newest | None = None
 ) -> RecoveredDeliveries:
-    """What is known by the rows, and by what waits: subscription, notification and place of each. Places of runs before
-    `since` are none of this log's."""
+    """Subscription, notification and place of each delivery with a row or a parked record. Places of runs before
+    `since` belong to another log."""
     unwritten: set[tuple[str, str]] = set()
     last: dict[int, dict[int, int]] = {}
     for subscription, notification, place in parked:
@@ -112,11 +112,9 @@ def earlier(
 
 
 def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
-    """The deliveries that have a row of a batch, begun at that time, or of the redelivery since then. What is parked
-    has to be read before: what the redelivery finishes meanwhile has its row here.
-
-    Raises InfrastructureError when the log cannot be read to its end in time.
-    """
+    """The deliveries with a row of a batch that began at that time, or of the redelivery since then. Parked deliveries
+    must be read before: those that the redelivery completes meanwhile have their rows here. Raises InfrastructureError
+    if the log cannot be read to its end in time."""
     found: set[tuple[str, str]] = set()
     with LogScan(kafka, "attempts", timeout_s) as log:
         for record in log.read_from(log.at(begun_ms - _CLOCKS_MS)):
@@ -128,11 +126,8 @@ def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) ->
 
 
 def parked_by(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: float) -> list[tuple[str, str, Place]]:
-    """Subscription, notification and place of what a batch has parked since that time and still waits, by the `parked`
-    log.
-
-    Raises InfrastructureError when the log cannot be read to its end in time.
-    """
+    """Subscription, notification and place of waiting deliveries that a batch has parked since that time, from the
+    `parked` log. Raises InfrastructureError if the log cannot be read to its end in time."""
     waiting: dict[bytes, tuple[str, str, Place]] = {}
     with LogScan(roomy(kafka), "parked", timeout_s) as log:
         for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
@@ -163,16 +158,14 @@ def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int,
 def recall_since(
     kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
 ) -> tuple[Settled, Newest]:
-    """The deliveries that have a row of a batch with this number or a higher one, or of the redelivery, and may be of
+    """The deliveries with a row of a batch of this number or a higher one, or of the redelivery, that can belong to
     notifications behind the positions of a run. A delivery with a row of the redelivery was parked, and waits there or
-    is settled, though the worker that parked it may not have written its own row. Also returns the partition and
-    offset of the newest pushed notification of each subscription and topic, where a record of an evaluation has them.
+    is settled, even without a row of its worker. Also returns the partition and offset of the newest pushed
+    notification of each subscription and topic, if an evaluation has them.
 
-    `behind_ms` are the time stamps of the first notifications behind these positions, by partition: no row of a
-    notification is older than the notification. Partitions that are not among them have none; the `notifications` log
-    has so many `partitions`, which decide what topics are in each.
-
-    Raises InfrastructureError when the log cannot be read to its end in time.
+    `behind_ms` are the timestamps of the first notifications behind these positions, by partition: no row is older than
+    its notification. Partitions without one have no such notification; `partitions` is the number of partitions of the
+    `notifications` log. Raises InfrastructureError if the log cannot be read to its end in time.
     """
     partition_of = lru_cache(_TOPICS)(lambda topic: partition_of_key(topic.encode(), partitions))
     found: set[tuple[str, str]] = set()
@@ -199,10 +192,8 @@ def recall_since(
 
 
 def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
-    """The highest number of a batch that the `attempts` log tells of, NO_BATCH when there is none.
-
-    Raises InfrastructureError when the log cannot be read to its end in time.
-    """
+    """The highest batch number in the `attempts` log, NO_BATCH without any. Raises InfrastructureError if the log
+    cannot be read to its end in time."""
     now_ms = int(time.time() * 1000)
     with LogScan(kafka, "attempts", timeout_s) as log:
         for since_ms in (*(now_ms - back_s * 1000 for back_s in _LOOKS_BACK_S), 0):

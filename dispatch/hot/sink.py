@@ -1,7 +1,7 @@
-"""The sink of the batch mode: what runs in Spark's Python workers, once per partition of every round of a batch.
+"""The sink of the batch mode: runs in Spark's Python workers, once per partition and round.
 
-It returns when the outcomes are in the `attempts` log and what could not be delivered is in the `parked` log. So a
-batch that Spark counts as done is done.
+It returns when the outcomes are in the `attempts` log and undelivered messages in the `parked` log, so a batch that
+Spark counts as done is done.
 """
 
 from __future__ import annotations
@@ -29,20 +29,17 @@ from arborcast.dispatch.settings import JobSettings
 _MOST_BYTES = 256 * 1024 * 1024
 
 
-# A row of the `notifications` log as the query hands it on: value, partition, offset. Spark's Row is a tuple; to ask it
-# for a field by name takes a microsecond.
+# A row of the `notifications` log from the query: value, partition, offset. Spark's Row is a tuple; access by name
+# takes a microsecond.
 SourceRow = tuple[bytearray, int, int]
 
 
 @dataclass(frozen=True)
 class SinkJob:
-    """What a partition needs to know; pickled into every task, so it is small.
-
-    `earlier` is what an earlier run came to; None when there was none. `begun_ms` is when this run
-    began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
-    what lies behind the offsets `done`, until that comes to `most` deliveries; `passed` is what counts there for
-    minimum intervals.
-    """
+    """The input of a partition; pickled into every task, so it is small. `earlier` are deliveries of an earlier run,
+    None without one. `begun_ms` is the start of this run. `under_way` is the file of the in-flight gauge; empty for
+    none. The task takes notifications behind the offsets `done`, up to `most` deliveries; `passed` are the minimum
+    intervals."""
 
     settings: JobSettings
     view: SharedView
@@ -90,7 +87,7 @@ class RoundRows:
         return None
 
     def drop_first(self, deliveries: int = 0) -> None:
-        """The next one is taken in, and came to so many deliveries."""
+        """The next row is taken in, with this number of deliveries."""
         row, self._first = self._first, None
         if row is not None:
             # Right only while each partition of the log is one task: the source sets no minPartitions.
@@ -156,8 +153,8 @@ def _is_repeated() -> bool:
 
 
 def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
-    """What is known already of the deliveries of this batch, from an earlier run, or of this task; and the lanes in
-    which the worker before this one has parked something: they were not reported, and must not be overtaken."""
+    """Deliveries known from an earlier run, or an earlier attempt of this task; and the lanes that its worker has
+    parked in without a report, which must not be overtaken."""
     known: RecoveredDeliveries = job.earlier.value if job.earlier is not None else RecoveredDeliveries()
     if not _is_repeated():
         return known, frozenset()

@@ -1,5 +1,5 @@
-"""A worker's journal: beside what every journal writes, messages for pull points, what triggers publish, and whom
-notifications are for."""
+"""A worker's journal: beside the common records, messages for pull points, publications of triggers, and numbers of
+recipients."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from arborcast.topic_model.subscriptions import Subscription
 
 
 def stored_element(notification: Notification, subscription: Subscription) -> bytes:
-    """The wsnt:NotificationMessage as it waits: self-contained, since the answer that it will be part of is not
-    known. What is a part says so beside the address."""
+    """The wsnt:NotificationMessage in a pull point: self-contained, since its later answer is unknown. A part has its
+    Package beside the address."""
     package = package_of(notification) if notification.package else ""
     if package:
         said = f'<ac:Package xmlns:ac="{ARBORCAST_DELIVERY}">{escape(package)}</ac:Package>'
@@ -81,14 +81,14 @@ class _Begun(NamedTuple):
         return max(writer.times.pop(number) for writer, number in self.records)
 
 
-# Beside its value Kafka has a record's key and some bytes of its own.
+# Kafka adds a key and some bytes to the value.
 _ROOM = 8 * 1024
 
 
 class LogDelivery:
-    """Deliveries that are records in logs of ours: messages for pull points, and what triggers publish. Used by one
-    thread. Order is that of `store` and `publish`, which wait for nothing but a connection, and for room; see
-    `DurableWriter.send`. The `notifications` log has so many `partitions`."""
+    """Deliveries that are records in other logs: messages for pull points and publications of triggers. For one thread.
+    In the order of `store` and `publish`, which wait for a connection or for room only; see `DurableWriter.send`. The
+    `notifications` log has this number of `partitions`."""
 
     def __init__(
         self,
@@ -129,8 +129,8 @@ class LogDelivery:
         self._begin(notification, subscription, len(element), started, records)
 
     def publish(self, cause: Notification, subscription: Subscription, made: Notification, kept: bool) -> bool:
-        """Begin to publish what a trigger has made of its cause; `kept`: it becomes the current message of its topic.
-        False where no log takes so large a record: then nothing is begun."""
+        """Begin to publish the notification of a trigger; `kept`: it becomes the current message of its topic. False if
+        the record is too large for a log; then nothing is begun."""
         fence.wait()
         key, value = notifications.encode(made)
         if len(key) + len(value) + _ROOM > self._kafka.max_record_bytes:
@@ -200,11 +200,8 @@ class LogDelivery:
 
 
 class SinkJournal(Journal):
-    """The journal of a worker, with what only a batch writes. `begin` names the batch.
-
-    A batch that is repeated leaves out what the attempts tell of. So rows are written while the batch goes on, soon
-    after what they tell of.
-    """
+    """The journal of a worker, with the records of a batch only. `begin` sets the batch. A repeated batch skips
+    deliveries with a row, so rows are written during the batch, soon after the outcomes."""
 
     def __init__(self, kafka: KafkaSettings, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rows = AttemptsLog(kafka)

@@ -27,7 +27,7 @@ from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 from arborcast.dispatch.spark.source import read_log
 
-# Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
+# The first value: a quick worker completes this number in a fifth of a second, a very slow one in ten.
 _FIRST = 1_000
 
 # Each round costs Spark a job, and reading the batch's rows again: some 50 to 100 ms.
@@ -38,28 +38,26 @@ _MOST_GROWTH = 4.0
 
 
 class Rounds:
-    """Each is to take about `target_s`. `most` is how many deliveries a task may take up in the next one.
-
-    Counted in deliveries, not in notifications: how many of them a worker manages in a second depends on the machine
-    and the receivers, and changes slowly; how many deliveries a notification comes to may change with the next one.
-    """
+    """The size of rounds of about `target_s`. `most` is the number of deliveries that a task takes up in the next one.
+    Deliveries, not notifications: a worker's rate of them changes slowly, while the number of recipients may change
+    with each notification."""
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
         self.most = _FIRST
 
     def took(self, seconds: float) -> None:
-        """Adapt to a round that took so long, and in which a task took up as many deliveries as it may."""
+        """Adapt to the duration of a round in which a task took up its maximum."""
         growth = self._target_s / max(seconds, 0.001)
         self.most = max(_FEWEST, int(self.most * min(growth, _MOST_GROWTH)))
 
 
-# Reading back what a batch that was cut off has written: some 100,000 attempts a second.
+# Reading back the records of a batch that was cut off: some 100,000 attempts a second.
 _RECALL_S = 300.0
 
 
 class JobParts(NamedTuple):
-    """What the modes of a job share. `learn` is called with what tasks have reported."""
+    """Parts shared by the modes. `learn` is called with the reports of tasks."""
 
     spark: SparkSession
     settings: JobSettings
@@ -93,8 +91,7 @@ class JobParts(NamedTuple):
 
 
 class HotPath:
-    """What a batch does: read the control log to its end, hand the view to the workers, run the sink, take in what it
-    reports."""
+    """A batch: read the control log to its end, send the view to the workers, run the sink, apply its reports."""
 
     def __init__(self, parts: JobParts) -> None:
         self._parts = parts
@@ -118,10 +115,9 @@ class HotPath:
         begin: StartState,
         write: Callable[[Mapping[int, int]], None],
     ) -> StreamingQuery:
-        """Start the query, with an empty checkpoint: the log `progress` has its positions, by `write`. It has no
-        trigger: the next batch begins when the last is done, or as soon as something comes (Spark looks every
-        `idle_poll_ms`). The redelivery has to know all that is parked. Raises InfrastructureError.
-        """
+        """Start the query with an empty checkpoint at the positions of the log `progress`. It has no trigger: the next
+        batch begins when the last is done, or when records arrive (Spark polls every `idle_poll_ms`). The redelivery
+        must know all parked deliveries. Raises InfrastructureError."""
         spark, kafka, dispatch = self._parts.spark, self._parts.settings.kafka, self._parts.settings.dispatch
         self.positions = dict(begin.positions)
         self._first_number, self._write, self._pausing = run, write, False
@@ -153,13 +149,12 @@ class HotPath:
         self._parts.gate.wait_empty()
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
-        """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
+        """Dispatch one batch, with Spark's number; returns when every outcome is in the `attempts` log, or parked.
+        Spark never repeats a batch: after a failure the query restarts after the last round.
 
-        Spark never repeats a batch: after a failure the query starts again, behind the last round.
-
-        Most batches are done in one round. A long one (a backlog) takes several, each as long as `rounds` say. At the
-        beginning of each round it is known what has become of subscriptions, what is parked and which endpoints are
-        degraded, and the job can stop between two. Spark cannot plan smaller batches while a query runs.
+        Most batches have one round. A long one (a backlog) has several, as long as `rounds` set. Each round begins with
+        the current subscriptions, parked deliveries and degraded endpoints, and the job can stop between two. Spark
+        cannot plan smaller batches while a query runs.
         """
         with self._parts.gate.batch(), self._parts.metrics.batch() as stages:
             if self._pausing:
@@ -170,11 +165,9 @@ class HotPath:
                 self._parts.gate.pass_on()
 
     def _round(self, frame: DataFrame, number: int, done: dict[int, int], stages: Stages) -> bool:
-        """Dispatch as much of a batch as one round may take, behind what is `done`; whether there is more.
-
-        The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
-        that subscription. What is parked is known before the next round begins, so nothing overtakes it.
-        """
+        """Dispatch one round behind the offsets `done`; returns whether more is left. The control log is read to its
+        end first, so a notification accepted after a Subscribe's answer meets that subscription. Parked deliveries are
+        known before the next round, so none is overtaken."""
         parts, timeout_s = self._parts, self._parts.settings.kafka.request_timeout_s
         # Workers on other hosts do not see whether the lease holds.
         fence.wait(parts.gate.pass_on)
@@ -198,7 +191,7 @@ class HotPath:
         stages.over("job")
         parts.take_reports(reports)
         if any(report.repeated for report in reports):
-            # What the dead worker has parked was not reported.
+            # Parked deliveries of the dead worker were not reported.
             parts.redeliverer.catch_up(timeout_s)
         stages.over("feedback")
         rest = any(report.rest for report in reports)
@@ -234,7 +227,7 @@ def accumulator(frame: DataFrame) -> Accumulator[list[PartitionReport]]:
 
 
 def run_sink(frame: DataFrame, job: SinkJob, reports: Accumulator[list[PartitionReport]]) -> list[PartitionReport]:
-    """Run the sink over a batch; what its partitions have reported."""
+    """Run the sink over a batch; returns the reports of its partitions."""
     reports.value = []
     frame.foreachPartition(partial(push_partition, job, reports))
     return reports.value

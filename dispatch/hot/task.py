@@ -1,12 +1,12 @@
-"""The task of a partition: what a worker does with the rows of the `notifications` log, in both modes.
+"""The task of a partition: the work on rows of the `notifications` log, in both modes.
 
 Per notification: match as of its acceptance, apply minimum intervals, queue in the lanes of the subscriptions; push
-lane by lane, and write each outcome. What would have to wait (for a degraded endpoint, behind a parked message, for a
-paused subscription) is parked without a push. Order is promised for each subscription and topic, and a topic is in one
-partition: a task holds a lane as soon as it has parked a delivery of it.
+lane by lane, and write each outcome. A delivery that would have to wait (for a degraded endpoint, behind a parked
+message, for a paused subscription) is parked without a push. Order is promised per subscription and topic, and a topic
+is in one partition: a task holds a lane as soon as it has parked a delivery of it.
 
 The batch mode gives a task the rows of a round, the real-time mode rows without end, a test a list. The modes differ in
-what a task is given: the routing view, the connection with the driver, and the limits for notifications in memory.
+the routing view, the connection with the driver, and the limits for notifications in memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MATCHED_AT_ONCE = 500
 # How long nothing happens without a sign of life.
 REST_S = 1.0
 
-# How soon it is looked again for what comes without a wake-up.
+# Poll interval for events without a wake-up.
 LOOK_S = 0.02
 
 
@@ -73,7 +73,7 @@ class TaskRows(Protocol):
         """The next one, which stays."""
 
     def drop_first(self, deliveries: int = 0) -> None:
-        """The next one is taken in, and came to so many deliveries."""
+        """The next row is taken in, with this number of deliveries."""
 
 
 Finds = Callable[[Notification, int, int], Found | None]
@@ -86,7 +86,7 @@ class DriverLink:
     updates, and reports at its end."""
 
     stop = False
-    """Whether the task is to take nothing more, and to settle what it has."""
+    """Whether the task must take in nothing more, and settle the rest."""
 
     @property
     def complete(self) -> bool:
@@ -116,7 +116,7 @@ class DriverLink:
 
 
 class TakenIn:
-    """What a task has taken in, and how much more it may: with `most` messages or `most_bytes` waiting it pauses."""
+    """The notifications taken in, and the limit: with `most` messages or `most_bytes` waiting it pauses."""
 
     def __init__(self, at_once: int = sys.maxsize, most: int = sys.maxsize, most_bytes: int = sys.maxsize) -> None:
         """`at_once` notifications are matched before the sockets have their turn again."""
@@ -178,10 +178,10 @@ class PartitionTask:
         kept: int = 0,
         slow: SlowLanes | None = None,
     ) -> None:
-        """The `number` is that of the task, `batch` that of its batch or run. `parked_as` has the number by which a
-        notification at a partition and offset is parked; None for that of the batch. `passed` are subscriptions whose
-        minimum interval has not ended. The `control` log was read up to this offset. So many messages may be `kept`
-        for held lanes to be free; `slow` are the lanes that a task without end does not wait for."""
+        """`number` is that of the task, `batch` that of its batch or run. `parked_as` has the number under which a
+        notification at a partition and offset is parked; None for that of the batch. `passed` are the current minimum
+        intervals. `control` is the position in the control log. `kept` messages may wait for held lanes; `slow` are the
+        lanes that a task without end does not wait for."""
         push, journal = settings.push, worker.journal
         self.worker = worker
         self.taken = taken or TakenIn()
@@ -213,14 +213,11 @@ class PartitionTask:
         self._matched_at = 0.0
         self._look_at = 0.0  # while it settles
         self.stopped = False
-        """Whether it has settled all that it has, and takes nothing more, as the driver has asked."""
+        """Whether everything is settled after the driver asked for a stop."""
 
     def run(self, rows: TaskRows) -> None:
-        """Until there are no more rows, and all is settled and written.
-
-        Raises InfrastructureError when outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
-        what receivers do never raises.
-        """
+        """Run until all rows are settled and written. Raises InfrastructureError if outcomes cannot be written,
+        RecordVersionError for records of a newer version; failures of receivers never raise."""
         while True:
             liveness.beat()
             idle_s = self.step(rows)
@@ -233,7 +230,7 @@ class PartitionTask:
             self._settle()
 
     def step(self, rows: TaskRows) -> float:
-        """One turn; how long there is nothing to do, unless something comes."""
+        """One turn; returns the time until the next one, unless an event arrives."""
         self._link.apply(self)
         if self.intake.kept.known:
             self._release_kept(time.monotonic())
@@ -332,7 +329,7 @@ class PartitionTask:
         pump = self.worker.pump
         self._release_kept(math.inf)
         pump.run(self.lanes, self._between)
-        if self.stopped:  # this process ends: an answer that still comes spares a second push
+        if self.stopped:  # this process ends: a late answer still saves a second push
             until = time.monotonic() + self._patience_s
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()

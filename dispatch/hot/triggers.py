@@ -1,7 +1,7 @@
-"""Triggers: what is published because of a notification that matches one. Pure.
+"""Triggers: publications caused by a matching notification. Pure.
 
-The id follows from the trigger's and from that of the notification. So who takes a notification again after a crash
-publishes the same one again, and whoever gets both can tell.
+The id is derived from those of the trigger and the notification, so a repetition after a crash publishes the same
+notification, which receivers recognise.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from arborcast.topic_model.topics import is_system
 
 _OWNERS = 2_000
 
-_DIGEST_BYTES = 10  # what a UUID has beside its time
+_DIGEST_BYTES = 10  # bytes of a UUID beside its time
 
 
 class Refused(NamedTuple):
-    """Why a trigger publishes nothing: the error of the row that says so, and words for people."""
+    """Why a trigger publishes nothing: the error of its row, and a text."""
 
     error: ErrorClass
     detail: str
 
 
 def shares(left: int, triggers: Iterable[str]) -> Mapping[str, int]:
-    """How many further notifications there may be because of what each of these triggers publishes, where `left` are
-    allowed because of their cause. With what they publish themselves that is no more in all. A trigger that has no
-    share publishes nothing."""
+    """Further publications allowed for each of these triggers, where `left` are allowed for their cause: together with
+    their own they do not exceed it. A trigger without a share publishes nothing."""
     publish = sorted(triggers)[:left]
     each, more = divmod(left - len(publish), max(1, len(publish)))
     return {name: each + (number < more) for number, name in enumerate(publish)}
@@ -55,10 +54,9 @@ class OwnerRates:
 
 
 def derived_id(trigger_id: str, cause: Notification) -> str:
-    """The id of what a trigger publishes because of a notification: a UUID of version 7 as the gateway's, with the time
-    of the cause's."""
+    """The id of a trigger's publication: a UUID of version 7 like the gateway's, with the time of the cause's id."""
     digest = hashlib.blake2b(f"{trigger_id}\n{cause.id}".encode(), digest_size=_DIGEST_BYTES).digest()
-    # An id that says no time (operators' events have such) is as old as its notification.
+    # An id without a time (operators' events) is as old as its notification.
     value = (made_at(cause.id) or cause.accepted_ms) << 80 | int.from_bytes(digest)
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
@@ -74,8 +72,8 @@ def published(
     rules: TopicRules,
     left: int | None = MOST_TRIGGERED,
 ) -> Notification | Refused:
-    """What a trigger publishes because of a notification, accepted now with the control log at this position. `left` is
-    its share (`shares`), None without one."""
+    """The publication of a trigger for a notification, accepted now at this position of the control log. `left` is its
+    share (`shares`), None without one."""
     if cause.hops >= MOST_HOPS:
         return Refused(
             "hops",
@@ -100,7 +98,7 @@ def published(
         derived_id(trigger_id, cause),
         trigger.topic,
         cause.payload if same else trigger.payload.encode(),
-        # Clocks differ, and nothing comes before what has caused it.
+        # Clocks differ, and a publication cannot precede its cause.
         max(now_ms, cause.accepted_ms),
         producer=cause.producer if same else b"",
         publisher=trigger.endpoint,
@@ -120,6 +118,6 @@ def published(
 
 
 def is_kept(trigger: Trigger, rules: TopicRules) -> bool:
-    """Whether what a trigger publishes becomes the current message of its topic."""
+    """Whether a trigger's publication becomes the current message of its topic."""
     said = trigger.target.retain if trigger.target is not None else False
     return rules.retain_all if said is None else said

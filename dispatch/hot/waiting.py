@@ -1,4 +1,4 @@
-"""What waits in a lane: in the order in which it leaves. Pure."""
+"""The waiting messages of a lane, in the order in which they leave. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class Received(NamedTuple):
-    """A notification, and where it was read: the partition and offset in the `notifications` log, and the batch. That
-    is what a parked delivery is named by, with `parked_as` in the batch's place where there is one."""
+    """A notification with its place: the partition and offset in the `notifications` log, and the batch, or `parked_as`
+    in its place. The place names a parked delivery."""
 
     notification: Notification
     partition: int
@@ -37,7 +37,7 @@ _NOTHING: deque[Received] = deque()
 
 
 class WaitingMessages:
-    """What waits in a lane, all of one partition of the log and added in its order: a queue for each priority."""
+    """The waiting messages of a lane, of one partition and in its order: a queue for each priority."""
 
     __slots__ = ("_class", "_count", "_highest", "_queues")
 
@@ -84,7 +84,7 @@ class WaitingMessages:
         return received
 
     def drop_older(self, policy: DeliveryPolicy) -> list[Received]:
-        """Remove and return what may be dropped, and of whose topic something newer of its priority waits."""
+        """Remove and return messages that may be dropped, with a newer one of their topic and priority."""
         dropped: list[Received] = []
         for queue in self._queues.values():
             newest = {each.notification.topic: each for each in queue}
@@ -107,7 +107,7 @@ class WaitingMessages:
         return min(queue[0].offset for queue in self._queues.values())
 
     def drain(self) -> list[Received]:
-        """Remove and return them all, in the order in which they came: so they are parked."""
+        """Remove and return all messages in the order of arrival, in which they are parked."""
         drained = sorted(chain.from_iterable(self._queues.values()), key=lambda each: each.offset)
         self._queues.clear()
         self._highest, self._count = _NOTHING, 0
@@ -115,7 +115,7 @@ class WaitingMessages:
 
 
 class WaitingByTopic:
-    """The same, where topics need not wait for each other: only what is behind a push of its own topic does."""
+    """The same for independent topics: a message waits only for the push of its own topic."""
 
     __slots__ = ("_count", "_heads", "_topics", "_under_way")
 

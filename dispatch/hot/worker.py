@@ -1,6 +1,6 @@
-"""What a worker process keeps between tasks, in both modes: connections, prepared envelopes, writers of logs.
+"""The state of a worker process between tasks, in both modes: connections, prepared envelopes, log writers.
 
-It is a cache only: Spark may end an idle worker at any time, and a killed one is replaced.
+It is a cache: Spark may end an idle worker at any time, and a killed one is replaced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONNECTED_BY = 0.9
 
 
 class Worker:
-    """What one worker process keeps between tasks."""
+    """The state of one worker process between tasks."""
 
     def __init__(self, settings: JobSettings, under_way: str) -> None:
         self.made_for = (settings, under_way)

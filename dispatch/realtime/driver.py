@@ -39,7 +39,7 @@ _NAMES_AT_ONCE = 256 * 1024
 _MOST_BYTES = 1024 * 1024
 _UNDER_WAY_BYTES = 8 * 1024 * 1024
 
-# The broker answers a question for what is new when there is something, or after this.
+# The broker answers a fetch request when there is data, or after this time.
 _WAIT_MS = 2_000
 
 _POLL_S = 0.5
@@ -52,9 +52,10 @@ _IDLE_S = 0.5
 _PACE_S = 0.025
 _BURST_S = 0.25
 
-# After so many steps, or this long, a snapshot is written: a worker that starts later reads everything since the last
-# one. The others push nothing until they have read it. So it is written when it is short (a new base, few changes of
-# the past), and after as many bytes of differences as the last one had: with 10,000 sick endpoints that is a megabyte.
+# A snapshot is written after this number of steps, or this time: a worker that starts later reads everything since the
+# last one, and running workers do not push until they have read it. So it is written when it is short (a new base, few
+# changes of the past), and after as many bytes of differences as the last one had: with 10,000 degraded endpoints that
+# is a megabyte.
 _STEPS = 1_000
 _SNAPSHOT_S = 600.0
 _SHORT_PAST = 5_000
@@ -98,7 +99,7 @@ class _Feed:
     """The log `feed` of one run. Used under the lock of `WorkerUpdates`."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        # The broker counts a record's key and some bytes of its own.
+        # Kafka adds a key and some bytes to a record.
         self._most_bytes = min(_MOST_BYTES, kafka.max_record_bytes // 2)
         self._log = LogWriter(kafka, FEED_LOG)
         self._under_way: Appending | None = None
@@ -187,12 +188,12 @@ class WorkerUpdates:
         )
 
     def start(self) -> None:
-        """Write the state as it is, and then its changes. Raises InfrastructureError, RecordVersionError."""
+        """Write the state, then its changes. Raises InfrastructureError, RecordVersionError."""
         self._write()
         self._service.start()
 
     def ask_to_stop(self) -> None:
-        """Ask the workers to take nothing more. Raises InfrastructureError."""
+        """Request all workers to stop taking in. Raises InfrastructureError."""
         with self._lock:
             stop = WorkerUpdate(self._run, self._feed.began, 0, self._control, complete=False, stop=True)
             self._feed.write([stop], begins=False)
@@ -275,7 +276,7 @@ class WorkerUpdates:
 
 
 class ProgressListener:
-    """Hears the workers, of all runs. `report` is called with what those of the newest run have learned."""
+    """Reads the progress of the workers, of all runs. `report` is called with the reports of the newest run."""
 
     def __init__(
         self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: WorkersHere | WorkersElsewhere
@@ -289,7 +290,7 @@ class ProgressListener:
         self._ready: set[int] = set()  # tasks
         self._stopped: set[int] = set()
         self.heard = 0.0
-        """When a worker said something last, by the monotonic clock."""
+        """The time of the last message of a worker, by the monotonic clock."""
         self.known: dict[int, WorkerProgress] = {}
         """The last message of each partition."""
         self._service = Service(
@@ -308,7 +309,7 @@ class ProgressListener:
             self._follower.close()
 
     def begin(self, run: int, tasks: int) -> None:
-        """A run with so many tasks begins."""
+        """A run with this number of tasks begins."""
         with self._changed:
             self._workers.begin(tasks)
             self._run = self._newest = run
@@ -373,7 +374,7 @@ class ProgressListener:
                     matched={(subscription, topic): at_ms for subscription, topic, at_ms in progress.matched},
                 )
             )
-        # Known before somebody who waits for the task looks; but not before what has matched until there is reported.
+        # Set before a thread that waits for the task continues; but matches are reported first.
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
         if of_task and progress.run == self._run:

@@ -1,11 +1,11 @@
-"""What the driver and the workers of the real-time gear tell each other, in two logs of one partition each.
+"""Messages between the driver and the workers of real time, in two logs of one partition each.
 
-    log        key             value
-    feed       the run         Feed             driver to workers: who is subscribed, what not to push; in order
-    progress   the partition   WorkerProgress   worker to driver: how far all is settled, what was seen of endpoints
+log        key             value
+feed       the run         WorkerUpdate     driver to workers: subscriptions, exclusions; in order
+progress   the partition   WorkerProgress   worker to driver: settled positions, endpoint health
 
-Nothing in `feed` is of use once its run is over. The last message of each partition in `progress` says where to go on
-after a crash: what is before it is settled, and what is behind it has its rows in `attempts`.
+Records of `feed` are obsolete after their run. The last message of each partition in `progress` is the position after a
+crash: everything before it is settled, and rows behind it are in `attempts`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ _READ_S = 1.0
 
 
 class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
-    """Differences in what is parked rather than pushed: lanes that are held from now on, and those that are not any
-    more, after the log of parked deliveries was read up to these offsets; endpoints and subscriptions that are from now
-    on as in `Exclusions`, and those that are not any more."""
+    """Differences in the exclusions: lanes that are held from now on, and those that are not any more, with the
+    `parked` log read to these offsets; endpoints and subscriptions that are added to or removed from `Exclusions`."""
 
     held: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
@@ -63,13 +62,15 @@ class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """The next message to the workers of a run. One with a `base`, the file of a snapshot, begins anew: what was said
-    before does not count, and nothing is pushed before one is `complete`. `control` is how far the driver has read the
-    control log. On a cluster, where workers cannot open the driver's files, it is the base that their tasks were
-    started with. A worker that comes later begins with the last message that has a base: that is at the offset `began`
-    or, where this is -1 since that one is written together with this, so many records `back`. `stop` asks the workers
-    to take nothing more, and to settle what they have. A message that is larger than a record is cut into several, each
-    a `piece` of its bytes, with so many `left` behind it."""
+    """An update for the workers of a run.
+
+    One with a `base`, the file of a snapshot, replaces all earlier ones, and workers push again once one is `complete`.
+    On a cluster, where workers cannot open the driver's files, it is the base with which their tasks were started.
+    `control` is the driver's position in the control log. A worker that starts later begins with the last message with
+    a base: at the offset `began` or, if this is -1 because that one was written together with this one, `back` records
+    earlier. `stop` requests the workers to take in nothing more and to settle the rest. A message larger than a record
+    is cut into several, each with a `piece` of its bytes and the number of pieces `left`.
+    """
 
     run: int
     began: int
@@ -85,18 +86,15 @@ class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How things stand in a partition of the `notifications` log.
+    """The progress in a partition of the `notifications` log.
 
-    Everything before `position` is settled; `clean` says that nothing behind it was begun. If something may have been,
-    `since` is the first run whose rows count. `notifications` were matched since the message before, and came to
-    `deliveries`, without those that were `thinned` for a minimum interval; `signs` were seen of endpoints, the
-    receivers of `gone` have ended their subscriptions, and the conditions of `costly` cost more than they may. A `task`
-    tells by its first message that it is ready; then, and as long as it has had no notification, it does not know its
-    partition, and says -1. `stopped` is said by its last message, when it was asked to stop. `pid` is its process.
-    Everything before `taken` is matched; `matched` are subscription and topic, where there is a deadline, and when the
-    last such notification was accepted.
-
-    A worker on another host says from time to time that it is `alive`, and nothing else then.
+    Everything before `position` is settled; `clean`: no push was started behind it. Otherwise `since` is the first run
+    whose rows count. Since the previous message, `notifications` were matched with `deliveries`, without those
+    `thinned` by a minimum interval; `signs` are observations of endpoints, the receivers of `gone` answered 410, and
+    the conditions of `costly` exceeded their budget. A `task` reports its readiness with its first message; without a
+    notification so far it does not know its partition, -1. `stopped` is in its last message after a stop. `pid` is its
+    process. Everything before `taken` is matched; `matched` has the newest acceptance per subscription and topic with a
+    deadline. A worker on another host sends heartbeats with `alive` only.
     """
 
     run: int
@@ -118,8 +116,8 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     alive: bool = False
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:
-        """Whether it says more of its partition. A worker that was cut off may come behind the one that took its place;
-        one that knows no partition, or has had nothing of it, says nothing."""
+        """Whether it is newer for its partition. A message of a cut-off worker may follow one of its successor; one
+        without a partition has no position."""
         if self.partition < 0 or self.position < 0:
             return False
         return known is None or (self.run, self.position) >= (known.run, known.position)

@@ -31,13 +31,13 @@ from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, waits_for
 
 logger = logging.getLogger(__name__)
 
-# Tasks settle what they have within the time that a push may take.
+# Tasks settle their messages within the timeout of a push.
 _STOP_MARGIN_S = 5.0
 
 # How often it is looked whether the gear is the right one.
 _LOOK_S = 0.25
 
-# How often it is looked while nothing comes.
+# Poll interval without events.
 _IDLE_S = 1.0
 
 
@@ -119,8 +119,8 @@ class ModeController:
             self._service.start()
 
     def stop(self, timeout_s: float) -> None:
-        """The gate is closed, and batches have had their time: settle what is under way in real time, and write where
-        the next start is."""
+        """Stop: the gate is closed and batches have ended; settle pushes in flight in real time, and write the next
+        start."""
         with self._lock:
             if self.gear == "realtime":
                 self._drain(timeout_s)
@@ -149,7 +149,7 @@ class ModeController:
         """Start the query in the chosen mode, where the last one ended."""
         with self._lock:
             self._realtime.end()
-            # What was parked until now must not be overtaken, whoever has parked it.
+            # Deliveries parked until now must not be overtaken, whichever process has parked them.
             self._parts.redeliverer.catch_up(RECALL_S)
             self._recovery.settle()
             self._listener.catch_up(self._parts.settings.kafka.request_timeout_s)
@@ -202,7 +202,7 @@ class ModeController:
         return self._realtime.has_slots(self._recovery.partitions)
 
     def _drain(self, timeout_s: float) -> bool:
-        """Have the tasks settle what they have; whether all have."""
+        """Let the tasks settle their messages; returns whether all have."""
         clean = self._realtime.drain(self._recovery.partitions, timeout_s)
         if clean:
             self._write_clean()

@@ -1,4 +1,4 @@
-"""Which gear is the right one for a load. Pure: asks nobody."""
+"""The choice of the execution mode for a load. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ Gear = Literal["realtime", "batch"]
 # With fewer notifications waiting than this the real-time gear is never too slow.
 _BACKLOG = 1_000
 
-# A shift to batches and back costs some three seconds, on a busy machine more. On a cluster, where in real time each
-# row leaves the JVM by itself, batches are up to three times as fast, and pay where real time would be at it for so
-# long.
+# A change to batches and back costs some three seconds, on a busy machine more. On a cluster, where each row leaves the
+# JVM alone in real time, batches are up to three times as fast and pay earlier.
 WORTH_ELSEWHERE_S = 8.0
 
 # Where the rows of a backlog leave together (`query.KnownEnds`) they are a third faster at best, and often no faster.
 WORTH_HERE_S = 30.0
 
-# The batch gear has so few waiting when it keeps up: a batch, and what comes while it runs.
+# Waiting notifications of batches that keep up: one batch and the arrivals during it.
 LITTLE = 200
 
-# Before anything is known of this machine: what the real-time gear manages in a second, with this much to do at least.
+# The assumed pace of real time, before it was measured under this load.
 _PACE = 1_500.0
 _BUSY = 100
 
-# The pace is that of the last so many seconds: a machine that stands still for one of them is no slower than before.
-# While there are batches nothing is measured, and what was is forgotten.
+# The pace is measured over this time, so that a machine that stalls for a second does not count as slow. It is not
+# measured in batches, and forgotten.
 _PACE_S = 4.0
 _FORGET_S = 60.0
 
@@ -37,7 +36,7 @@ _KEPT = Backoff(3.0, 60.0)
 
 
 class Load(NamedTuple):
-    """What waits, how many came in a second, at this time."""
+    """Waiting notifications and arrivals per second at this time."""
 
     waiting: int
     rate: float
@@ -45,10 +44,10 @@ class Load(NamedTuple):
 
 
 class ModePolicy:
-    """Decides; asks nobody. With two thresholds, and a wait that grows, it does not go to and fro."""
+    """Decides the mode, with two thresholds and a growing delay as hysteresis."""
 
     def __init__(self, worth_s: float) -> None:
-        """Batches pay where real time would be at it for so long."""
+        """Batches pay where real time would need this long."""
         self._worth_s = worth_s
         self._shifted_at = -math.inf
         self._early = 1  # changes to real time in a row that were too early, and one

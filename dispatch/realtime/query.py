@@ -1,13 +1,12 @@
-"""The query of the real-time gear: Spark's Real-time Mode, with our worker behind it.
+"""The query of real time: Spark's Real-time Mode with the worker behind it.
 
-The mode has a list of operators that it was tried with. `mapInArrow` is not among them; what we need of it is held by
-`tests/integration/dispatch/test_realtime_mode.py`, to be run with every new Spark: that rows come at once, that nothing
-need be yielded before the end, and that a batch whose task fails is not taken for done.
+Spark lists the operators that the mode was tested with; `mapInArrow` is not among them.
+`tests/integration/dispatch/test_realtime_mode.py` holds the required behaviour and is run with every new Spark: rows
+arrive at once, nothing need be yielded before the end, and a batch with a failed task does not count as done.
 
-The JVM gathers rows until they come to so many bytes, and looks for the next one before it sends any. So a row that may
-be the last one for now is followed by two that are none: one of so many bytes, and one to be looked for. In a backlog
-that would cost more than the push. So a row that is known to be followed by others goes without them, and leaves
-together with those.
+The JVM collects rows up to a number of bytes and reads the next one before it sends any. So a possibly last row is
+followed by two filler rows: one of that size, and one to be read. In a backlog that would cost more than the push, so a
+row with known successors is sent with them, without fillers.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.dispatch.realtime.worker import push_rows
 from arborcast.dispatch.spark.source import read_log
 
-# How long a run lasts, and one of Spark's batches: longer, so that no run has two. A task has no more of minimum
-# intervals than its run had at its start, and a second batch would begin again with those. What else a batch ends with,
-# a position, the log `progress` has. Spark counts milliseconds, and not in 32 bits everywhere: less than 24 days.
+# The length of a run, and of one of Spark's batches, which is longer, so that no run has two: a second batch would
+# restart minimum intervals, whose state a task gets at its start. The rest of a batch's end is in the log `progress`.
+# Spark counts milliseconds, in places with 32 bits: less than 24 days.
 RUN_S = 7 * 86_400.0
 _BATCH = "8 days"
 
-# Some five small messages. A row that comes alone brings as much along. With four times that, p50 at 1,000/s is twice
-# as long, and a backlog leaves no faster.
+# About five small messages, also the size of the filler of a single row. With four times as much, p50 at 1,000/s is
+# twice as long, and a backlog is no faster.
 _TOGETHER_BYTES = 4_096
 
 REALTIME_SESSION = {
-    # We know what we do, see above.
+    # Required by Spark for this use, see above.
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(_TOGETHER_BYTES),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-    # What is ready is sent. With 4 bytes it is refused.
+    # Send each row at once. 4 bytes are refused.
     "spark.sql.execution.pandas.udf.buffer.size": "5",
 }
 
@@ -76,7 +75,7 @@ def realtime_session(spark: SparkSession) -> SparkSession:
 
 
 def start_realtime(spark: SparkSession, job: RealtimeJob, begin: StartState, checkpoint: str) -> StreamingQuery:
-    """Start the query, with an empty checkpoint of its own."""
+    """Start the query with an empty checkpoint."""
     kafka = job.settings.kafka
     rows = read_log(
         spark,
@@ -84,7 +83,7 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: StartState, che
         "notifications",
         starting=begin.starting(kafka),
         fail_on_data_loss=job.settings.dispatch.fail_on_data_loss,
-        # It is answered as soon as there is something. An idle engine asks once in so long, for each partition.
+        # The broker answers as soon as there is data. An idle engine sends one request per partition in this time.
         fetch_wait_ms=2_000,
     )
     writer: Any = (  # the types of the pinned Spark do not know of the trigger

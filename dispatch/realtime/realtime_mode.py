@@ -110,7 +110,7 @@ class RealtimeMode:
         return time.monotonic() > self._ends_at
 
     def drain(self, tasks: int, timeout_s: float) -> bool:
-        """Have so many tasks settle what they have; whether all have."""
+        """Let this number of tasks settle their messages; returns whether all have."""
         if self._updates is None:
             return False
         try:
@@ -153,7 +153,7 @@ class RealtimeMode:
         return slots - (self._parts.settings.tables.upkeep_by == "spark")
 
     def _has_failed(self) -> bool:
-        """Whether Spark knows that a task of the query has failed: its worker has died, or its executor."""
+        """Whether a task of the query has failed in Spark: its worker or executor died."""
         query, tracker = self._query, self._parts.spark.sparkContext.statusTracker()
         if query is None:
             return False

@@ -1,12 +1,12 @@
-"""Who may do what at the gateway, and how much of it.
+"""Authentication, authorisation and rates of the gateway.
 
-    gate                  what the application asks for each request: may it come in, and who is it
-    proxies, rates        behind which proxy a client is; how many requests, bytes and connections it may have
-    username_token, bearer      the kinds of proof that come with a message or its head
-    users, users_file, ldap_users     whose password that is, and how many wrong ones there may be
-    policy, grants        who may publish to, subscribe to and manage which topics
+gate                       admission and identity of each request
+proxies, rates             client addresses behind proxies; rates of requests, bytes and connections
+username_token, bearer     credentials in a message or its head
+users, users_file, ldap_users   passwords, and limits of failures
+policy, grants             rights to publish, subscribe, serve and manage, by topic
 
-All of it is off by default, and costs a request one comparison with None then. Nothing here knows an operation.
+All of it is off by default, at the cost of one comparison with None. No operation is known here.
 """
 
 from __future__ import annotations

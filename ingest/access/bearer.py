@@ -1,7 +1,7 @@
-"""Bearer tokens: JWTs that somebody else has signed, checked with the keys of a JWKS file (RFC 7519, 7517, 8725).
+"""Bearer tokens: JWTs of an issuer, verified with the keys of a JWKS file (RFC 7519, 7517, 8725).
 
-The algorithms are fixed by the settings, and only public-key ones can be set: a token cannot choose `none`, nor have a
-public key taken for an HMAC secret. Each key is used for what it is made for only.
+The algorithms are fixed by the settings, and only public-key ones are allowed: a token cannot choose `none`, nor use a
+public key as an HMAC secret. Each key is used for its own algorithm only.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_TOKEN = 16 * 1024
 # Tokens that were good; a kilobyte each is usual.
 _REMEMBERED = 2_000
 
-# RFC 7518, 3.1; for elliptic curves the algorithm also says which curve.
+# RFC 7518, 3.1; for elliptic curves the algorithm also sets the curve.
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _MIN_RSA_BITS = 2048
 
 
 class WrongToken(ArborcastError):
-    """A token that proves nothing. The message may be shown to who sent it; it quotes nothing of the token."""
+    """An invalid token. The message may be shown to its sender and quotes nothing of the token."""
 
 
 class Bearer:
@@ -56,17 +56,14 @@ class Bearer:
         self._good: BoundedDict[str, tuple[float, int, Identity]] = BoundedDict(_REMEMBERED)
 
     def check(self, token: str) -> Identity:
-        """Who the token is about. Raises WrongToken.
-
-        One that was good is remembered for access.cache_s, as long as it is good itself, and the keys are the same:
-        to check a signature with each request would cost as much as half the rest of the request.
-        """
+        """The user of the token. Raises WrongToken. A valid one is cached for access.cache_s, at most until its end or
+        a change of keys: a verification costs half as much as the rest of a request."""
         keys = self._keys.value
         if keys is not self._judged_by:
             self._judged_by = keys
             self._good.clear()
         known = self._good.get(token)
-        # A token ends by the clock on the wall; that its rights are looked up anew must not wait for one that was set.
+        # A token ends by the wall clock; the cache of its rights uses a clock that is never set.
         if known is not None and self._steady() < known[0] and self._clock() < known[1]:
             return known[2]
         identity, expires = self._checked(token)
@@ -95,7 +92,7 @@ class Bearer:
                 },
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            # PyJWT's words quote claims of a token that was not signed by anybody; its classes say enough.
+            # PyJWT's messages quote claims of an unverified token; its classes are enough.
             raise WrongToken(_WORDS.get(type(error), "the token is not good")) from error
         return self._identity(claims), int(claims["exp"])
 

@@ -1,4 +1,4 @@
-"""What the application asks for each request: may it come in, who is it, and what may that one do."""
+"""Admission of each request: its client, and that client's rights."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ _WRONG = "these credentials are not right"
 
 
 class Authenticator:
-    """Decides who somebody is, by the methods of the settings.
+    """Authenticates clients by the configured methods.
 
-    What HTTP carries is looked at first, and is then decisive: a request with wrong credentials is refused, even if a
-    certificate would have let it in. Of several that are there, Authorization counts, then the certificate of the
-    connection, then the UsernameToken in the message.
+    Credentials in HTTP come first and are decisive: a request with wrong ones is refused, even with a valid
+    certificate. Authorization precedes the certificate of the connection, and that the UsernameToken in the message.
     """
 
     def __init__(
@@ -62,11 +61,11 @@ class Authenticator:
 
     @property
     def reads_messages(self) -> bool:
-        """Whether who asks may show only in the message itself."""
+        """Whether credentials may be in the message."""
         return "token" in self._methods
 
     async def of_head(self, scope: Mapping[str, Any], address: str) -> Identity | None:
-        """Who it is by what HTTP carries, None when it carries nothing that we look at. Raises NotAuthenticated."""
+        """The identity by HTTP credentials, None without any. Raises NotAuthenticated."""
         header = _header(scope["headers"], b"authorization")
         if header:
             scheme, _, value = header.strip().partition(b" ")
@@ -81,7 +80,7 @@ class Authenticator:
         return None
 
     async def of_message(self, root: etree._Element, address: str) -> Identity:
-        """Who it is by the message's UsernameToken. Raises NotAuthenticated."""
+        """The identity by the message's UsernameToken. Raises NotAuthenticated."""
         token = find_token(root) if self.reads_messages else None
         if token is None:
             raise self.missing()
@@ -95,7 +94,7 @@ class Authenticator:
         return identity
 
     def missing(self) -> NotAuthenticated:
-        """What is answered to a request that does not say who asks."""
+        """The answer to a request without credentials."""
         words = {
             "basic": "HTTP Basic",
             "bearer": "a bearer token",
@@ -160,13 +159,13 @@ def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     for key, value in headers:
         if key == name:
             if found is not None:
-                # Two of them are an attempt to have us and somebody in front of us read different ones.
+                # Two of them are an attempt to be read differently by a proxy and the gateway.
                 return b"?"
             found = value
     return found or b""
 
 
-# What identities may do is worked out once for each, for so many.
+# Cached rights of identities.
 _CALLERS = 10_000
 
 
@@ -200,14 +199,14 @@ class Gate:
         return client_request
 
     def stranger(self, scope: Mapping[str, Any]) -> ClientRequest:
-        """A request begins that proves by itself what it may: it counts for its address. Raises AccessRefused."""
+        """A request that proves its right itself counts for its address. Raises AccessRefused."""
         client_request = ClientRequest(client_key(self._proxies.client(scope)))
         if self._rates is not None:
             self._rates.request(client_request.client)
         return client_request
 
     async def look(self, scope: Mapping[str, Any]) -> None:
-        """Somebody wants to see how we are doing, from the network. Raises AccessRefused."""
+        """A request for health or metrics from the network. Raises AccessRefused."""
         host = self._proxies.client(scope)
         authenticator = self._authenticator
         local = is_loopback(host) or _is_this_machine(host, scope)
@@ -230,7 +229,7 @@ class Gate:
         return None if client_request.identity is None else self._caller(client_request.identity)
 
     def received(self, client_request: ClientRequest, size: int) -> None:
-        """The body is there, in so many bytes."""
+        """The body has arrived, with this number of bytes."""
         if self._rates is not None:
             self._rates.received(client_request.client, size)
 
@@ -240,7 +239,7 @@ class Gate:
             self._rates.deliveries(client, deliveries)
 
     async def identify(self, client_request: ClientRequest, root: etree._Element) -> Caller | None:
-        """Who asks, now that the message is there; None without authentication. Raises AccessRefused."""
+        """The identity of the request with its message; None without authentication. Raises AccessRefused."""
         authenticator = self._authenticator
         if authenticator is None:
             return None

@@ -1,4 +1,4 @@
-"""What a caller may do, decided for each kind of request. The sets of topics are in `topic_model.grants`."""
+"""The rights of a caller for each kind of request. Sets of topics are in `topic_model.grants`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from arborcast.wire.errors import Forbidden
 
 @dataclass(slots=True)
 class ClientRequest:
-    """The client of a request, as far as it is known at this moment."""
+    """The client of a request, as far as known."""
 
     address: str
     identity: Identity | None = None
 
     @property
     def client(self) -> str:
-        """What rates are counted by. No address begins with `@`, so no user can be taken for one."""
+        """The key for rates. No address begins with `@`, so users and addresses do not collide."""
         return self.address if self.identity is None else f"@{self.identity.name}"
 
 
 GROUP: Final = "group:"
 
-"""Before the name of a group where a topic says who may publish to it; no user's name holds a colon."""
+"""Prefix of a group among the publishers of a topic; no user's name contains a colon."""
 
 
 def check_reserved(topics: Iterable[TopicPath]) -> None:
@@ -64,10 +64,8 @@ def _is_one_of(caller: Caller, publishers: tuple[str, ...]) -> bool:
 
 
 def check_offer(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
-    """Raises Forbidden unless the caller may publish to all that it wants to register for.
-
-    To register for nothing in particular is to register for what one may publish to: each Notify is asked anyway.
-    """
+    """Raises Forbidden unless the caller may publish to all topics of the registration. A registration without topics
+    covers those of the caller's rights: each Notify is checked anyway."""
     for topic in topics:
         pattern = compile_normal(topic.normal)
         if not isinstance(pattern, XPathPattern) and any(is_system(each.anchor) for each in pattern.alternatives):
@@ -118,12 +116,12 @@ def check_read(caller: Caller | None, topic: TopicPath) -> None:
 
 
 def may_manage(caller: Caller | None, owner: str, topics: Sequence[TopicFilter] = ()) -> bool:
-    """Whether the caller may see, change and end what belongs to `owner` and is about these topics (none: all)."""
+    """Whether the caller may see, change and end a resource of `owner` on these topics (none: all)."""
     return caller is None or owner == caller.name or caller.manage.covers(topics)
 
 
 def owner_of(caller: Caller | None) -> str:
-    """The owner of what this request creates; empty without authentication."""
+    """The owner of the resources created by this request; empty without authentication."""
     return "" if caller is None else caller.name
 
 

@@ -1,7 +1,7 @@
-"""Users in an LDAP server: found by a search, proved by a bind with their own password, with the groups they are in.
+"""Users in an LDAP server: found by a search, authenticated by a bind with their password, with their groups.
 
-The server, and how it is reached and bound to for searching, are those of the section [directory]. Every question has a
-connection of its own: answers are remembered by `Users`, so there are few.
+The server and the bind for searches are those of the section [directory]. Each request uses its own connection; `Users`
+caches results, so there are few.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LdapUsers:
             if str(error) != self._logged:  # once, and not for each request
                 self._logged = str(error)
                 logger.warning("users cannot be looked up: %s", error)
-            # What the server is and why it fails is for its operator, not for any client.
+            # Details of the server are for its operator, not for clients.
             raise IdentitiesAway("users cannot be looked up now: come again later", RETRY_SECONDS) from error
         self._logged = ""
 
@@ -92,10 +92,9 @@ class LdapUsers:
             connection.unbind()
 
     def _entry(self, connection: Any, name: str) -> tuple[str, str]:
-        """The DN of the user's entry, empty for none, and the user's name as the entry has it.
+        """The DN of the user's entry, empty for none, and the name in the entry.
 
-        LDAP finds `anna` by `ANNA` too. Were each spelling a user of its own, one person would have many shares of what
-        is limited for each, and own nothing of what another spelling made.
+        LDAP finds `anna` by `ANNA`, too; as separate users, spellings would multiply limits and split ownership.
         """
         attribute = _NAMED.search(self._access.ldap_user_filter)
         asked = [attribute[1]] if attribute else [ldap3.NO_ATTRIBUTES]

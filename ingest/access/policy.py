@@ -55,7 +55,7 @@ class Rule:
     grant: Grant
 
     def is_for(self, who: Identity) -> bool:
-        """Whether it says something about this one."""
+        """Whether the rule applies to this identity."""
         return _EVERYBODY in self.users or who.name in self.users or not self.groups.isdisjoint(who.groups)
 
 
@@ -66,7 +66,7 @@ class AccessPolicy:
     rules: tuple[Rule, ...]
 
     def caller(self, who: Identity) -> Caller:
-        """An identity with what the rules allow it."""
+        """An identity with its rights by the rules."""
         mine = [rule for rule in self.rules if rule.is_for(who)]
 
         def allowed(*actions: Action) -> Grant:
@@ -79,11 +79,11 @@ class AccessPolicy:
 
 DEFAULT = AccessPolicy((Rule(frozenset({"publish", "subscribe", "serve"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
 
-"""Every authenticated client may publish, subscribe and serve queues, and manage only what belongs to it."""
+"""Every authenticated client may publish, subscribe and serve queues, and manage its own resources."""
 
 
 def read_policy(text: str, name: str) -> AccessPolicy:
-    """The policy in a file's text. Raises ConfigError, which says which rule is wrong."""
+    """The policy of a file's text. Raises ConfigError with the wrong rule."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -151,7 +151,7 @@ def _grant(text: str, namespaces: Mapping[str, str], where: str) -> Grant:
 
 @dataclass(frozen=True)
 class ReviewFinding:
-    """A subscription, and what is wrong. `certain` is False where this place cannot know all about its owner."""
+    """A subscription and its problem. `certain` is False if the owner's groups are unknown here."""
 
     subscription: Subscription
     reason: str
@@ -165,13 +165,12 @@ def review(
     *,
     others_know_users: bool,
 ) -> Iterator[ReviewFinding]:
-    """The subscriptions that their owners may not have (any more), those with no owner included.
+    """The subscriptions without a current right of their owners, including those without an owner.
 
-    Rights are checked when a subscription is made. To check them with each push would put users, groups and policy
-    into every worker and on the path of every delivery; so an operator, or a timer, has them reviewed.
-
-    `find` knows the users that are here; with `others_know_users` (bearer tokens, or certificates that count for
-    themselves) there are more, and their groups are not known: what only such a group may allow is not certain.
+    Rights are checked at creation; a check with each push would put users, groups and policy into every worker and
+    every delivery. An operator or a timer reviews them instead. `find` has the local users; with `others_know_users`
+    (bearer tokens, or certificates of unknown users) there are more, with unknown groups: rights by such groups are not
+    certain.
     """
     callers: dict[str, tuple[Caller | None, bool]] = {}
     for subscription in subscriptions:
@@ -184,7 +183,7 @@ def review(
         if owner not in callers:
             known = find(owner)
             identity = known or (Identity(owner) if others_know_users else None)
-            # Groups may be in a token even for somebody who is here, too.
+            # A token may add groups for a local user, too.
             callers[owner] = None if identity is None else policy.caller(identity), not others_know_users
         caller, certain = callers[owner]
         if caller is None:

@@ -1,8 +1,7 @@
-"""Proxies in front of the gateway: whose word counts for the address of a client.
+"""Reverse proxies: the address of a client.
 
-Behind one, every connection comes from the same address, and what is counted by address (wrong credentials, rates,
-connections, handshakes) would be one account for everybody. So a proxy that the operator names is believed when it says
-in a header whom it speaks for, and nobody else is: the header of a stranger is a stranger's word.
+Behind a proxy every connection has the same address, and limits by address (failures, rates, connections, handshakes)
+would be shared by all clients. The header of a configured proxy is trusted; that of other clients is not.
 """
 
 from __future__ import annotations
@@ -31,29 +30,28 @@ _PAIR = re.compile(
 
 
 class Proxies:
-    """The proxies that are trusted. The constructor raises ConfigError for what is no list of networks."""
+    """The trusted proxies. The constructor raises ConfigError for an invalid list of networks."""
 
     def __init__(self, networks: str = "", header: Literal["X-Forwarded-For", "Forwarded"] = "X-Forwarded-For") -> None:
         self._networks = trusted_networks(networks)
         self._name = header.lower().encode()
         self._hops = _forwarded if header == "Forwarded" else _forwarded_for
-        # Of connections there are few addresses behind a proxy, and each is asked about with each request.
+        # Connections come from few addresses behind a proxy, and each is looked up with each request.
         self._is_trusted = lru_cache(1_000)(self._looked_up)
 
     def trusts(self, host: str) -> bool:
-        """Whether that is a proxy of ours, by the address of its connection."""
+        """Whether the address of a connection is a trusted proxy's."""
         return bool(self._networks) and self._is_trusted(host)
 
     def connection_key(self, host: str) -> str | None:
-        """What a connection counts as before anything has come over it, None for a proxy's: it is for many clients,
-        and bounds what each of them may have by itself."""
+        """The key of a connection before its first byte, None for a proxy's, which serves many clients."""
         return None if self.trusts(host) else client_key(host)
 
     def client(self, scope: Mapping[str, Any]) -> str:
-        """The address of who sent a request, in ASGI's words: the nearest one that no proxy of ours has.
+        """The client's address of a request, in ASGI's form: the nearest one that is not a trusted proxy.
 
-        Read from the right, where the proxy next to us has written: what stands further left may be anybody's
-        invention. What cannot be read ends it, so that such a request counts as the proxy that let it pass.
+        Read from the right, where the nearest proxy writes; addresses further left may be forged. An unreadable part
+        ends it, and the request counts as the proxy's.
         """
         peer = scope.get("client")
         host = str(peer[0]) if peer else ""
@@ -87,8 +85,8 @@ def _forwarded_for(text: str) -> list[str]:
 
 
 def _forwarded(text: str) -> list[str]:
-    """The `for` of each hop, empty where a hop has none. Nothing of a header that is not well-formed is believed: an
-    open quotation mark of a client's would swallow what the proxy has written behind it."""
+    """The `for` of each hop, empty without one. A malformed header is not trusted: an open quotation mark of a client
+    would swallow the proxy's part."""
     hops = [""]
     position = 0
     while position < len(text):

@@ -12,10 +12,7 @@ from arborcast.wire.errors import TooManyRequests
 
 
 def client_key(host: str) -> str:
-    """What counts as one client: an IPv4 address, or the network of 64 bits that an IPv6 address is in.
-
-    One machine has a whole such network to itself, so counting its addresses would count nothing.
-    """
+    """The key of a client: an IPv4 address, or the /64 of an IPv6 address, since one machine has a whole /64."""
     if ":" not in host:
         return host
     try:
@@ -28,8 +25,7 @@ def client_key(host: str) -> str:
 
 
 class PeerConnections:
-    """Counts open connections for each client of one worker. `key` is what an address counts as, None where it is not
-    counted."""
+    """Open connections per client of one worker. `key` maps an address, None if it is not counted."""
 
     def __init__(self, maximum: int, key: Callable[[str], str | None] = client_key) -> None:
         self._maximum = maximum
@@ -45,7 +41,7 @@ class PeerConnections:
         return count > self._maximum
 
     def closed(self, host: str) -> None:
-        """One that was opened is gone."""
+        """A counted connection was closed."""
         key = self._key(host)
         if key is None:
             return
@@ -61,11 +57,10 @@ class PeerConnections:
 
 
 class Buckets:
-    """A token bucket for each of many keys, all of one rate and size; those not used for longest are forgotten.
+    """A token bucket for each of many keys, of one rate and size; the least recently used are forgotten.
 
-    A bucket gives as long as there is anything in it, and may go below zero by that: so a request larger than the
-    bucket is possible, and is paid for afterwards. What is forgotten begins full again, which costs a little accuracy
-    and bounds the memory.
+    A bucket grants as long as it is not empty, and may go below zero: a request larger than the bucket is possible, and
+    later ones wait for it. A forgotten bucket is full again, which bounds the memory.
     """
 
     def __init__(self, rate: float, size: float, keys: int) -> None:
@@ -75,7 +70,7 @@ class Buckets:
     def missing_s(self, key: str, now: float) -> float:
         """How long until there is something in the bucket, 0 when there is."""
         if key not in self._filled:
-            return 0.0  # as nearly always where what is counted are failures
+            return 0.0  # the usual case for failures
         level = self._level(key, now)
         # A whole token, or all of a small bucket: a hair above zero would let one more through at each look.
         least = min(1.0, self._size)
@@ -138,12 +133,12 @@ class Rates:
             self._requests.take(client, 1, now)
 
     def received(self, client: str, size: int) -> None:
-        """So many bytes have come with a request; what is too much is paid for by the next one."""
+        """A request's body has this number of bytes; an excess delays the next one."""
         if self._limits.bytes_per_s:
             self._bytes.take(client, size, self._clock())
 
     def deliveries(self, client: str, count: Callable[[], int]) -> None:
-        """A client's notifications will be pushed so many times. Raises TooManyRequests before they are counted."""
+        """A client's notifications cause this number of pushes. Raises TooManyRequests before they are counted."""
         now = self._clock()
         wait_s = self._deliveries.missing_s(client, now)
         if wait_s:

@@ -41,7 +41,7 @@ _MOMENT = re.compile(
 
 @dataclass(slots=True)
 class UsernameToken:
-    """What a token says. Of `password` and `digest` one is empty."""
+    """The contents of a token. Of `password` and `digest` one is empty."""
 
     name: str
     password: str = field(default="", repr=False)
@@ -73,7 +73,7 @@ def find_token(root: etree._Element) -> UsernameToken | None:
 
 def expected_digest(token: UsernameToken, password: str) -> bytes:
     """The digest that the owner of this password would have sent."""
-    # SHA-1 is what the profile has. As a keyed hash over a nonce it still holds; what it protects is the password.
+    # The profile uses SHA-1. As a keyed hash over a nonce it is still sound; it protects the password.
     return hashlib.sha1(token.nonce + token.created.encode() + password.encode(), usedforsecurity=False).digest()
 
 
@@ -124,7 +124,7 @@ def _decoded(text: str) -> bytes:
         raise TokenRefused("the wsse:UsernameToken is not base64 where it has to be", "InvalidSecurityToken") from error
 
 
-# Clients that write whole seconds say each of them many times.
+# Clients with whole seconds use each value many times.
 @lru_cache(_MOMENTS)
 def _moment(text: str) -> float:
     match = _MOMENT.fullmatch(text)
@@ -145,17 +145,15 @@ _AT_ONCE = 2_730 * _ENTRY
 
 
 class NonceMemory:
-    """Nonces that were used, for as long as their time of creation is within the window. Bounded.
+    """Used nonces, for as long as their time of creation is within the window. Bounded.
 
-    With a folder, all workers of a gateway share them, and one that is started again knows what the one before it took.
-    Then the order of a file decides: who wants a nonce appends it with a mark of its own, reads what has come since,
-    and has it when its mark is the first. No locks, no server, two system calls. A digest says when it was made, and
-    is worth nothing some minutes later. So there is a file for each few minutes of such times, and it is deleted as a
-    whole when they are over.
+    With a folder, all workers of a gateway share them, also across restarts. The order of a file decides: a process
+    appends the nonce with a mark of its own, reads the new entries, and has it if its mark is the first. No locks, no
+    server, two system calls. There is a file for every few minutes of creation times, deleted as a whole when they are
+    over.
 
-    When it is full a new token is refused rather than an old nonce forgotten: forgetting would open the door to a
-    replay, and only those who know a password can fill it. The constructor raises ConfigError for a folder that cannot
-    be used.
+    When it is full, new tokens are refused rather than old nonces forgotten: that would allow a replay, and only users
+    with a password can fill it. The constructor raises ConfigError for an unusable folder.
     """
 
     def __init__(
@@ -173,7 +171,7 @@ class NonceMemory:
         if folder is not None:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Each process removes the expired files that it knows; here, those that none knows.
+                # Each process removes the expired files that it knows; here, the unknown ones.
                 for file in folder.iterdir():
                     if file.name.isdecimal():
                         self._spans[int(file.name)] = _Span(file, steady())
@@ -219,8 +217,8 @@ class NonceMemory:
         self._spans.clear()
 
     def _forget(self, now_s: float) -> None:
-        """Those that are over by the clock on the wall, and of which nobody has taken any for as long as one can be
-        good: that clock may be put ahead, and then back, and what was taken just before would be good once more."""
+        """Forget nonces that are expired by the wall clock and unused for as long as one can be valid: a clock put
+        ahead and back would make them valid again."""
         steady_s = self._steady()
         for number in [each for each in self._spans if (each + 1) * _SPAN_S + self._window_s < now_s]:
             if steady_s - self._spans[number].used(steady_s) >= 2 * self._window_s:
@@ -267,7 +265,7 @@ class _Span:
             return True
         self._mark = (self._mark + 1) % (1 << 8 * _MARK)
         entry = fingerprint + self._mark.to_bytes(_MARK)
-        # What a power failure takes is the last seconds; a process may be killed at any time.
+        # A power cut loses the last seconds; a process may be killed at any time.
         os.write(self._descriptor, entry)
         first = self._catch_up(fingerprint)
         if not first:
@@ -286,10 +284,8 @@ class _Span:
                 self._file.unlink()
 
     def _catch_up(self, wanted: bytes = b"") -> bytes:
-        """Read what has come since the last time; the first entry among it with this fingerprint, empty for none.
-
-        What lies behind that entry may be left for the next time.
-        """
+        """Read the new entries; returns the first one with this fingerprint, empty for none. Later entries may be left
+        for the next call."""
         first = b""
         while not first and len(data := os.pread(self._descriptor, _AT_ONCE, self._read)) >= _ENTRY:
             end = len(data) - len(data) % _ENTRY
@@ -304,5 +300,5 @@ class _Span:
 
 def _fingerprint(token: UsernameToken) -> bytes:
     name = token.name.encode()
-    # With its length, or what stands at the end of a name could stand at the beginning of a nonce.
+    # With its length, so that a name and a nonce cannot be split differently.
     return hashlib.blake2b(b"%d;%s%s" % (len(name), name, token.nonce), digest_size=_FINGERPRINT).digest()

@@ -1,8 +1,8 @@
-"""Checking passwords: at most so many at a time, in threads, and what was right is remembered for a while.
+"""Password checks: a limited number at a time, in threads, with a cache of correct ones.
 
-A password costs 60 ms of a core (scrypt) or a round trip (LDAP). So that a client that sends its password with each
-request pays for that once, what was right is kept for a short time under a keyed hash that nothing outside this process
-can compute, and requests that ask the same at the same time wait for one answer.
+A check costs 60 ms of a core (scrypt) or a round trip (LDAP). For clients that send the password with each request, a
+correct one is cached for a short time under a keyed hash with a key of this process, and concurrent equal checks share
+one result.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _MOST_OF_A_NAME = 200
 
 
 class Guesses:
-    """Wrong credentials: how many one address may send, for one name and in all.
+    """Failed logins of an address, for one name and in all.
 
-    For each name, because many people may be behind one address: one who gets a name wrong again and again must not
-    keep the others out. In all, because one password may be tried with many names. An address may send at least as
-    many as one name.
+    Per name, because many people may share an address. In all, because one password may be tried with many names. The
+    second limit is at least the first.
     """
 
     def __init__(self, per_minute: int, of_address: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,8 +86,8 @@ _THREADS = 2
 
 _REMEMBERED = 10_000
 
-# So many questions wait for the threads; with passwords, for three seconds. Strangers with many addresses can ask for
-# no more, and who is remembered does not have to ask.
+# Checks waiting for the threads: three seconds of password checks. Strangers can cause no more, and cached users need
+# none.
 _WAITING = 100
 
 
@@ -100,7 +99,7 @@ class UserSource(Protocol):
         ...
 
     def find(self, name: str) -> Identity | None:
-        """The user, without a password: something else has proved who it is."""
+        """The user, authenticated by another method."""
         ...
 
     def clear_password(self, name: str) -> str:
@@ -123,7 +122,7 @@ class FileUsers:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise ConfigError(no_users(path)) from error
             raise
-        # Somebody who is not there takes as long as somebody who is: time must not tell names.
+        # An unknown user takes as long as a known one, so that the time does not reveal names.
         self._nobody = hash_password("nobody")
 
     def check(self, name: str, password: str) -> Identity | None:
@@ -145,14 +144,14 @@ def user_source(access: AccessSettings, directory: DirectorySettings) -> UserSou
     """Where users are. Raises ConfigError for a file that cannot be read."""
     if access.users == "file":
         return FileUsers(Path(access.users_file))
-    # Only here, so that who has a file never pays for ldap3.
+    # Imported here, so that a users file does not load ldap3.
     from arborcast.ingest.access.ldap_users import LdapUsers
 
     return LdapUsers(access, directory)
 
 
 class Users:
-    """A source of users, asked without blocking the event loop, and not asked twice in a short time."""
+    """A source of users, queried without blocking the event loop, with a cache."""
 
     def __init__(
         self,
@@ -167,36 +166,34 @@ class Users:
         self._clock = clock
         self._threads = pool("passwords", _THREADS)
         self._keyed = hashlib.blake2b(key=os.urandom(32), digest_size=32)
-        # The key fills a block of its own, which is worked in when the next one begins: here, once for all.
+        # The key fills a block of the hash, which is computed once here.
         self._keyed.update(b";")
         self.guesses = guesses
-        # By the keyed hash of what was sent to prove it; by the name alone where something else has proved it. What is
-        # remembered no more stays, too: it is asked about anew, but its owner is known not to be guessing.
+        # By the keyed hash of the credentials; by name for other methods. Expired entries stay: they are checked again,
+        # but their owner is not guessing.
         self._known: BoundedDict[bytes | str, tuple[float, Identity | None]] = BoundedDict(_REMEMBERED)
         self._asked: dict[bytes | str, asyncio.Future[Identity | None]] = {}
 
     def recall(self, sent: bytes) -> Identity | None:
-        """Whom these very bytes have proved a short while ago, given as `sent` to `check`."""
+        """The user recently authenticated by these bytes, given as `sent` to `check`."""
         return self._remembered(self._digest(b"=" + sent))
 
     async def check(self, name: str, password: str, address: str, sent: bytes = b"") -> Identity | None:
-        """The user, if that is the password. Raises TooManyRequests where there was too much guessing; what was right
-        before is no guess, so that nobody is kept out by others' guesses who has been in.
-
-        `sent` is what has said both, where it is to be recalled by that.
-        """
-        # With the name's length, or what stands at its end could stand at the beginning of a password.
+        """The user, if the password is correct. Raises TooManyRequests after too many failures; a password that was
+        correct before does not count, so other clients' failures do not lock it out. `sent` are the credentials for
+        `recall`."""
+        # With the name's length, so that name and password cannot be split differently.
         said = b"=" + sent if sent else f"{len(name)};{name}{password}".encode("utf-8", "surrogatepass")
         key = self._digest(said)
         known = self._remembered(key)
         if known is not None:
             return known
-        if key not in self._asked:  # else the very same is being asked, and was counted
+        if key not in self._asked:  # otherwise the same check is in progress, and was counted
             if key not in self._known:
                 self.guesses.may_begin(address, name)
             asked = self._question(key, lambda: self._source.check(name, password))
             asked.add_done_callback(partial(self._judged, address, name))
-            # Counted before it is answered, or so many guesses as there are connections would pass at the same time.
+            # Counted before the answer, since parallel connections would otherwise exceed the limit.
             self.guesses.wrong(address, name)
         return await asyncio.shield(self._asked[key])
 
@@ -205,7 +202,7 @@ class Users:
             self.guesses.not_wrong(address, name)
 
     async def find(self, name: str) -> Identity | None:
-        """The user, who has proved in another way who it is."""
+        """The user, authenticated by another method."""
         known = self._remembered(name)
         return known if known is not None else await self._ask(name, lambda: self._source.find(name))
 

@@ -43,7 +43,7 @@ MAX_PASSWORD = 1_024
 
 
 def hash_password(password: str, *, log_n: int = _LOG_N) -> str:
-    """What is stored instead of a password, with the parameters of scrypt, so that they can be made harder later.
+    """The stored form of a password, with the parameters of scrypt, so that they can be raised later.
 
     scrypt$<log2 N>$<r>$<p>$<salt>$<hash>      both in base64
     """
@@ -65,7 +65,7 @@ def password_matches(password: str, stored: str) -> bool:
         salt, expected = base64.b64decode(salt_text, validate=True), base64.b64decode(hash_text, validate=True)
     except binascii.Error as error:
         raise ValueError("a scrypt hash that is not base64") from error
-    # HMAC, which scrypt is made of, fills a short key up with zeros: `secret` and `secret\0` would be the same.
+    # HMAC, used by scrypt, pads a short key with zeros: `secret` and `secret\0` would be equal.
     if len(password) > MAX_PASSWORD or "\0" in password:
         return False
     return hmac.compare_digest(_scrypt(password, salt, log_n, r, p), expected)
@@ -81,7 +81,7 @@ def _scrypt(password: str, salt: bytes, log_n: int, r: int, p: int) -> bytes:
     )
 
 
-# What all of HTTP Basic, a certificate and a log line can carry. Basic ends the name at the first colon.
+# Characters valid in HTTP Basic, a certificate and a log line. Basic ends the name at the first colon.
 _NAME = re.compile(r"[^\s:@\x00-\x1f\x7f\"\\][^:\x00-\x1f\x7f\"\\]{0,199}")
 
 _KEYS = {"password", "groups", "clear"}
@@ -89,7 +89,7 @@ _KEYS = {"password", "groups", "clear"}
 
 @dataclass(frozen=True)
 class User:
-    """One user. `password` is a hash, empty for one who comes by a certificate or a bearer token only."""
+    """One user. `password` is a hash, empty for one with a certificate or bearer token only."""
 
     name: str
     password: str = field(default="", repr=False)
@@ -98,7 +98,7 @@ class User:
 
     @property
     def identity(self) -> Identity:
-        """Who that is to the rest."""
+        """The identity for other modules."""
         return Identity(self.name, self.groups)
 
 
@@ -106,7 +106,7 @@ ADD_ONE = "`arborcast users add NAME` adds one, with the same --config or --home
 
 
 def no_users(path: Path) -> str:
-    """What to say when a file is not there that passwords are asked of."""
+    """The message for a missing users file."""
     return f"access.methods asks for users, and there are none: {path} is not there; {ADD_ONE}"
 
 
@@ -125,7 +125,7 @@ def read_users(text: str, name: str) -> Mapping[str, User]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        # Its words say where, and quote at most one character.
+        # Its message has the place, and quotes at most one character.
         raise ConfigError(f"the users file {name} is not valid TOML: {error}") from error
     users = document.pop("users", {})
     if document or not isinstance(users, dict):

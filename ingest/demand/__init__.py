@@ -1,8 +1,8 @@
-"""Subscribing at publishers that publish on demand, for as long as somebody wants what they offer.
+"""Demand-based publishing: subscriptions at publishers while their topics have subscribers.
 
-steps     which subscriptions there should be, and what to do to get there: pure
-calls     what we say to a publisher: Subscribe, Renew, Pause, Resume, Unsubscribe
-worker    does the steps
+steps    required subscriptions, and the steps to get there: pure
+calls    requests to publishers: Subscribe, Renew, Pause, Resume, Unsubscribe
+worker   carries out the steps
 """
 
 from __future__ import annotations

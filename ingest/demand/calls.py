@@ -45,7 +45,7 @@ from arborcast.wire.xml_reading import read_xml
 
 T = TypeVar("T")
 
-# Requests to publishers under way at the same time: so many may hang before others have to wait for them.
+# Parallel requests to publishers: this number may hang before others wait.
 _AT_ONCE = 32
 
 _TOTAL_S = 15
@@ -54,18 +54,16 @@ _MAX_ANSWER = 1024 * 1024
 # Envelope, Body, SubscribeResponse, SubscriptionReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
 
-# Answers that say nothing about the request: later it may well be carried out.
+# Statuses after which a repetition may succeed.
 _LATER = frozenset({408, 425, 429, 502, 503, 504})
 
-# Whatever a publisher grants, it is not asked again more often than this.
+# Minimum time between renewals, whatever the publisher grants.
 _SHORTEST_MS = 10_000
 
 
 class PublisherCalls:
-    """Requests to publishers. Each raises PublisherUnreachable (try later) or PublisherRefused (it said no).
-
-    What a publisher grants is for how many milliseconds from now, by our clock; None for no end.
-    """
+    """Requests to publishers. Each raises PublisherUnreachable (retry later) or PublisherRefused. The granted time is
+    in milliseconds from now; None for no end."""
 
     def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
         self._own = own
@@ -106,7 +104,7 @@ class PublisherCalls:
         return reference, self._granted(root)
 
     async def renew(self, registration: Registration, subscription: EndpointReference) -> int | None:
-        """Ask for as much time again."""
+        """Request the same time again."""
         return await self._call(
             registration,
             subscription,
@@ -174,7 +172,7 @@ class PublisherCalls:
             return None
         if until is None:
             return self._lasts_s * 1000
-        # By the publisher's own clock where it tells it: ours may be another.
+        # By the publisher's own clock if it sends it: clocks differ.
         span = until - (_moment(now) or datetime.now(UTC))
         return max(_SHORTEST_MS, int(span.total_seconds() * 1000))
 
@@ -199,7 +197,7 @@ def _nothing(root: etree._Element, document: bytes) -> None:
 def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]:
     ok = 200 <= status < 300
     if ok and not content.strip():
-        # Some answer what has nothing to say with an empty 202.
+        # Some publishers answer with an empty 202.
         return etree.Element("nothing"), b""
     try:
         root, content = read_xml(content, what="the answer")

@@ -1,12 +1,11 @@
-"""Keeps our subscriptions at publishers in step with what is wanted here, for registrations with Demand.
+"""Keeps the subscriptions at publishers in step with demand, for registrations with Demand.
 
-What there should be is decided by `ingest.demand.steps`; what there is, is in the registrations' records, so another
-process goes on where this one ended. Each publisher is dealt with by itself: one that hangs or refuses is tried again
-later and later, and the others do not wait for it.
+`ingest.demand.steps` decides the required subscriptions; the current ones are in the registrations' records, so another
+process can continue. Each publisher is handled separately: one that hangs or refuses is retried with growing delays.
 
-A process that dies between a publisher's answer to Subscribe and the record of it leaves an unknown subscription; it
-expires after gateway.upstream_termination_s, because it is not renewed. The same holds for one whose
-publisher could not be reached when the registration ended.
+A process that dies between a publisher's answer to Subscribe and its record leaves an unknown subscription, which
+expires after gateway.upstream_termination_s without a renewal; likewise if the publisher was unreachable at the end of
+the registration.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from arborcast.wire.errors import PublisherRefused, PublisherUnreachable
 
 logger = logging.getLogger(__name__)
 
-# How often to look whether the control log went on, and how often to look in any case (time goes on, too).
+# Interval of checks for changes of the control log, and in any case, for expired times.
 _LOOK_S = 0.1
 _ANYWAY_S = 1.0
 
-# Topics with wildcards mean going through all subscriptions, about 4 us for each of both: in slices, so that requests
-# get their turn in between, and not again before four times as long has gone by.
+# Topics with wildcards need a walk over all subscriptions, about 4 us for each pair: in slices, so that requests are
+# served in between, and not again before four times the duration has passed.
 _SLICE = 200
 _SHARE = 4
 
-# So many registrations are looked at before requests get their turn.
+# Registrations examined before requests are served.
 _AT_ONCE = 100
 
 _BACKOFF = Backoff(1.0, 60.0)
 
-# How often an Unsubscribe is tried for a registration that is gone.
+# Attempts of an Unsubscribe for an ended registration.
 _LAST_TRIES = 3
 
 
@@ -64,7 +63,7 @@ class _Trouble:
 
 @dataclass(frozen=True)
 class _Wildcards:
-    """Which topics with wildcards were wanted, by which subscription, when all subscriptions were gone through."""
+    """The demand for topics with wildcards, by subscription, as of the last walk over all subscriptions."""
 
     position: int = -1
     next_at: float = 0.0
@@ -103,7 +102,7 @@ class DemandWorker:
             self._calls.close()
 
     async def _look(self) -> None:
-        """Start what is to be done now."""
+        """Start the required steps."""
         gateway = self._gateway
         there = {one.id: one for one in gateway.registrations if one.demand}
         for gone in self._known.keys() - there.keys():
@@ -121,7 +120,7 @@ class DemandWorker:
             trouble = self._troubles.get(registration.id)
             if registration.id in self._busy or (trouble is not None and trouble.until > time.monotonic()):
                 continue
-            # What changed while subscriptions were gone through counts, hence the registration of now.
+            # Changes during the walk count, hence the current registration.
             current = gateway.registrations.get(registration.id)
             if current is not None and not current.expired(now_ms):
                 planned = steps.steps(current, partial(self._is_wanted, now_ms), now_ms)
@@ -239,14 +238,14 @@ class DemandWorker:
         try:
             await self._calls.unsubscribe(registration, upstream.reference)
         except PublisherRefused as error:
-            # It knows no such subscription any more, or lets it run out.
+            # The publisher does not know the subscription, or lets it expire.
             logger.info("registration %s: %s", registration.id, error)
         await self._replace(registration, upstream, None, **changes)
 
     async def _or_forget(
         self, registration: Registration, upstream: Upstream, work: Coroutine[None, None, None]
     ) -> None:
-        """Forget what a publisher refuses to continue: the next round subscribes again."""
+        """Forget a subscription that the publisher refuses to continue: the next round subscribes again."""
         try:
             await work
         except PublisherRefused as error:
@@ -254,7 +253,7 @@ class DemandWorker:
             await self._replace(registration, upstream, None)
 
     async def _end_all(self, registration: Registration) -> None:
-        """Unsubscribe for a registration that is gone; what cannot be said runs out."""
+        """Unsubscribe for an ended registration; failing that, the subscriptions expire."""
         for upstream in registration.upstream:
             for attempt in range(_LAST_TRIES):
                 try:
@@ -270,7 +269,7 @@ class DemandWorker:
     async def _replace(
         self, registration: Registration, old: Upstream | None, new: Upstream | None, **changes: bool
     ) -> bool:
-        """Record what became of a subscription at the publisher; False when the registration is gone."""
+        """Record the state of a subscription at the publisher; False if the registration has ended."""
         gateway = self._gateway
         async with gateway.locks.hold(registration.id):
             current = gateway.registrations.get(registration.id)
@@ -281,7 +280,7 @@ class DemandWorker:
             changed = msgspec.structs.replace(current, upstream=upstream, **changes)
             if changed != current:
                 await gateway.changes.commit([RegistrationRecord(changed)])
-                # The registration may end before the next look, and then this is what there is to be ended.
+                # The registration may end before the next look; this is then to be ended.
                 self._known[registration.id] = changed
             return True
 

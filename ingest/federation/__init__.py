@@ -1,7 +1,7 @@
-"""What a gateway does for a federation: who else is there, what they want, links to them, and what comes from them.
+"""The gateway's part of a federation: membership, interest, links, and notifications of other engines.
 
-Nothing else needs this folder: without `federation.name` none of it runs. What engines say to each other, and the rules
-by which it goes on, are in `topic_model.records.peers`; links are subscriptions, which dispatch pushes to as to any.
+Unused without `federation.name`. Messages between engines and forwarding rules are in `topic_model.records.peers`;
+links are subscriptions, pushed by the dispatch.
 """
 
 from __future__ import annotations

@@ -33,13 +33,13 @@ TOPOLOGY = "/topology"
 _TIMEOUT_S = 5.0
 
 LONG_POLL_S = 20.0
-"""So long does the administrator wait for something new."""
+"""Time that the administrator waits for changes."""
 
 _MOST = 16 * 1024 * 1024
 
 
 def heartbeat_path(name: str) -> str:
-    """Where a member says that it is there."""
+    """The path of a member's heartbeat."""
     return f"{MEMBERS}/{name}/heartbeat"
 
 

@@ -1,7 +1,7 @@
-"""Datagrams of the engines of our group: a socket beside the gateway's, where nobody is answered.
+"""Datagrams of the engines of the group: a UDP socket beside the gateway's, without answers.
 
-Whatever comes costs a look at its beginning, then a digest of at most 8 KiB; what waits to be stored is bounded. Only
-what a member has signed lately is stored, and what comes again is known as over a link. All else is counted.
+Each datagram costs a look at its beginning, then a digest of at most 8 KiB; the queue is bounded. Only recent
+signatures of members are accepted, and repetitions are dropped as over a link. Others are counted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 # Datagrams that wait to be stored; at 8 KiB each they are 16 MiB.
 _MOST_WAITING = 2_048
 
-# What the kernel keeps for us while this process is at something else, if it may be so much.
+# Receive buffer of the kernel, if it permits.
 _BUFFER = 4 * 1024 * 1024
 
-# So many are checked before others have their turn on the event loop; what they carry is stored together, and is no
-# more than a push may have.
+# Datagrams checked before the event loop serves others; their notifications are stored together, within the limit of a
+# push.
 _AT_ONCE = 100
 _MOST_IN_ONE = MOST_TOGETHER // _AT_ONCE
 
@@ -41,7 +41,7 @@ class DatagramDoor(asyncio.DatagramProtocol):
         self._waiting: deque[bytes] = deque()
         self._come = asyncio.Event()
         self.counts: Counter[str] = Counter()
-        """Datagrams by what became of them."""
+        """Datagrams by outcome."""
         metrics.counts(
             "arborcast_federation_datagrams_total",
             "Datagrams that came, by what became of them: taken, or dropped because they are none of an engine "
@@ -52,7 +52,7 @@ class DatagramDoor(asyncio.DatagramProtocol):
         )
 
     async def run(self, bound: socket.socket) -> None:
-        """Take what comes to this socket, until cancelled."""
+        """Read datagrams from this socket until cancelled."""
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=bound)
         try:
@@ -73,7 +73,7 @@ class DatagramDoor(asyncio.DatagramProtocol):
             self._come.set()
 
     async def work(self) -> None:
-        """Store what waits now. Never raises but when it is cancelled."""
+        """Store the queued ones. Never raises except when cancelled."""
         while self._waiting:
             pushes: dict[tuple[str, str], PeerPush] = {}
             read: Counter[tuple[str, str]] = Counter()

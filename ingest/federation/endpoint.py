@@ -1,5 +1,7 @@
-"""POST /federation and /federation/interest: other engines at the gateway's door. Their signature says who they are, so
-neither users nor rates count for them."""
+"""POST /federation and /federation/interest: requests of other engines.
+
+Their signature authenticates them, so neither users nor rates apply.
+"""
 
 from __future__ import annotations
 
@@ -84,6 +86,6 @@ def _refusal(error: PeerError) -> tuple[int, str]:
         return 401, str(error)
     if isinstance(error, PeerRefused):
         return 409, str(error)
-    # Nothing will make another try succeed. A link gives it up then, and goes on with what is behind it.
+    # A repetition cannot succeed. The link gives the message up and continues.
     status = 413 if isinstance(error, TooLarge) else 415 if isinstance(error, Compressed) else 400
     return status, f"<faultcode>Client</faultcode> {escape(str(error))}"

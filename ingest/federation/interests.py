@@ -1,4 +1,4 @@
-"""What others want, and which subscriptions are links to them: a fold over the control log."""
+"""The interest of other engines, and the subscriptions that are links: a fold over the control log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PeerInterests:
         return self._there.get(peer)
 
     def topics(self, peer: str) -> tuple[str, ...]:
-        """What it wants, but for other groups; nothing as long as it has said nothing."""
+        """Its interest, except for other groups; nothing before its first report."""
         found = self._there.get(peer)
         return () if found is None else found.topics
 

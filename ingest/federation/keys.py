@@ -1,7 +1,7 @@
-"""The secret that engines of a federation share: what it signs, and how it is checked.
+"""The shared secret of a federation: signing and verification.
 
-Signatures are those of pushes (`core.security.signatures`). The id of a request names its method and path, so that it
-is of no use at another one.
+Signatures are those of pushes (`core.security.signatures`). The id of a request contains its method and path, so it is
+invalid for another one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SharedKeys:
         return self._headers(f"answer {request.get(ID_HEADER, '')}", body)
 
     def check_request(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Raises SignatureError unless one who has a secret has made this request; names of headers in lower case."""
+        """Raises SignatureError unless the request is signed with the secret; names of headers in lower case."""
         self.check_push(headers, body)
         if not headers[ID_HEADER].startswith(f"{method} {path} "):
             raise SignatureError("the request was signed for another address")
@@ -72,7 +72,7 @@ class SharedKeys:
             raise SignatureError("this is the answer to another request")
 
     def check_push(self, headers: Mapping[str, str], body: bytes) -> None:
-        """Raises SignatureError unless one who has a secret has signed this lately."""
+        """Raises SignatureError unless this was signed recently with the secret."""
         check(self._file.value, headers, body, self._now())
 
     def _headers(self, message_id: str, body: bytes) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Links: which there are to be, and the control records that make it so. Pure.
+"""Links: the required ones, and the control records that create them. Pure.
 
-There is one to each other member of our group and, where we represent it, one to each other group, to whoever
-represents that. So what waits for a group goes to its new representative when the old one is gone. A link that is not
-wanted any more takes nothing new, and delivers what waits; it ends as other subscriptions do whose time is over.
+There is one to each other member of the group and, at the representative, one to each other group, addressed to its
+representative, so messages waiting for a group go to a new representative. A link that is no longer required accepts
+nothing and delivers its waiting messages; it ends as an expired subscription.
 
-A member of our group that takes datagrams has a second link, for what leaves as such, and the first one is without it.
+A member of the group with a datagram port has a second link for datagrams, and the first one excludes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from arborcast.topic_model.subscriptions import (
 # Order is kept, and each message is tried until its lifespan ends.
 POLICY = DeliveryPolicy(reliability="strict")
 
-# Nobody says whether a datagram has come, so nothing waits to be sent again.
+# Datagrams are not acknowledged, so nothing is retried.
 DATAGRAM_POLICY = DeliveryPolicy(reliability="timely")
 
 
@@ -45,7 +45,7 @@ NOWHERE: Mapping[str, str] = {}
 
 
 class Link(NamedTuple):
-    """A link that there is to be: to whom, as in Peer, where that is, what it wants, and by which way."""
+    """A required link: its peer, as in Peer, address, interest, and transport."""
 
     to: str
     url: str
@@ -72,7 +72,7 @@ def wanted_links(
         if each.group == group and each.engine != own:
             topics, address = interests.all(each.engine), datagrams.get(each.engine)
             if address is not None:
-                # First: between the two records something goes over both, and is known when it comes again.
+                # First: between the two records messages go over both, and duplicates are dropped.
                 links.append(Link(each.engine, address, topics, "only"))
             links.append(Link(each.engine, each.url, topics, "" if address is None else "without"))
     if is_representative(own, topology):
@@ -84,7 +84,7 @@ def wanted_links(
 
 
 def absent_groups(topology: Topology) -> frozenset[str]:
-    """Groups of which nobody is there now; what waits for them waits on."""
+    """Groups without a live member; their messages wait."""
     return frozenset(f"{each}/" for each in topology.groups() if topology.representative(each) is None)
 
 
@@ -102,8 +102,8 @@ def changes(
     protect: Callable[[Subscription], Subscription],
     kept: frozenset[str] = frozenset(),
 ) -> list[ControlRecord]:
-    """What makes the links that are there, as subscriptions, those that are wanted. `protect` has their pushes signed;
-    it returns the subscription itself where that is so already. Those to `kept` stay as they are."""
+    """The changes from the current links, as subscriptions, to the required ones. `protect` adds signing; it returns
+    the same subscription if it has it. Those to `kept` stay."""
     links = {each.id: each for each in there if each.peer is not None}
     records: list[ControlRecord] = []
     for link in wanted:
@@ -118,20 +118,19 @@ def changes(
 
 
 def forgotten(topology: Topology, interests: PeerInterests) -> list[ControlRecord]:
-    """What forgets the interests of those who are no members any more."""
+    """The records that forget the interest of former members."""
     known = {each.engine for each in topology.members} | {f"{each}/" for each in topology.groups()}
     return [Tombstone(interest_key(each.peer)) for each in interests if each.peer not in known]
 
 
 def reached(to: str, topology: Topology) -> Member | None:
-    """The member that is to hear what is said to `to`, as in Peer; None where nobody is there."""
+    """The member addressed for `to`, as in Peer; None without a live one."""
     group, _, name = to.partition("/")
     return topology.named(name) if name else topology.representative(group)
 
 
 def resumed(wanted: Iterable[Link], topology: Topology, suspended: Callable[[str], bool]) -> list[ControlRecord]:
-    """What resumes links that failed for so long that they were suspended, and whose other end is there again: nobody
-    else would."""
+    """The records that resume suspended links whose peer is back."""
     return [
         Tombstone(suspension_key(link.id))
         for link in wanted
@@ -140,16 +139,16 @@ def resumed(wanted: Iterable[Link], topology: Topology, suspended: Callable[[str
 
 
 class ToPeer(NamedTuple):
-    """What somebody is to be told: summaries of what is wanted here, and of what is wanted for other groups."""
+    """A report for a peer: summaries of the own interest and of that of other groups."""
 
     topics: list[tuple[str, ...]]
     others: list[tuple[str, ...]]
 
 
 def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, ToPeer]:
-    """What is to be told to whom, by the engine or group, as in Peer. `wanted` is what our own subscribers want. To the
-    members of our group the representative speaks for other groups, too; to those, for us all. What members want for
-    others is not told further: it would come back to who wants it."""
+    """The reports by engine or group, as in Peer. `wanted` is the interest of the own subscribers. To the members of
+    the group the representative reports the interest of other groups, too; to other groups, that of the whole group.
+    The interest of members is not reported back to them."""
     group = group_of(own)
     speaks = is_representative(own, topology)
     abroad = [each for each in topology.groups() if each != group] if speaks else []
@@ -170,7 +169,7 @@ def _subscription(own: str, link: Link, old: Subscription | None, now_ms: int) -
     peer, policy = Peer(own, link.to, link.datagrams), DATAGRAM_POLICY if by_datagrams else POLICY
     if old is None:
         return Subscription(link.id, consumer, topics=topics, form="peer", policy=policy, created_ms=now_ms, peer=peer)
-    # What protects it is sealed for the address.
+    # Its secrets are sealed for the address.
     protection = old.protection if old.consumer == consumer else None
     return msgspec.structs.replace(
         old, consumer=consumer, topics=topics, peer=peer, terminates_ms=None, protection=protection

@@ -1,7 +1,7 @@
-"""This engine as a member: registered with the administrator, telling others what is wanted here, keeping links.
+"""This engine as a member: registration with the administrator, interest, links.
 
-Runs in the gateway that holds the lease, and takes nothing over from the one before but what is in the control log and
-in a file: the last topology. While the administrator is away all goes on as it was.
+Runs in the gateway with the lease; its state is in the control log and in a file with the last topology. While the
+administrator is away everything continues.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ T = TypeVar("T")
 
 BEAT_S = 1.0
 
-# Names are looked up anew after this.
+# Interval of name resolution.
 _RESOLVE_S = 60.0
 
-# Between looks at what links there are to be, and at what is wanted.
+# Interval of checks of required links and interest.
 _LOOK_S = 0.25
 _TELL_S = 1.0
 
-# What is wanted is told again after this, for who has missed it.
+# Interval at which interest is sent again, for peers that missed it.
 _AGAIN_S = 30.0
 
-# Going through all subscriptions takes a second for a million: not again before nine times as long has gone by.
+# A walk over all subscriptions takes a second for a million: not again before nine times the duration has passed.
 _SHARE = 9
 
-# Until a new representative has said what it wants for others.
+# Time for a new representative to report its interest for other groups.
 _TAKEOVER_S = 4.0
 
 _BACKOFF = Backoff(0.5, 5.0)
 
-# Others may not answer; whoever does not tell the administrator in time that it is there is taken for gone.
+# Peers may not answer; a missing heartbeat makes this engine count as gone.
 _CALLS, _TELLING = 4, 16
 
 
@@ -79,7 +79,8 @@ class _InThread(Protocol):
 
 
 class _Told(NamedTuple):
-    """What somebody was told last, and when; `number` is that of its registration: who comes back knows nothing."""
+    """The last report to a peer, and its time; `number` is that of the peer's registration: after a restart it knows
+    nothing."""
 
     said: _Said
     version: int
@@ -259,7 +260,7 @@ class FederationMember:
         self.topology = Topology()
 
     async def run(self) -> None:
-        """Until cancelled. What goes wrong is said, and tried again."""
+        """Until cancelled. Failures are logged and retried."""
         self.topology = read_file(self._file)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -322,7 +323,7 @@ class FederationMember:
             if each.peer is not None
             and (group_of(each.peer.to) != group if across else each.peer.to == successor)
             and each.terminates_ms is None
-            and each.peer.datagrams != "only"  # nobody has promised that these arrive
+            and each.peer.datagrams != "only"  # their arrival is not guaranteed
         ]
         position = self._gateway.table.position
         while chosen:
@@ -365,7 +366,7 @@ class FederationMember:
             await gateway.changes.commit(records)
         self._seen = seen
 
-    # What is wanted
+    # Interest
 
     async def _tell(self) -> None:
         own, most, now = self._settings.engine, self._settings.summary, time.monotonic()
@@ -388,7 +389,7 @@ class FederationMember:
 
 
 def address_of(member: Member) -> str:
-    """The address of the host that a member's URL names; empty where nobody knows one."""
+    """The IP address of a member's URL; empty if it cannot be resolved."""
     try:
         host = urlsplit(member.url).hostname or ""
         return str(socket.getaddrinfo(host, member.datagram_port, type=socket.SOCK_DGRAM)[0][4][0])

@@ -1,7 +1,7 @@
-"""What comes from other engines: their pushes, and what they want.
+"""Requests of other engines: pushes and interest.
 
-A push is answered when all of it is in the log that is not dropped. What is dropped is counted: what has been here
-before, or is known from the last ten minutes; topics that this engine does not take; what cannot be read.
+A push is answered when all its accepted notifications are in the log. Dropped ones are counted: those that were here
+before or within the last ten minutes, on refused topics, or unreadable.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 REMEMBERED_S = 600.0
-"""A notification that comes again within this is known."""
+"""Time in which duplicates are recognised."""
 
-# When a push of a newer engine is to be tried again: somebody is about to upgrade this one.
+# When a push of a newer version is to be repeated: this engine will be upgraded.
 _UPGRADE_S = 30.0
 
 _MOST_TEXT = 200
@@ -80,7 +80,7 @@ class PeerReceiver:
         self._under_way: dict[bytes, asyncio.Future[None]] = {}
         self._told: set[TopicPath] = set()
         self.taken: Counter[str] = Counter()
-        """Notifications that were stored, by who has sent them."""
+        """Stored notifications by sender."""
         self.dropped: Counter[str] = Counter()
         """Those that were not, by why."""
 
@@ -141,14 +141,14 @@ class PeerReceiver:
             await asyncio.shield(other)
 
     async def _store(self, fresh: Mapping[bytes, Checked]) -> None:
-        # Who comes with the same meanwhile waits for us, and shares our fate.
+        # Concurrent duplicates wait for this one and share its result.
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.update(dict.fromkeys(fresh, outcome))
         try:
             await self._accept(list(fresh.values()))
         except BaseException as error:
             outcome.set_exception(error if isinstance(error, Exception) else InfrastructureError("it stops", 1))
-            outcome.exception()  # mostly nobody else waits
+            outcome.exception()  # usually no request waits
             raise
         else:
             now_s = self._clock()
@@ -172,7 +172,7 @@ class PeerReceiver:
                 self._memory.add(_fingerprint(each.notifications[0].id), self._clock())
 
     async def _read(self, forwarded: Forwarded) -> Checked | None:
-        """What can be stored of it; None for what is dropped, and counted."""
+        """The acceptable part; None for a dropped and counted notification."""
         try:
             notification = read_forwarded(forwarded, times.to_ms(self._gateway.now()))
         except MalformedMessage as error:
@@ -221,7 +221,7 @@ class PeerReceiver:
 
 
 def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
-    """What has arrived as it is accepted now. Raises MalformedMessage."""
+    """The notification as accepted now. Raises MalformedMessage."""
     if not 0 < len(forwarded.id) <= _MOST_TEXT or not forwarded.id.isascii() or not forwarded.id.isprintable():
         raise MalformedMessage(f"{forwarded.id[:60]!r} is no id of a notification")
     if not all(map(is_engine, forwarded.path)):
@@ -261,8 +261,8 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
 
 
 def remember_taken(kafka: KafkaSettings, memory: RepeatMemory) -> int:
-    """Put into `memory` what the log has of the last ten minutes from other engines; returns how many. Raises
-    InfrastructureError."""
+    """Put the notifications of other engines in the last ten minutes of the log into `memory`; returns their number.
+    Raises InfrastructureError."""
     count = 0
     for each, then_s in accepted_lately(kafka, REMEMBERED_S):
         if each.path:
@@ -276,7 +276,7 @@ def _fingerprint(notification_id: str) -> bytes:
 
 
 def _check_xml(data: bytes) -> None:
-    """Raises MalformedMessage for what is no element that can be put into another document as it is."""
+    """Raises MalformedMessage for anything but an element that fits into another document."""
     document = read_payload(data, what="what another engine sends").document
     if document != data or data.lstrip().startswith(b"<?xml "):
         raise MalformedMessage("what another engine sends is an element in UTF-8, without an XML declaration")

@@ -1,7 +1,7 @@
-"""When the representative of our group is another one: what its predecessor may not have passed on is sent again.
+"""A change of the group's representative: notifications that its predecessor may not have forwarded are sent again.
 
-What members accept for other groups waits for the one that is gone. Its successor gets it from them once more, and has
-its own go to the other groups; who has it already knows it again.
+Notifications of members for other groups wait for the former representative. The successor gets them from the members
+again, and sends its own to the other groups; duplicates are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arborcast.topic_model.records.notifications import Notification, encode, no
 from arborcast.topic_model.records.peers import goes_over
 from arborcast.topic_model.subscriptions import Subscription
 
-# A member takes a moment to see that its representative does not answer, and what that had taken may not have gone on.
+# A member notices a silent representative after a moment, and the representative may not have forwarded accepted ones.
 _BEFORE_S = 15.0
 
 _WRITE_S = 30.0
@@ -30,13 +30,14 @@ _AT_ONCE = 500
 
 
 def span_s(silent_ms: int) -> float:
-    """How far back to look when the predecessor had been silent for so long; not further than is known again."""
+    """The period to send again, for a predecessor silent for this time; at most the memory of duplicates."""
     return min(silent_ms / 1000 + _BEFORE_S, REMEMBERED_S)
 
 
 def send_again(kafka: KafkaSettings, links: Sequence[Subscription], since_s: float, position: int) -> int:
-    """Append once more, for these links alone, what this engine has accepted since then, with the control log at this
-    position; how many. What came from others is left to who has sent it. Raises InfrastructureError."""
+    """Append again, for these links only, the notifications that this engine accepted since then, at this position of
+    the control log; returns their number. Notifications of other engines are left to their senders. Raises
+    InfrastructureError."""
     since_ms, replay, sent = int(since_s * 1000), f"takeover-{secrets.token_hex(4)}", 0
     with LogScan(kafka, "notifications") as log, closing(DurableWriter(kafka, "notifications")) as writer:
         for record in log.read_from(log.at(since_ms), log.ends()):

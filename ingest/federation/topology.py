@@ -1,4 +1,4 @@
-"""Who is in a federation, as the administrator says and engines keep it. Values."""
+"""The members of a federation, as reported by the administrator. Values."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """All members there are, the gone ones among them. Of two the one with the greater `version` is newer."""
+    """All members, including those that are gone. The greater `version` is newer."""
 
     version: int = 0
     members: tuple[Member, ...] = ()
 
     def says_as(self, other: Topology) -> bool:
-        """Whether it says the same, but for how long somebody has been silent."""
+        """Whether it is equal except for times of silence."""
         return [msgspec.structs.replace(each, silent_ms=0) for each in self.members] == [
             msgspec.structs.replace(each, silent_ms=0) for each in other.members
         ] and self.version == other.version
@@ -47,8 +47,8 @@ class Topology(msgspec.Struct, frozen=True):
         return sorted({each.group for each in self.members})
 
     def representative(self, group: str) -> Member | None:
-        """Who speaks for a group: of its members that are not gone the one that registered first. Not heard of for a
-        moment it still does, or each pause would change the links of all others."""
+        """The representative of a group: the member that registered first and is not gone. A suspect one stays, since
+        each pause would otherwise change links."""
         there = [each for each in self.members if each.group == group and each.state != "gone"]
         return min(there, key=lambda each: each.number, default=None)
 
@@ -58,7 +58,7 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 class MemberRegistration(msgspec.Struct, frozen=True):
-    """What an engine says of itself; see Member."""
+    """The registration of an engine; see Member."""
 
     name: str
     group: str
@@ -68,7 +68,7 @@ class MemberRegistration(msgspec.Struct, frozen=True):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """What it is told."""
+    """The answer to a registration."""
 
     number: int
     topology: int
@@ -81,7 +81,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class AdministratorRefused(DeliveryError):
-    """The administrator, or another engine, said no; `status` is that of HTTP."""
+    """The administrator or another engine refused; `status` is that of HTTP."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ class AdministratorRefused(DeliveryError):
 
 
 def read_topology(data: bytes) -> Topology | None:
-    """None for what is none."""
+    """None for invalid data."""
     try:
         return msgspec.json.decode(data, type=Topology)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,3 +1,3 @@
-"""What the gateway knows from the logs, and what it appends to them."""
+"""The gateway's views of the logs, and its writers."""
 
 from __future__ import annotations

@@ -18,13 +18,11 @@ from arborcast.topic_model.records.control import ControlRecord
 
 
 class LogEnd:
-    """Where a log ends now: whatever another gateway has answered for lies before it.
+    """The end of a log: everything that another gateway has acknowledged lies before it.
 
-    A gateway learns of the records of the others by following the log, a few milliseconds behind. A request
-    that must not miss what another gateway has acknowledged asks for the end, and waits until its own view is there.
-
-    Requests that come while a question to Kafka is under way share the next one: under load one round trip, about a
-    millisecond, serves all of them.
+    A gateway follows the log some milliseconds behind. A request that must not miss acknowledged changes asks for the
+    end and waits until the own view has reached it. Requests during a question share the next one: under load one round
+    trip, about a millisecond, serves all.
     """
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
@@ -47,8 +45,7 @@ class LogEnd:
 
     async def _serve(self) -> None:
         while self._waiting is not None:
-            # While the question is under way a record may be acknowledged that the answer does not count: who asks from
-            # now on gets the next one.
+            # A record may be acknowledged during the question without being counted: later requests use the next one.
             waiting, self._waiting = self._waiting, None
             try:
                 waiting.set_result(await asyncio.get_running_loop().run_in_executor(self._thread, self._question))
@@ -58,7 +55,7 @@ class LogEnd:
         self._serving = None
 
     def close(self) -> None:
-        """Free the connection; nothing can be asked any more."""
+        """Close the connection."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._log.close()
@@ -85,7 +82,7 @@ class GatewayPositions:
 
     @staticmethod
     def size(workers: int) -> int:
-        """Bytes of memory for so many workers."""
+        """Bytes of memory for this number of workers."""
         return 8 * (2 + workers)
 
     def moved(self, position: int) -> None:
@@ -112,12 +109,12 @@ class GatewayPositions:
         return max(self._words[2:]) if clock() * 1e9 < self._words[0] else None
 
 
-# Appends wait in threads. So many at a time share the broker's answers, which is enough for thousands per second.
+# Appends wait in threads. This number shares the broker's answers, enough for thousands per second.
 _WRITERS = 16
 
 
 class AppendsRecords(Protocol):
-    """What is needed of a ControlLog."""
+    """The part of a ControlLog that is needed."""
 
     def append(self, batch: Sequence[ControlRecord]) -> int: ...
 
@@ -135,7 +132,7 @@ class CommitsChanges(Protocol):
 
     async def keep_up(self) -> None:
         """The same before each notification is accepted: Kafka is asked only while other gateways exist. Calls return
-        in their order. Raises InfrastructureError."""
+        in order. Raises InfrastructureError."""
 
 
 class ControlChanges:
@@ -189,12 +186,12 @@ class ControlChanges:
                 failure = error
             for each in waiting:
                 if each.done():
-                    continue  # its client has gone
+                    continue  # its client has disconnected
                 if failure is None:
                     each.set_result(None)
                 else:
                     each.set_exception(failure)
-            await asyncio.sleep(0)  # these go on before a request that comes now
+            await asyncio.sleep(0)  # these continue before a later request
         self._reading = None
 
     async def _read_to(self, position: int) -> None:
@@ -206,16 +203,14 @@ class ControlChanges:
         self._writers.shutdown(wait=False, cancel_futures=True)
 
 
-# So many shared commits are under way at a time. With one, whoever comes a moment after it began waits for two.
+# Parallel shared commits. With one, a request just after its beginning would wait for two.
 _SHARED = 2
 
 
 class SharedCommits:
-    """Commits of what does not depend on one another: those that come while others are under way share the next one.
-
-    So a thousand topics that are named at once cost a few appends, and a few waits for the log to be read back. What
-    becomes of a commit is the same for all that share it. On the event loop's thread only.
-    """
+    """Commits of independent changes: those that arrive while others are in progress share the next one, so a thousand
+    new topics cost a few appends and waits for the log. All of a commit share its result. On the event loop's thread
+    only."""
 
     def __init__(self, commit: Callable[[Sequence[ControlRecord]], Awaitable[object]]) -> None:
         self._commit = commit

@@ -28,7 +28,7 @@ _WRITERS = 16
 
 
 class FragmentView(LogView[FragmentRecord]):
-    """Follows the log. Its clock goes on by itself: nobody sets it."""
+    """Follows the log, with a monotonic clock."""
 
     def __init__(self, kafka: KafkaSettings, on_failure: Callable[[Exception], None]) -> None:
         self._kafka = kafka
@@ -43,7 +43,7 @@ class FragmentView(LogView[FragmentRecord]):
 
 
 class HoldsParts(Protocol):
-    """What operations need of the log."""
+    """The part of the log that operations need."""
 
     @property
     def messages(self) -> OpenMessages: ...

@@ -1,7 +1,7 @@
-"""The gateway's view of a log: state that is kept up to date, and waiting for one's own records.
+"""The gateway's view of a log: current state, and waiting for its own records.
 
-A thread follows the log. Once the state has caught up, records are applied on the event loop's thread, so whoever runs
-there reads the state without locks and always between two records.
+A thread follows the log. After the start, records are applied on the event loop's thread, which therefore reads the
+state without locks and between records.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ Record = TypeVar("Record")
 # How long a broker may hold a fetch that finds nothing; also how long a stop may take to be noticed.
 POLL_S = 0.5
 
-# How often to ask where the log ends. A poll that finds nothing looks the same with and without a broker; a question
-# that gets no answer does not.
+# Interval of questions for the end of the log. A poll without records does not show whether the broker answers.
 _CHECK_S = 2.0
 
 # Between attempts when the broker is away.
@@ -44,12 +43,9 @@ _REPLAY_TIMEOUT_S = 600
 
 
 class LogView(ABC, Generic[Record]):
-    """State that follows a log of one partition; `name` is what the log is called.
-
-    `on_failure` is called, in the event loop, when the log cannot be followed any further (a record of a newer version,
-    a log that was created again): going on with a wrong state would be worse than stopping. `reachable` says
-    whether the log answered when it was last asked.
-    """
+    """State that follows a log of one partition; `name` is the log. `on_failure` is called, in the event loop, if the
+    log cannot be followed (a record of a newer version, a recreated log): a wrong state would be worse than a stop.
+    `reachable`: whether the log answered the last question."""
 
     def __init__(self, name: str, on_failure: Callable[[Exception], None]) -> None:
         self._name = name
@@ -66,7 +62,7 @@ class LogView(ABC, Generic[Record]):
             what=f"reading the {name} log",
         )
         self._replaying = True
-        self._checked = 0.0  # when the end of the log was last asked for
+        self._checked = 0.0  # the time of the last question for the end
         self._applied = 0
         self._caught_up = asyncio.Event()
         self.reachable = True
@@ -77,10 +73,10 @@ class LogView(ABC, Generic[Record]):
 
     @abstractmethod
     def _fold(self, record: Record, offset: int) -> None:
-        """Apply a record to the state. In the event loop's thread, but for what was in the log at the start."""
+        """Apply a record to the state: in the event loop's thread, except for records from before the start."""
 
     def _read_once(self) -> None:
-        """What was in the log at the start is applied."""
+        """The records from before the start are applied."""
 
     def _moved(self, position: int) -> None:
         """All records before this position are applied."""
@@ -186,7 +182,7 @@ class LogView(ABC, Generic[Record]):
             self._release()
 
     def _hand_over(self) -> None:
-        """Have what was polled applied on the event loop, and wait for it: records must not pile up in between."""
+        """Apply polled records on the event loop and wait for it: they must not accumulate."""
         if not self._gathered:
             return
         batch, self._gathered = self._gathered, []

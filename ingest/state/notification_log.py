@@ -1,13 +1,13 @@
-"""Appending to the `notifications` log from asyncio, at the speed of the hot path.
+"""Appends to the `notifications` log from asyncio, for the hot path.
 
-kafka-python sends and settles records in a thread of its own, and every time that the two threads meet costs more than
-a record does. So they meet rarely. A request that comes while nothing is under way is handed over at once; those that
-come while something is gather for two milliseconds and are handed over together (a producer's linger_ms would make the
-lone request wait too). Acknowledgements gather as well: one wake-up of the event loop settles all that have come.
+kafka-python sends and settles records in a thread, and each meeting of the two threads costs more than a record. A
+request while nothing is in progress is passed on at once; others are collected for two milliseconds (a producer's
+linger_ms would also delay a single request). Acknowledgements are collected, too: one wake-up of the event loop settles
+all.
 
-Kafka away: what is not acknowledged in time fails with InfrastructureError, the producer is given up (what it still
-holds must not be written after its publisher got an error), and until another one is connected every append
-fails at once. Nothing is queued for a broker that is not there.
+Without Kafka, unacknowledged records fail with InfrastructureError after the timeout, the producer is closed (its
+records must not be written after their publishers got an error), and until a new one is connected every append fails at
+once. Nothing is queued.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 # none gather, 90 us at 1 ms, 77 us at 2 ms, and the throughput doubles.
 _GATHER_S = 0.002
 
-# So many records are handed over before others of the event loop have their turn: five milliseconds.
+# Records passed on before the event loop serves others: five milliseconds.
 _AT_A_TIME = 250
 _ALL_SENT: Final = object()
 

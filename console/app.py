@@ -32,7 +32,7 @@ _YEAR_S = 365 * 24 * 3600
 
 
 def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
-    """The application. Without `signing` nobody has to say who it is, and only this machine may ask."""
+    """The application. Without `signing` there is no authentication, and only this machine is served."""
     console.screens = SCREENS
 
     async def alive(_request: Request) -> Response:
@@ -78,7 +78,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
 
 
 def _when_ready(console: Console, route: Route) -> Route:
-    """The same, but a page that asks again of itself while the log is read for the first time."""
+    """The same, but a page that reloads itself while the log is read for the first time."""
     answer = route.endpoint
 
     async def wait_or_answer(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What screens have: settings, the state of the log, pages and forms."""
+"""The context of screens: settings, the state of the log, pages and forms."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ Handler = Callable[[Request], Awaitable[Response]]
 FormHandler = Callable[[Request, FormData], Awaitable[Response]]
 
 THEMES = ("light", "dark")
-"""Beside them there is what the browser prefers."""
+"""In addition to the browser's preference."""
 
-# Words for the next page of so many visitors.
+# Notes for the next page, of this number of visitors.
 _NOTES = 1_000
 
 _FIELDS = 2_000
 
-# Where a page goes on when a part of it is ready: what is put into a template is escaped, and cannot be this.
+# The place in a page where it continues once a part is ready: values are escaped and cannot contain it.
 _LATER = Markup("<!--later-->")
 
-# How old what a page begins with may be: somebody has asked for it, but others may have, too.
+# Maximum age of the first contents of a page: other visitors may have requested them.
 _FRESH_S = 1.0
 
-# How often what is seen is looked at again, where that costs little.
+# Interval of cheap updates.
 _LOOK_S = 5.0
 
 # How often the header of an open page is looked at again.
@@ -56,8 +56,8 @@ _HEADER_S = 2.0
 
 @dataclass(frozen=True)
 class Screen:
-    """One screen: its name, how the navigation calls it, where it begins, what it answers. One that does not look at
-    the log is there without it, too."""
+    """One screen: its name, its label in the navigation, its first page, its routes. One that does not need the log is
+    available without it."""
 
     name: str
     title: str
@@ -67,9 +67,9 @@ class Screen:
 
 
 class Console:
-    """`control` is the state of the control log, `changes` changes it. `trouble` says why what is seen may be old, in
-    words; empty when all is well. While it is not `ready`, another thread reads the log for the first time, and
-    `control` must not be looked at. `topic_changes` grows with each change of a topic."""
+    """`control` is the state of the control log, `changes` appends to it. `trouble` is the reason for outdated
+    contents, empty without one. Until `ready`, another thread reads the log for the first time, and `control` must not
+    be used. `topic_changes` counts changes of topics."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Console:
         return Route(path, handler, methods=["GET"])
 
     def post(self, path: str, handler: FormHandler, *, edits: bool = True) -> Route:
-        """What a form does. The handler gets what is in it, once it is sure that it is a form of this visitor's; with
-        `edits` (nearly always), of one who may change things."""
+        """A form's action. The handler gets its fields once the form's token is verified; with `edits` (the usual
+        case), for visitors with the right to change."""
 
         async def checked(request: Request) -> Response:
             visitor = visitor_of(request.scope)
@@ -130,8 +130,8 @@ class Console:
         return HTMLResponse(self._document(request, template, **values), status)
 
     def slow_page(self, request: Request, template: str, look: Look, *, status: int = 200, **values: Any) -> Response:
-        """A page with a part that takes a while, in the place of `later`: what stands around it is seen meanwhile, with
-        and without script. `look` has it as the part "shown"."""
+        """A page with a slow part in place of `later`: the rest is shown meanwhile, with and without script. `look` has
+        the part as "shown"."""
         before, _, after = self._document(request, template, later=_LATER, **values).partition(_LATER)
 
         async def pieces() -> AsyncIterator[str]:
@@ -150,7 +150,7 @@ class Console:
 
         async def everything(age_s: float) -> Seen:
             seen = await look(age_s)
-            # What was seen before stays, with the reason why there is nothing newer.
+            # The former contents stay, with the reason.
             parts = {"wrong": seen.parts["shown"]} if seen.failed else {"wrong": "", **seen.parts}
             return Seen(parts, seen.rest_s)
 
@@ -213,14 +213,14 @@ class Console:
             yield Concern("warn", "queues", f"The work queue {idle[0]}{more} has no active server")
 
     def note(self, visitor: Visitor, text: str) -> None:
-        """What the visitor's next page says."""
+        """A note for the visitor's next page."""
         self._notes[visitor.session] = text
         while len(self._notes) > _NOTES:
             self._notes.popitem(last=False)
 
 
 def _again(request: Request) -> str:
-    """Where the same page is found once more; of what a form has led to, the screen."""
+    """The address of the same page; after a form, of its screen."""
     if request.method != "GET":
         return "/" + request.url.path.split("/")[1]
     return request.url.path + ("?" + request.url.query if request.url.query else "")
@@ -250,6 +250,5 @@ def go(url: str) -> Response:
 
 
 def own_path(url: str) -> str:
-    """The address, if it is one of our own pages; else the first page. What came with a request must not lead
-    elsewhere."""
+    """The address, if it is one of the console's pages; else the first page. Requests must not redirect elsewhere."""
     return url if url.startswith("/") and not url.startswith(("//", "/\\")) and url.isprintable() else "/"

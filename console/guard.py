@@ -1,8 +1,7 @@
-"""Before any screen: is this our page that asks, who is it, and what may that one do?
+"""Before any screen: host, origin, identity and rights.
 
-On loopback the console is open to this machine. What has to be kept out there is pages of strangers in the browser of
-somebody who sits at it: a name that suddenly leads to 127.0.0.1 (DNS rebinding) is not one of ours, a request that
-another page makes is refused, and each form carries a token. From the network, people sign in as users of the gateway.
+On loopback the console is open to this machine and refuses foreign web pages: other host names (DNS rebinding) and
+cross-site requests are refused, and each form has a token. From the network, visitors sign in as users of the gateway.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from arborcast.core.security.keyring import Marks
 from arborcast.core.security.web_pages import PageRule
 from arborcast.topic_model.grants import Caller
 
-# A working day; after that a browser that was left open is nobody's.
+# A working day; after that a forgotten browser has no access.
 _SESSION_S = 12 * 3600
 
 _HEADERS = {
@@ -40,11 +39,11 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-# What a form may hold, and what a document that is brought in.
+# Maximum size of a form, and of an imported document.
 _MOST_BYTES = 2 * 1024 * 1024
 MOST_IMPORTED = 64 * 1024 * 1024
 
-# What strangers may see: where they sign in, and what that page is made of.
+# Pages without sign-in: the sign-in itself and its parts.
 _OPEN = ("/sign-in", "/static/", "/health/")
 
 # A link on another site brings a visitor without the cookie (SameSite=Strict). Our own page, asking again, has it; to
@@ -54,7 +53,7 @@ _AGAIN = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who looks at a page. `name` is empty on loopback, where nobody has to say; `token` is in each of its forms."""
+    """The visitor of a page. `name` is empty on loopback without authentication; `token` is in each of its forms."""
 
     session: str
     token: str
@@ -64,10 +63,10 @@ class Visitor:
 
 
 class Callers(Protocol):
-    """Who users are, and what they may do."""
+    """Users and their rights."""
 
     async def find(self, name: str) -> Caller | None:
-        """The user as it is now; None when there is none of this name (any more)."""
+        """The current user; None if it does not exist (any more)."""
 
 
 class Sessions:
@@ -85,7 +84,7 @@ class Sessions:
         document = json.dumps({"session": session, "user": user, "until": int(self._clock()) + _SESSION_S})
         value = quote(document, safe="") + "~" + self._keys.mark(document.encode(), "console session")
         secure = "; Secure" if self._secure else ""
-        # Where nobody signs in, what somebody has gathered is found again by a browser that was closed meanwhile.
+        # Without sign-in, a reopened browser finds its collected changes again.
         lasts = "" if user else f"; Max-Age={_SESSION_S}"
         return session, f"{self._name}={value}; Path=/; HttpOnly; SameSite=Strict{lasts}{secure}"
 
@@ -94,7 +93,7 @@ class Sessions:
         return f"{self._name}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
 
     def read(self, header: str) -> tuple[str, str, float] | None:
-        """(session, user, seconds left) of a cookie of ours; None for none, for one that is over, and for any other."""
+        """(session, user, seconds left) of a valid cookie; None for an expired or foreign one."""
         try:
             cookies = SimpleCookie(header)
         except CookieError:
@@ -109,7 +108,7 @@ class Sessions:
         return (known["session"], known["user"], left_s) if left_s > 0 else None
 
     def token(self, session: str) -> str:
-        """What each form of this session carries: another site can neither read nor make it."""
+        """The token in each form of this session: other sites can neither read nor forge it."""
         return self._keys.mark(session.encode(), "console form")
 
     def fits(self, session: str, token: str) -> bool:
@@ -124,7 +123,7 @@ class Sessions:
 
 
 class PageGuard:
-    """Stands before the application. `callers` is None on loopback: then nobody has to say who it is."""
+    """Checks before the application. `callers` is None on loopback without authentication."""
 
     def __init__(self, app: ASGIApp, sessions: Sessions, callers: Callers | None, pages: PageRule) -> None:
         self._app = app
@@ -159,7 +158,7 @@ class PageGuard:
             known = session, "", _SESSION_S
         session, name, left_s = known
         if self._callers is None and left_s < _SESSION_S / 2:
-            # What somebody has gathered belongs to the session, and nobody has to prove anything here.
+            # Collected changes belong to the session, without authentication.
             cookie.append(self._sessions.begin(session=session)[1])
         token = self._sessions.token(session)
         visitor = Visitor(session, token)
@@ -188,7 +187,7 @@ class PageGuard:
 
 
 def visitor_of(scope: Scope) -> Visitor:
-    """Who the guard has let in."""
+    """The admitted visitor."""
     visitor: Visitor = scope["state"]["visitor"]
     return visitor
 

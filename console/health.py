@@ -13,7 +13,7 @@ from arborcast.engine.monitoring.attention import Concern, HealthWord, Level, co
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, metrics_address
 from arborcast.engine.settings.loading import Settings
 
-# A view of this age is used again: however many pages are open, the engine is asked once in this time.
+# A view of this age is reused: however many pages are open, the engine is queried once in this time.
 _FRESH_S = 4.0
 
 # An assessment of this age is not shown any more.
@@ -22,7 +22,7 @@ _KNOWN_S = 15.0
 
 @dataclass(frozen=True)
 class Assessment:
-    """What needs attention, worst first, and one sentence that says so. `words` are for the header."""
+    """The problems, worst first, and their summary as one sentence. `words` are for the header."""
 
     level: Level
     sentence: str

@@ -1,7 +1,7 @@
-"""Parts of pages that change by themselves, by server-sent events.
+"""Parts of pages that update themselves, by server-sent events.
 
-An element with `data-live="/address"` makes the browser listen there while the page is seen. What comes is the new
-content of elements, by their ids, as HTML that was rendered and escaped here.
+An element with `data-live="/address"` makes the browser listen there while the page is visible. Events have the new
+contents of elements, by their ids, as rendered and escaped HTML.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 # Each is a connection that stays open; a browser has one for each page that is seen.
 _MOST = 64
 
-# Then the browser asks anew, by itself, and whether its visitor may look is asked anew, too.
+# Then the browser reconnects, and its right is checked again.
 _LONGEST_S = 300.0
 
-# A proxy in between, or a browser, takes a connection for dead that says nothing for long.
+# Proxies and browsers close a silent connection.
 _SILENCE_S = 15.0
 
 
@@ -34,8 +34,8 @@ class Replacement:
 
 
 class Seen(NamedTuple):
-    """Parts of a page as they are now, by the ids of their elements; and how long to wait at least until they are
-    looked at again. With `failed` the parts say why nothing can be seen."""
+    """Parts of a page by the ids of their elements, and the minimum time until the next update. With `failed` the parts
+    have the reason of a failure."""
 
     parts: Mapping[str, str]
     rest_s: float = 0.0
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 Look = Callable[[float], Awaitable[Seen]]
-"""Looks at what a page shows; what was seen no longer ago than so many seconds is good enough."""
+"""The function for a page's contents; results up to this age are accepted."""
 
 
 async def changes(look: Look, every_s: float) -> AsyncGenerator[Replacement]:
@@ -61,7 +61,7 @@ async def changes(look: Look, every_s: float) -> AsyncGenerator[Replacement]:
 
 
 async def merged(*streams: AsyncGenerator[Replacement]) -> AsyncGenerator[Replacement]:
-    """The parts of several streams, each as soon as it comes."""
+    """The parts of several streams, as they arrive."""
     coming = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while coming:
@@ -91,7 +91,7 @@ class LiveParts:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """End all streams: nobody waits for a browser that stays."""
+        """End all streams, without waiting for browsers."""
         self._stopping.set()
 
     @property
@@ -112,7 +112,7 @@ class LiveParts:
         stopping = asyncio.ensure_future(self._stopping.wait())
         coming: asyncio.Future[Replacement] | None = None
         try:
-            # At once, so that the browser knows that it is connected.
+            # At once, so that the browser is connected.
             yield ": listening\n\n"
             while time.monotonic() < until:
                 coming = coming or asyncio.ensure_future(anext(parts))

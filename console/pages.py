@@ -23,8 +23,8 @@ _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 
 class StaticFiles:
-    """The files in `static/`, and what charts look like, held in memory: they are few. Their address has a hash of all
-    of them, so a browser may keep them for ever, and a module finds its neighbours by relative imports."""
+    """The files in `static/` and the style of charts, in memory. Their address has a hash of all of them, so browsers
+    may cache them for ever, and modules find each other by relative imports."""
 
     def __init__(self, folder: Path = _HERE / "static") -> None:
         files = [*sorted(folder.iterdir()), charts.STYLE]
@@ -46,7 +46,7 @@ class StaticFiles:
         if data is None:
             raise HTTPException(404, "there is no such file")
         tag = f'"{self._version}"'
-        # A page of an earlier version may still be open: it gets what there is, and does not keep it.
+        # A page of an earlier version gets the current file, without caching.
         kept = "public, max-age=31536000, immutable" if version == self._version else "no-cache"
         headers = {"etag": tag, "cache-control": kept}
         if request.headers.get("if-none-match") == tag:
@@ -109,7 +109,7 @@ def _span(seconds: float) -> str:
 
 
 def _endpoint(url: str) -> str:
-    """An address without what it holds of a user and a password."""
+    """An address without user and password."""
     scheme, separator, rest = url.partition("://")
     end = min((at for sign in "/?#" if (at := rest.find(sign)) >= 0), default=len(rest))
     _, at_sign, host = rest[:end].rpartition("@")

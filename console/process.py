@@ -28,7 +28,7 @@ from arborcast.topic_model.control_view import ControlView
 
 logger = logging.getLogger("arborcast.console")
 
-# What an import may have takes this long over a slow line.
+# Timeout of an import over a slow line.
 _LIMITS = GatewaySettings(
     max_connections=256, max_body_bytes=MOST_IMPORTED, request_timeout_s=120, stop_timeout_s=2, keep_alive_s=5
 )
@@ -49,7 +49,7 @@ class ConsoleProcess:
         self._log = ControlLog(settings.kafka)
         self._log_end = LogEnd(settings.kafka, "control")
         self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
-        # In the clear only where nobody else hears it, or where the gateway takes passwords so, too.
+        # Clear text only on loopback, or if the gateway accepts passwords so, too.
         secure = bool(signing and settings.tls.certificate_file)
         # Cookies do not know ports, and there may be several consoles on one machine.
         sessions = Sessions(_keys(settings), f"arborcast-{port}", secure=secure)
@@ -63,7 +63,7 @@ class ConsoleProcess:
             ready=lambda: self._view.caught_up,
             signs_in=signing is not None,
         )
-        # People prove who they are with a password: their browsers are not asked for certificates.
+        # Sign-in is by password: browsers are not asked for certificates.
         self._tls = ServerTls(dataclasses.replace(settings.tls, client_ca_file="")) if secure else None
         trusted = proxies(settings.gateway)
         self._server = make_small_server(make_app(self._console, signing), _LIMITS, self._tls, trusted)
@@ -115,7 +115,7 @@ def listen(settings: ConsoleSettings) -> socket.socket:
 
 
 def _keys(settings: Settings) -> Marks:
-    """What signs sessions: the engine's keys, so that they outlive a restart."""
+    """The keys of sessions: the engine's, so that sessions survive a restart."""
     path = settings.secrets.key_file
     if path and Path(path).exists():
         return KeyFile(Path(path))

@@ -33,7 +33,7 @@ _MOST_AT_WORK = 32
 # Answers in memory; the oldest are dropped first.
 _REMEMBERED = 100
 
-# The share of a core for a page that asks again and again.
+# Share of a core for a page that updates itself.
 _SHARE = 0.1
 
 
@@ -52,7 +52,7 @@ class Answer(NamedTuple, Generic[T]):
 
     @property
     def rest_s(self) -> float:
-        """Seconds until an open page asks again."""
+        """Seconds until the next update of an open page."""
         return self.took_s / _SHARE
 
 
@@ -72,7 +72,7 @@ class Questions:
         self._trim = trimming()
 
     async def ask(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """The value of `function(*args)`. Raises what the function raises, and QuestionRefused."""
+        """The value of `function(*args)`. Raises its exceptions, and QuestionRefused."""
         return await self._value(function, args)
 
     async def ask_log(self, function: Callable[[KafkaSettings, *Ts], T], *args: *Ts) -> T:
@@ -80,8 +80,8 @@ class Questions:
         return await self._value(function, args, log=True)
 
     async def recent(self, function: Callable[[*Ts], T], *args: *Ts, age_s: float) -> Answer[T]:
-        """The answer of `function(*args)`, at most `age_s` seconds old. Pages that ask the same share one call, which
-        goes on when they are closed."""
+        """The result of `function(*args)`, at most `age_s` seconds old. Pages with equal calls share one, which
+        continues when they are closed."""
         return await self._shared(function, args, age_s)
 
     async def recent_log(self, function: Callable[[KafkaSettings, *Ts], T], *args: *Ts, age_s: float) -> Answer[T]:
@@ -146,7 +146,7 @@ class Questions:
             raise InfrastructureError(f"{where} cannot be read or written: {reason_of(error)}") from error
         finally:
             liveness.listen(liveness.nobody)
-            # Clients of Kafka are cycles that hold megabytes, and the C library keeps what is freed.
+            # Kafka clients are reference cycles with megabytes, and the C library keeps freed memory.
             gc.collect()
             if self._trim is not None:
                 self._trim()

@@ -23,12 +23,12 @@ from arborcast.ingest.access.users import Guesses, Users, user_source
 from arborcast.ingest.http.serving import proxies
 from arborcast.topic_model.grants import Caller
 
-# Ways to say who one is that begin with a password, which is what a page can ask for.
+# Methods with a password, which a page can ask for.
 _WITH_PASSWORD = {"basic", "token"}
 
 
 class UsersAndPolicy:
-    """Users of the gateway, and what its policy allows them, both as they are now."""
+    """The gateway's users and policy, in their current state."""
 
     def __init__(self, users: Users, policy: Callable[[], AccessPolicy]) -> None:
         self.users = users
@@ -62,7 +62,7 @@ class SigningIn:
             if identity is None:
                 return console.page(request, "sign-in.html", status=403, onward=onward, refused=refused, name=name)
             answer = go(onward)
-            # A new session: what somebody may have planted before is worth nothing.
+            # A new session: a planted one becomes invalid.
             answer.headers["set-cookie"] = console.sessions.begin(identity.name)[1]
             return answer
 

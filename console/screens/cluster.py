@@ -1,7 +1,7 @@
 """The screen *Cluster*: the engines of the federation, and the links of this one.
 
-It is in the navigation of an engine by itself, too: there it says what a federation is for and how to begin, and people
-find the same screens at every engine.
+An engine without a federation has it, too, with an explanation of the set-up, so that the navigation is the same
+everywhere.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _routes(console: Console) -> list[Route]:
 
 
 def _both(one: Answer[Any], other: Answer[Any]) -> Answer[None]:
-    """Two that were asked at the same time: where one has failed the page shows the other."""
+    """Two parallel calls: if one has failed, the page shows the other."""
     wrong = one.wrong if other.wrong else ""
     return Answer(None, wrong, min(one.at, other.at), max(one.took_s, other.took_s))
 

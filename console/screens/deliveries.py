@@ -1,5 +1,4 @@
-"""The screen *Deliveries*: what became of notifications, what waits, what was given up, and whether all is accounted
-for."""
+"""The screen *Deliveries*: the history of notifications, waiting deliveries, dead letters, and the audit."""
 
 from __future__ import annotations
 
@@ -27,13 +26,13 @@ from arborcast.core.errors import ArborcastError
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.monitoring.figures import WORDS, many
 
-# By what dead letters, and what waits, can be found.
+# Filters of dead letters and waiting deliveries.
 _BY = ("subscription", "endpoint", "topic", "notification")
 _LETTERS_BY = (*_BY, "since", "reason")
 
 _AT_ONCE = 100
 
-# An audit looks again at what does not balance; somebody waits for this one.
+# An audit repeats unbalanced ones; a visitor waits for this one.
 _PATIENCE_S = 5.0
 
 _SHOWN = 200
@@ -46,7 +45,7 @@ T = TypeVar("T")
 
 
 class DeliveriesScreen:
-    """What the screen answers."""
+    """The routes of the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,7 +98,7 @@ class DeliveriesScreen:
         return self._page(request, "letter", asked=asked, whole=whole)
 
     async def act(self, request: Request, form: FormData) -> Response:
-        """Try dead letters again, or delete them: all that are asked for, and after a question."""
+        """Redrive or delete all selected dead letters, after a confirmation."""
         action = text_of(form, "action")
         if action not in ("redrive", "purge"):
             raise HTTPException(400, "Choose what to do: try again, or delete.")
@@ -128,7 +127,7 @@ class DeliveriesScreen:
         return go(onward)
 
     async def audit(self, request: Request) -> Response:
-        """Whether everything that was accepted is accounted for. It costs something: only when it is asked."""
+        """The audit, on request only, since it is expensive."""
         from arborcast.dispatch.operations.audit.report import PROBLEMS  # it loads numpy
 
         asked = _asked(request, ("since", "subscription"))
@@ -167,7 +166,7 @@ class DeliveriesScreen:
 
     def _seen(self, request: Request, answer: Answer[Any], name: str, asked: dict[str, str]) -> Seen:
         template = f"deliveries/{name}-shown.html"
-        # What came later was not seen: no button of the page is about it.
+        # Later letters were not shown, so buttons of the page exclude them.
         until = datetime.fromtimestamp(answer.at - answer.took_s, UTC).isoformat()
         return self._console.seen(request, answer, template, answer=answer.value, until=until, **_values(name, asked))
 
@@ -201,7 +200,7 @@ def _letters(asked: dict[str, str]) -> LetterFilter:
 
 
 def _values(name: str, asked: dict[str, str]) -> dict[str, Any]:
-    """What the pages have in common."""
+    """Values common to the pages."""
     return {"tab": name, "asked": asked, "filters": _query(asked), "words": WORDS}
 
 

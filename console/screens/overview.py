@@ -1,4 +1,4 @@
-"""The screen *Overview*: whether the engine is well, what needs attention, and its main figures."""
+"""The screen *Overview*: the state of the engine, its problems, and its main figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen *Queues*: what waits in work queues, and who does it."""
+"""The screen *Queues*: work queues with their requests and servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 200
 
 
 class QueuesScreen:
-    """What the screen answers."""
+    """The routes of the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -62,7 +62,7 @@ class QueuesScreen:
         async def everything(age_s: float) -> Seen:
             figures = await self._figures(age_s)
             found = admin.queues(self._console.control, figures.value.scrape if figures.value else None)
-            # What has waited longest first: it is why somebody looks.
+            # The longest waiting first.
             found.sort(key=lambda each: (-(each.oldest_s or 0), each.queue))
             return self._console.seen(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
 
@@ -73,7 +73,7 @@ class QueuesScreen:
         return await self._console.questions.recent(admin.job_figures, home, self._job(), age_s=age_s)
 
     def _job(self) -> str:
-        """Where a job is asked that is none of an embedded engine's; empty for one that is."""
+        """The address of an external job; empty for an embedded one."""
         metrics = self._console.settings.metrics
         if not metrics.job_port or "metrics" in addresses(self._console.settings.home):
             return ""

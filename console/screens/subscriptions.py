@@ -1,4 +1,4 @@
-"""The screen *Subscriptions*: who is subscribed, how they are, and pausing, resuming and ending them."""
+"""The screen *Subscriptions*: subscriptions, their health, and pause, resume and end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "en
 
 
 class SubscriptionsScreen:
-    """What the screen answers."""
+    """The routes of the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -105,7 +105,7 @@ class SubscriptionsScreen:
         return self._console.live_page(request, self._health(request))
 
     def _health(self, request: Request) -> Look:
-        """How one's endpoint is: how fast, how much waits for it, and what it has answered last to the oldest of it."""
+        """The health of its endpoint: speed, waiting deliveries, and the last answer."""
         name = request.path_params["id"]
 
         async def look(age_s: float) -> Seen:
@@ -135,7 +135,7 @@ class SubscriptionsScreen:
         return look
 
     async def act(self, request: Request, form: FormData) -> Response:
-        """Pause, resume or end those that were chosen. Ending is asked about once more."""
+        """Pause, resume or end the selected ones. The end needs a confirmation."""
         action = next((each for each in _DONE if each == text_of(form, "action")), None)
         chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
         listed = own_path(text_of(form, "back"))
@@ -149,7 +149,7 @@ class SubscriptionsScreen:
                 visitor_of(request.scope), "Choose subscriptions first: each has a box at its beginning."
             )
             return go(onward)
-        # Clients change their subscriptions, too: each is taken as it is at this moment.
+        # Clients change their subscriptions, too: the current state is used.
         await self._console.changes.catch_up()
         control = self._console.control
         known = (each for each in map(control.table.get, chosen) if each is not None)
@@ -186,7 +186,7 @@ class SubscriptionsScreen:
 
 
 def _details(each: Subscription) -> list[tuple[str, str]]:
-    """What else was asked for, where it is not as usual."""
+    """Properties other than the defaults."""
     policy = each.policy
     rows = [
         ("Address", each.address),

@@ -1,6 +1,6 @@
-"""The screen Engine: how this engine is, and others whose metrics addresses the settings name; live, and as it was.
+"""The screen *Engine*: the state and history of this engine, and of others by their metrics addresses.
 
-feed    what is known of one engine: its last minutes, and as much of its history as a chart shows
+feed    the samples of one engine: its last minutes, and its history as far as a chart shows it
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arborcast.console.console import Console, Screen
 from arborcast.console.live import Look, Seen
 from arborcast.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
 
-# Names of charts, by what they are about.
+# Names of charts by subject.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Messages": ("accepted", "delivery", "attempts", "lag-seconds", "lag-records", "waiting", "due", "pushes"),
     "Processes": ("cpu", "memory", "threads", "files"),
@@ -27,7 +27,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 class EngineQuery(NamedTuple):
-    """What a page is to show."""
+    """The parameters of a page."""
 
     engine: int
     span: str

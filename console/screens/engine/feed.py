@@ -1,6 +1,6 @@
-"""What is known of one engine: its last minutes, and as much of its history as a chart shows.
+"""The samples of one engine: its last minutes, and its history as far as a chart shows it.
 
-However many people look, an engine is asked once in a few seconds, and each range is drawn once.
+For any number of visitors an engine is queried once in a few seconds, and each range is drawn once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RANGES: Mapping[str, tuple[str, float]] = {
 }
 """By their names in addresses: words, and seconds."""
 
-# Who looks while the last look is this young sees what it saw.
+# A sample of this age is reused.
 _FRESH_S = 4.0
 
 _FORGOTTEN_S = 15.0
@@ -48,12 +48,12 @@ _NOW = 13
 _PATIENCE_S = 30.0
 
 Past = Callable[[float, float], Sequence[MetricsSample]]
-"""What is kept between two times, no more of it than a chart has points. Raises OSError, ValueError."""
+"""The stored samples between two times, as many as a chart has points. Raises OSError, ValueError."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A line of the table of processes, as it is read."""
+    """A row of the table of processes."""
 
     name: str
     processes: str
@@ -65,14 +65,14 @@ class Process:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page shows of one range, ready to be put into it."""
+    """The contents of a page for one range."""
 
     problem: str = ""
     at: str = ""
     age: str = ""
     """How old the figures are; empty for current ones."""
     known: bool = False
-    """Whether the dispatch job says how endpoints are."""
+    """Whether the dispatch job reports endpoints."""
     parts: Mapping[str, bool] = field(default_factory=dict)
     tiles: Sequence[tuple[str, str]] = ()
     figures: Mapping[str, Markup] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Shown:
 
 
 class EngineFeed:
-    """One engine. Used by one event loop; what takes time is done in threads."""
+    """One engine. Used by one event loop; slow work is done in threads."""
 
     def __init__(
         self, name: str, watch: EngineWatch, past: Past, longest_s: float, clock: Callable[[], float] = time.time
@@ -99,13 +99,13 @@ class EngineFeed:
         self._drawn: dict[str, tuple[int, Mapping[str, Markup]]] = {}
 
     async def shown(self, span: str) -> Shown:
-        """How the engine is, and was over this range. Never raises: what cannot be had is said."""
+        """The state of the engine and its history in this range. Never raises: failures are shown."""
         async with self._lock:
             now = self._clock()
             if not 0 <= now - self._looked < _FRESH_S:
                 self._seen = await asyncio.to_thread(self._watch.look)
                 self._looked = now
-            # A range has some MiB; one that nobody looks at any more is read again when somebody does.
+            # A range has some MiB; an unused one is read again on demand.
             self._kept = {name: one for name, one in self._kept.items() if 0 <= now - one[0] < _FORGOTTEN_S}
             seconds = RANGES[span][1] or self._longest_s
             problem, samples = self._seen.problem, list(self._seen.samples)
@@ -120,7 +120,7 @@ class EngineFeed:
             return _shown(self._seen, problem, drawn, now)
 
     def _over(self, span: str, seconds: float, now: float) -> list[MetricsSample]:
-        """What is kept, and what has come since: of each stretch of time, as wide as a point, the last sample."""
+        """The stored and later samples: the last one of each stretch of a point's width."""
         stretch = seconds / POINTS
         kept = self._kept[span][1] if span in self._kept else None
         recent = self._seen.samples
@@ -142,7 +142,7 @@ class EngineFeed:
     ) -> Mapping[str, Markup]:
         stretch = max(_STRETCH_S, (between[1] - between[0]) / POINTS)
         points = _spread(samples, stretch)
-        # A new point of a day comes every four minutes.
+        # A new point of a day's chart appears every four minutes.
         last = int(points[-1].at / stretch) if points else 0
         known = self._drawn.get(span)
         if known is None or known[0] != last:

@@ -1,11 +1,11 @@
-"""The screen *Topics*: look at the trees, and change them.
+"""The screen *Topics*: view and change the trees.
 
-looking, browsing   pages, and what is shown of the trees
-editing, documents  forms, and whole trees from and to documents
-news                what happens while somebody looks
-problems            what the directory and the trees do not agree on
-draft, kept         edits that were gathered, and what they come to; everybody's, also after a restart
-fields              a topic as a form
+looking, browsing     pages, and the visible part of the trees
+editing, documents    forms, and whole trees from and to documents
+news                  changes by others while the page is open
+problems              differences between the directory and the trees
+draft, kept           collected changes and their records, also across restarts
+fields                a topic as a form
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arborcast.console.screens.topics.problems import DirectoryProblems
 
 
 def routes(console: Console) -> list[Route]:
-    """What the screen answers."""
+    """The routes of the screen."""
     looking = Looking(console, Drafts(console.settings.home / "console-drafts"))
     parts = (looking, Editing(console, looking), Documents(console, looking), News(console), DirectoryProblems(console))
     return [route for part in parts for route in part.routes()]

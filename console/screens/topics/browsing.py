@@ -1,4 +1,4 @@
-"""What is shown of the trees: level by level, some at a time, and what a search finds. Pure."""
+"""The visible part of the trees: by level, in pages, and the results of a search. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ AT_ONCE = 200
 
 @dataclass
 class Level:
-    """A part of the nodes right below a node. `more` says after which the next part begins, empty at the end; `earlier`
-    that there are some before."""
+    """A part of a node's children. `more` is the child after which the next part begins, empty at the end; `earlier`:
+    there are some before."""
 
     above: str
     nodes: list[ShownNode] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Level:
 
 @dataclass
 class ShownNode:
-    """A node as it is shown. `namespace` is empty where it is that of the node above."""
+    """A node for display. `namespace` is empty if it is that of the parent."""
 
     path: TopicPath
     name: str
@@ -73,8 +73,8 @@ def unfolded(tree: TopicTree, at: str, after: str = "") -> Level:
 
 
 def found(tree: TopicTree, text: str) -> Level:
-    """What a search finds: topics whose path or code has the text in it, or those that a topic expression selects.
-    Raises ExpressionError for an expression that is none."""
+    """The results of a search: topics with the text in path or code, or those selected by a topic expression. Raises
+    ExpressionError for an invalid one."""
     text = text.strip()
     paths: Iterator[TopicPath]
     if any(sign in text for sign in ("//", "*", "|")):

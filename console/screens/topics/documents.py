@@ -25,7 +25,7 @@ _TYPES: Final[dict[Format, tuple[str, str]]] = {
     "json": ("topics.json", "application/json"),
 }
 
-# So many of what was left out are named.
+# Maximum number of skipped entries in a message.
 _NAMED = 5
 
 
@@ -52,7 +52,7 @@ class Documents:
         return Response(data, headers={"content-type": kind, "content-disposition": f'attachment; filename="{name}"'})
 
     async def bring_in(self, request: Request, form: FormData) -> Response:
-        """Gathers what a document holds, to be looked at before it is saved."""
+        """Collect the topics of a document, for review before they are saved."""
         visitor = visitor_of(request.scope)
         file = form.get("file")
         if not isinstance(file, UploadFile) or not file.filename:

@@ -1,7 +1,6 @@
-"""Edits that were gathered and not saved yet, and what they come to. Pure, apart from trying them on a tree, which is
-afterwards as it was.
+"""Collected changes and their records. Pure, except that they are tried on a tree, which is restored.
 
-Each edit carries what it was made from. Where that has changed meanwhile, nothing is overwritten: both are shown.
+Each change has its base. If that was changed meanwhile, nothing is overwritten: both are shown.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 
 class PutEdit(msgspec.Struct, frozen=True, tag="put"):
-    """Add a topic, or change its facts. `base` is what it was when the form was made; None: it was not there."""
+    """Add a topic, or change its facts. `base` is the topic when the form was made; None: it did not exist."""
 
     record: TopicRecord
     base: TopicRecord | None
@@ -33,7 +32,7 @@ class PutEdit(msgspec.Struct, frozen=True, tag="put"):
 
 
 class Subtree(msgspec.Struct, frozen=True):
-    """What is at a node and below, as far as an edit depends on it."""
+    """A node and its subtree, as far as a change depends on it."""
 
     topics: int
     sum: int
@@ -72,8 +71,8 @@ Edit = PutEdit | MoveEdit | RemoveEdit | BringEdit
 
 @dataclass(frozen=True)
 class Conflict:
-    """What an edit was made from is not there any more. Of a topic: what it was, and is; of a subtree: how many topics
-    there were, and are."""
+    """The base of a change is outdated. Of a topic: the base and the current state; of a subtree: the former and
+    current number of topics."""
 
     before: TopicRecord | None = None
     now: TopicRecord | None = None
@@ -84,7 +83,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class EditOutcome:
-    """What one edit comes to: its records, or why it cannot be."""
+    """The result of one change: its records, or why it is impossible."""
 
     edit: Edit
     records: tuple[ControlRecord, ...] = ()
@@ -95,22 +94,22 @@ class EditOutcome:
     removed: int = 0
 
 
-# What one person gathers by hand is far less; a script should use the command.
+# Far more than collected by hand; scripts should use the command.
 _MOST_EDITS = 1_000
 
 
 @dataclass
 class Draft:
-    """What one person has gathered, in order. `found_ms` is of when, for what an earlier console has kept; `kept` is
-    False for what a later one would not find."""
+    """The collected changes of one person, in order. `found_ms` is the time of changes kept by an earlier console;
+    `kept` is False if they cannot be stored."""
 
     edits: list[Edit] = field(default_factory=list)
     found_ms: int = 0
     kept: bool = True
 
     def gather(self, edit: Edit) -> None:
-        """Put it behind the others. A second form about a topic takes the place of the first, and is still made from
-        what that was made from. Raises TopicError when there are too many."""
+        """Append a change. A second form for a topic replaces the first, with its base. Raises TopicError for too
+        many."""
         if isinstance(edit, PutEdit):
             for number, other in enumerate(self.edits):
                 later = self.edits[number + 1 :]
@@ -129,7 +128,7 @@ class Draft:
             del self.edits[number]
 
     def keep(self, number: int, tree: TopicTree) -> None:
-        """Make this edit from what is there now: its person has seen that, and wants the own one."""
+        """Use the current state as the base of this change: its author has seen it and decided."""
         if 0 <= number < len(self.edits):
             edit = self.edits[number]
             if isinstance(edit, PutEdit):
@@ -144,10 +143,9 @@ def _moves(edit: Edit) -> bool:
 
 @contextmanager
 def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iterator[list[EditOutcome]]:
-    """What the edits come to, and within the block the tree as it would be then. Nothing else may read or change the
-    tree meanwhile: no await in the block. With `large` False, edits of very many topics are left out: a page must
-    not take longer because of them.
-    """
+    """The results of the changes, and within the block the tree with them. Nothing else may read or change the tree
+    meanwhile: no await in the block. With `large` False, changes of very many topics are left out, to limit the time of
+    a page."""
     undo: list[tuple[TopicPath, TopicRecord | None]] = []
     edits = edits if large else [edit for edit in edits if not _is_large(edit)]
     conflicts = [conflict_of(tree, edit) for edit in edits]
@@ -168,7 +166,7 @@ def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iter
 
 
 def conflict_of(tree: TopicTree, edit: Edit) -> Conflict | None:
-    """Whether what the edit was made from has changed. Of the tree as it is, without any other edit."""
+    """Whether the base of the change is outdated, on the tree without other changes."""
     if isinstance(edit, PutEdit):
         now = tree.get(edit.path)
         return None if now == edit.base or now == edit.record else Conflict(edit.base, now)
@@ -180,7 +178,7 @@ def conflict_of(tree: TopicTree, edit: Edit) -> Conflict | None:
     return Conflict(topics_before=edit.base.topics, topics_now=now_there.topics, subtree=True)
 
 
-# So many topics are taken out of a tree and put back in some tens of milliseconds.
+# Topics that can be removed and restored in some tens of milliseconds.
 LARGE = 5_000
 
 
@@ -191,7 +189,7 @@ def _is_large(edit: Edit) -> bool:
 def _try(tree: TopicTree, edit: Edit, undo: list[tuple[TopicPath, TopicRecord | None]]) -> EditOutcome:
     try:
         if isinstance(edit, BringEdit):
-            # It changes the tree as it goes.
+            # It changes the tree as it proceeds.
             touched = {record.path for record in edit.topics} | (set(tree.paths()) if edit.replace else set())
             undo += [(path, tree.get(path)) for path in touched]
             brought = plan_import(tree, edit.topics, replace=edit.replace)

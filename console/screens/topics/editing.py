@@ -31,7 +31,7 @@ from arborcast.core.errors import InfrastructureError, TopicError
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, parent_of, parse_path
 
-# Records that are appended at a time. What people gather by hand is far less: then it is one append.
+# Records per append. Changes collected by hand are far fewer: one append.
 _AT_ONCE = 2_000
 
 # Topics that are named of one edit.
@@ -39,12 +39,12 @@ _NAMED = 50
 
 
 class Editing:
-    """What forms do."""
+    """The actions of forms."""
 
     def __init__(self, console: Console, looking: Looking) -> None:
         self._console = console
         self._looking = looking
-        # Two people who save at the same time: the second one sees what the first has saved.
+        # Of two concurrent saves, the second sees the changes of the first.
         self._saving = asyncio.Lock()
 
     def routes(self) -> list[Route]:
@@ -65,7 +65,7 @@ class Editing:
         ]
 
     def _kept(self, handler: FormHandler) -> FormHandler:
-        """The same; what it does to what was gathered outlives this process."""
+        """The same, with the draft stored across restarts."""
 
         async def keeping(request: Request, form: FormData) -> Response:
             try:
@@ -132,7 +132,7 @@ class Editing:
         return go("/topics")
 
     async def review(self, request: Request) -> Response:
-        """What was gathered, as records: what saving would write."""
+        """The records of the collected changes, for review."""
         draft = self._draft(request)
         with as_if(self._console.control.table.topics, draft.edits) as outcomes:
             pass
@@ -161,7 +161,7 @@ class Editing:
                     await self._console.changes.commit(records[start : start + _AT_ONCE])
             except InfrastructureError as error:
                 return self._preview(request, outcomes, status=503, away=str(error))
-            # What came while it was being saved stays.
+            # Changes added during the save stay.
             draft.edits = [each for each in draft.edits if not any(each is saved for saved in gathered)]
         counts = {
             "added": sum(each.added for each in outcomes),
@@ -197,7 +197,7 @@ class Editing:
             return path in tree
 
     def _base(self, form: FormData, path: TopicPath) -> Subtree:
-        """What the form was made from; without one (a node was dragged), what is there now."""
+        """The base of the form; without one (a dragged node), the current state."""
         topics, _, total = text_of(form, "subtree").partition(":")
         if topics.isdecimal() and total.isdecimal():
             return Subtree(int(topics[:12]), int(total[:24]))
@@ -256,7 +256,7 @@ def _change(outcome: EditOutcome) -> dict[str, Any]:
 
 
 def _both(before: TopicRecord | None, now: TopicRecord | None, mine: TopicRecord) -> list[tuple[str, str, str, str]]:
-    """(what, before, theirs, mine) of all that somebody has changed."""
+    """(change, base, current, own) of all conflicts."""
     old, their, own = fields.shown(before), fields.shown(now), fields.shown(mine)
     return [
         (title, old.get(name, ""), their.get(name, ""), own.get(name, ""))

@@ -22,7 +22,7 @@ ROUTING: Final[Mapping[str, str]] = {
     SPLIT: "Large messages leave for old subscribers in parts",
     FAST: "To the engines of the group as datagrams, which nobody confirms",
 }
-"""The words of a routing policy beside how far messages go, and what they do."""
+"""The words of a routing policy besides the destination, with their effects."""
 
 REACHES: Final[Mapping[str, str]] = {
     LOCAL: "To nobody but this engine",
@@ -40,7 +40,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,6}")
 
 
 def values_of(record: TopicRecord) -> dict[str, str]:
-    """What the fields of the form hold."""
+    """The values of the form's fields."""
     policy = record.policy
     words = policy.routing.split()
     reach = next((word for word in words if is_distribution(word)), "")
@@ -60,14 +60,13 @@ def values_of(record: TopicRecord) -> dict[str, str]:
 
 
 def given(form: FormData) -> dict[str, str]:
-    """What somebody has put into them."""
+    """The submitted values."""
     names = [*values_of(TopicRecord(TopicPath("x"))), "name", "namespace"]
     return {name: text_of(form, name) for name in names}
 
 
 def record_of(values: Mapping[str, str], base: TopicRecord, errors: dict[str, str]) -> TopicRecord:
-    """The topic that the form asks for. What the form does not show stays as it is in `base`. What is wrong is put into
-    `errors`, by field."""
+    """The topic of the form. Facts without a field stay as in `base`. Mistakes are added to `errors`, by field."""
     values = _as_before(values, base)
     priority = _priority(values["priority"], errors)
     words = [word for word in ROUTING if values[f"routing-{word}"]]
@@ -91,7 +90,7 @@ def record_of(values: Mapping[str, str], base: TopicRecord, errors: dict[str, st
         policy=policy,
         prefixes="",
     )
-    # One by one, so that what is refused is said beside its field.
+    # One by one, so that a refusal appears beside its field.
     plain = TopicRecord(base.path)
     parts = {
         "code": msgspec.structs.replace(plain, code=record.code),
@@ -108,7 +107,7 @@ def record_of(values: Mapping[str, str], base: TopicRecord, errors: dict[str, st
 
 
 def field_of(refusal: str) -> str:
-    """Beside which field a refusal of the tree's is said; empty where it is about none."""
+    """The field of a refusal by the tree; empty for none."""
     if refusal.startswith("the topic code"):
         return "code"
     if "cannot be final" in refusal:
@@ -130,7 +129,7 @@ def path_of(below: str, values: Mapping[str, str]) -> TopicPath:
 
 
 def base_of(text: str) -> TopicRecord | None:
-    """What a form was made from, which it carries; None for a topic that was not there. Raises TopicError."""
+    """The base in a form; None for a new topic. Raises TopicError."""
     if not text:
         return None
     try:
@@ -140,7 +139,7 @@ def base_of(text: str) -> TopicRecord | None:
 
 
 def as_base(record: TopicRecord | None) -> str:
-    """What the form carries."""
+    """The base for a form."""
     # So that it is the same after it was made fit to be looked at.
     return "" if record is None else as_json(msgspec.to_builtins(record.facts))
 
@@ -156,11 +155,11 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "queue": "Work queue",
     "merge": "Equal requests",
 }
-"""What is shown of a topic beside its path, and how that is called."""
+"""The displayed facts of a topic and their labels."""
 
 
 def shown(record: TopicRecord | None) -> dict[str, str]:
-    """The same for people; empty for what is as usual."""
+    """The same for people; empty for defaults."""
     if record is None:
         return {}
     policy = record.policy
@@ -188,7 +187,7 @@ def differences(before: TopicRecord | None, after: TopicRecord | None) -> list[t
 
 
 def _as_before(values: Mapping[str, str], base: TopicRecord) -> dict[str, str]:
-    """Where nothing was typed, what was there: a page has written out what cannot be seen."""
+    """The former value if the field is unchanged: a page has escaped invisible characters."""
     before = values_of(base)
     return {
         name: before[name] if name in before and text == printable(before[name]) else text

@@ -1,7 +1,7 @@
-"""What people have gathered, in memory, and in files beside it: it is there again when the console was started anew.
+"""Collected changes in memory and in files, so that they survive a restart of the console.
 
-Nothing of it is saved by itself: each edit carries what it was made from, and is compared with what is there when
-somebody looks at it or saves it.
+Nothing is saved to the log by itself: each change has its base, which is compared with the current state when it is
+shown or saved.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _log = logging.getLogger(__name__)
 
 _VERSION = 1
 
-# Those of so many people; the oldest go first, empty ones before all others.
+# Number of people with drafts; the oldest are dropped first, empty ones before all others.
 _PEOPLE = 200
 
-# Whoever brings in more has the document, and brings it in again.
+# A larger import can be repeated from its document.
 _MOST_TOPICS = 20_000
 _MOST_BYTES = 16 * 1024 * 1024
 
-# What nobody has come back to for so long is nobody's.
+# Drafts untouched for this time are deleted.
 _LASTS_S = 30 * 24 * 3_600
 
 
@@ -52,7 +52,7 @@ class Drafts:
         self._writing = threading.Lock()
 
     def of(self, person: str) -> Draft:
-        """The draft of a person; what was kept, or an empty one, at first."""
+        """The draft of a person: the stored one, or an empty one."""
         draft = self._drafts.pop(person, None) or self._read(person)
         self._drafts[person] = draft
         while len(self._drafts) > self._most:
@@ -61,8 +61,8 @@ class Drafts:
         return draft
 
     def write(self, person: str, draft: Draft) -> None:
-        """Write down the draft of a person, as it is when its turn comes: the last one to write has the newest. Where
-        that cannot be, it is in memory only, which the draft says. In any thread."""
+        """Write the current draft of a person. On a failure it stays in memory only, which the draft reports.
+        Thread-safe."""
         file = self._file(person)
         with self._writing:
             edits = list(draft.edits)

@@ -28,14 +28,14 @@ _SUBSCRIBERS = 20
 # Nodes whose topics below are remembered.
 _COUNTED = 1_000
 
-# Who reads last messages at a time; others wait for their turn.
+# Parallel reads of last messages; others wait.
 _READING = 2
 
 _DOINGS = ("add", "rename", "move", "remove")
 
 
 class Looking:
-    """The trees as they would be with what a visitor has gathered."""
+    """The trees with a visitor's collected changes."""
 
     def __init__(self, console: Console, drafts: Drafts) -> None:
         self._console = console
@@ -56,7 +56,7 @@ class Looking:
         return self._drafts.of(_person(visitor))
 
     async def keep_draft(self, visitor: Visitor) -> None:
-        """What somebody has gathered was changed."""
+        """The collected changes have changed."""
         person = _person(visitor)
         await asyncio.to_thread(self._drafts.write, person, self._drafts.of(person))
 
@@ -90,8 +90,8 @@ class Looking:
         errors: dict[str, str] | None = None,
         last: LastMessages | None = None,
     ) -> Response:
-        """The page with one node selected, and its `last` messages where somebody asks for them. After a form was
-        refused: its `values`, and what is wrong, by field."""
+        """The page with a selected node, and its `last` messages on request. After a refused form: its `values`, and
+        the mistakes by field."""
         visitor = visitor_of(request.scope)
         do = do if do in _DOINGS and visitor.may_edit else ""
         right = {"errors": errors or {}, "do": do, "at": at, "last": last, **self._detail(visitor, at)}
@@ -117,7 +117,7 @@ class Looking:
         )
 
     async def _last(self, path: TopicPath) -> LastMessages:
-        """Read from the logs: it takes a moment, so only when somebody asks."""
+        """Read from the logs on request, since it takes a moment."""
         settings = self._console.settings
         policy = self._console.control.table.topics.policy(path)
         kept = not policy.queue and (settings.topics.retain_all if policy.retain is None else policy.retain)
@@ -125,7 +125,7 @@ class Looking:
             return await asyncio.to_thread(last_messages, reachable_kafka(settings), path, kept=kept)
 
     def _left(self, request: Request, at: str, q: str) -> dict[str, Any]:
-        """The tree, or what a search has found in it."""
+        """The tree, or the results of a search in it."""
         draft = self.draft(visitor_of(request.scope))
         tree = self._console.control.table.topics
         values: dict[str, Any] = {"at": at, "q": q, "gathered": _paths(draft.edits), "wrong": "", "searched": bool(q)}
@@ -141,7 +141,7 @@ class Looking:
             return {**values, "level": level, "topics": len(tree)}
 
     def _detail(self, visitor: Visitor, at: str) -> dict[str, Any]:
-        """What is said of one node."""
+        """The details of one node."""
         console, draft = self._console, self.draft(visitor)
         tree = console.control.table.topics
         path = TopicPath(at)

@@ -1,4 +1,4 @@
-"""What happens while somebody looks at the trees: others change topics, and the directory follows."""
+"""Changes by others while a page is open: topics, and the directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class DirectoryState:
-    """How the directory is, as the gateway says, which keeps it in step. `known` is False where nobody can say."""
+    """The state of the directory, as reported by the gateway that synchronises it. `known` is False without a
+    report."""
 
     known: bool = False
     connected: bool = False
@@ -41,7 +42,7 @@ class DirectoryState:
 
 
 class News:
-    """Tells it to pages that are open. The gateway is asked once for all of them."""
+    """Sends them to open pages. The gateway is queried once for all."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -81,7 +82,7 @@ class News:
     async def _ask(self) -> None:
         gateway, tls = self._console.settings.gateway, self._console.settings.tls
         if not gateway.port:
-            return  # a free one, which nobody has told us
+            return  # a free port, which is unknown
         scheme = "https" if tls.certificate_file else "http"
         try:
             page = await asyncio.to_thread(own_page, f"{scheme}://{host_to_reach(gateway.host)}:{gateway.port}/metrics")

@@ -1,4 +1,4 @@
-"""What the directory and the trees do not agree on, as the gateway has written it down."""
+"""Differences between the directory and the trees, as written by the gateway."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The screen Try: publish a message, and watch a part of the tree arrive beside it; which topics are busiest.
+"""The screen *Try*: publish a message, and watch a part of the tree; the busiest topics.
 
-broker     the engine as anybody meets it
+broker     the engine through its ordinary interfaces
 busiest    the topics of the newest notifications
-watching   what arrives, as parts of the page
+watching   arriving messages, as parts of the page
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 _OFFERED = 200
 _BUSIEST = 10
 
-# What somebody has counted a moment ago is not counted again.
+# A recent count is reused.
 _FRESH_S = 10.0
 
-# Sessions that have said who they are at the gateway.
+# Sessions with credentials for the gateway.
 _SESSIONS = 1_000
 
 _EXAMPLE = "<reading><celsius>21.5</celsius></reading>"
@@ -50,7 +50,7 @@ _EXAMPLE = "<reading><celsius>21.5</celsius></reading>"
 
 @dataclass(frozen=True)
 class PublishAnswer:
-    """What became of a message, or why it was not taken."""
+    """The result of a publication, or the reason of a refusal."""
 
     id: str = ""
     refused: str = ""
@@ -58,7 +58,7 @@ class PublishAnswer:
 
 @dataclass
 class Trying:
-    """What visitors of this screen share. Whom somebody is at the gateway is kept in memory, and on no page."""
+    """State shared by visitors. Credentials for the gateway are in memory, and on no page."""
 
     console: Console
     credentials: OrderedDict[str, Credentials] = field(default_factory=OrderedDict)
@@ -76,7 +76,7 @@ class Trying:
         return bool(self.console.settings.access.chosen())
 
     def whom(self, request: Request) -> Credentials | None:
-        """Who this visitor is at the gateway."""
+        """The visitor's user at the gateway."""
         return self.credentials.get(visitor_of(request.scope).session)
 
     def expression(self, text: str) -> TopicFilter:

@@ -1,4 +1,5 @@
-"""The engine as anybody meets it: a message is published at the gateway, and what arrives is pulled from there."""
+"""The engine through its ordinary interfaces: a message is published at the gateway, and messages are pulled from
+there."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from arborcast.wire import answers
 
 _TEV = "http://www.onvif.org/ver10/events/wsdl"
 
-# To connect, and to answer beyond what was asked to be waited for: somebody looks at the page meanwhile.
+# Timeout to connect, and beyond the requested wait: a visitor is watching.
 _TIMEOUT_S = (2.0, 20.0)
 
 WAIT_S: Final = 5.0
-"""How long the gateway waits for a message before it says that there is none."""
+"""How long the gateway waits for a message."""
 
 _MOST = 500
 
@@ -38,7 +39,7 @@ ResultT = TypeVar("ResultT")
 
 
 class PublishRefused(ArborcastError):
-    """The gateway has not taken the message, and says why."""
+    """The gateway's refusal, with the reason."""
 
 
 def publish(url: str, credentials: Credentials | None, topic: TopicPath, payload: str) -> str:
@@ -65,8 +66,8 @@ def publish(url: str, credentials: Credentials | None, topic: TopicPath, payload
 
 
 class Puller(Client):
-    """A subscription from which messages are pulled (ONVIF's): nobody need be able to reach us, and one whose puller is
-    gone ends by itself within two minutes."""
+    """A subscription with a pull point (ONVIF's): the console need not be reachable, and an abandoned one ends within
+    two minutes."""
 
     def __init__(self, url: str, credentials: Credentials | None) -> None:
         super().__init__(url, timeout_s=_TIMEOUT_S, retries=Retries(unanswered=False), credentials=credentials)
@@ -87,7 +88,7 @@ class Puller(Client):
         return self._asked(Remote(self.broker), "EventPortType/CreatePullPointSubscription", body, _made)
 
     def pull(self, subscription: RemoteSubscription) -> list[ReceivedMessage]:
-        """What waits, or comes within WAIT_S; that also keeps the subscription alive. Raises ClientError."""
+        """Messages that wait, or arrive within WAIT_S; keeps the subscription alive. Raises ClientError."""
         body = (
             f'<tev:PullMessages xmlns:tev="{_TEV}"><tev:Timeout>PT{WAIT_S:g}S</tev:Timeout>'
             f"<tev:MessageLimit>{_MOST}</tev:MessageLimit></tev:PullMessages>"

@@ -1,4 +1,4 @@
-"""What arrives for one visitor, as parts of the page; the subscription ends when the page goes."""
+"""Messages for one visitor, as parts of the page; the subscription ends with the page."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from arborcast.console.screens.trying.broker import Puller
 from arborcast.core.threads import pool
 from arborcast.topic_model.subscriptions import TopicFilter
 
-# Each waits in a thread of its own, and has a subscription.
+# Each waits in a thread and has a subscription.
 _WATCHERS = 16
 
-# As many as somebody looks through; of each as much as tells what it is.
+# Messages shown, and characters of each.
 _SHOWN = 50
 _SHOWN_CHARACTERS = 2_000
 
-# A page is written anew no more often than an eye follows.
+# Minimum time between two updates of a page.
 _PAUSE_S = 0.25
 
-# How soon a gateway that is away is asked again.
+# Delay before a gateway that is away is asked again.
 _AGAIN_S = 3.0
 
 _threads = pool("try", _WATCHERS)
@@ -41,7 +41,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Arrived:
-    """One message, as it is read."""
+    """One message for display."""
 
     at: str
     topic: str
@@ -52,7 +52,7 @@ class Arrived:
 async def arrivals(
     console: Console, request: Request, url: str, credentials: Credentials | None, wanted: TopicFilter
 ) -> AsyncGenerator[Replacement]:
-    """Subscribes, and gives what comes, newest first, until it is closed."""
+    """Subscribe and yield messages, newest first, until closed."""
     global _watching
     puller = Puller(url, credentials)
     subscription: RemoteSubscription | None = None
@@ -86,7 +86,7 @@ async def arrivals(
             try:
                 messages = await _in_thread(partial(puller.pull, subscription))
             except FaultReceived as error:
-                # Somebody has ended it; or the gateway does not let us any more.
+                # The subscription was ended, or the gateway refuses access.
                 subscription, problem = None, f"The subscription has ended: {error}"
                 continue
             except ClientError as error:

@@ -1,7 +1,6 @@
-"""The one place that knows kafka-python: from our settings to its arguments, and from its exceptions to ours.
+"""The only module that uses kafka-python: from the settings to its arguments, and from its exceptions to the engine's.
 
-kafka-python ships no types; what we use of it is written down here as protocols, so the rest of the engine is checked.
-Where its classes fall short, ours in `client_fixes` take their places.
+kafka-python has no types; the used part is declared here as protocols. `client_fixes` replaces some of its classes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from arborcast.core.settings import KafkaSettings
 # A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
 _RECONNECT_BACKOFF_MAX_MS = 1_000
 
-# What to tell a caller whose request failed for a reason that usually passes: a broker restart takes about this long.
+# Retry-After for usually transient failures: about the restart of a broker.
 RETRY_AFTER_S = 2.0
 
 # These are decisions of an operator (credentials, rights, settings), not of the weather.
@@ -51,7 +50,7 @@ else:
 
 
 class Acknowledgement(Protocol):
-    """What an acknowledged record got."""
+    """The place of an acknowledged record."""
 
     offset: int
     partition: int
@@ -66,7 +65,7 @@ class RecordFuture(Protocol):
 
 
 class Producer(Protocol):
-    """What we use of KafkaProducer."""
+    """The used part of KafkaProducer."""
 
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
@@ -99,7 +98,7 @@ class OffsetAtTime(Protocol):
 
 
 class Consumer(Protocol):
-    """What we use of KafkaConsumer."""
+    """The used part of KafkaConsumer."""
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None: ...
 
@@ -146,7 +145,7 @@ class BrokerId(NamedTuple):
 
 
 class Admin:
-    """The few administrative requests of ours, over KafkaAdminClient."""
+    """Administrative requests over KafkaAdminClient."""
 
     def __init__(self, kafka_settings: KafkaSettings) -> None:
         self._client = _connected(KafkaAdminClient, kafka_settings, {})
@@ -187,7 +186,7 @@ class Admin:
         return self._configs(ConfigResourceType.BROKER, str(broker))
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
-        """Make this the first offset of a partition; what lies before is gone."""
+        """Make this the first offset of a partition, deleting earlier records."""
         with translated(f"old records of Kafka topic {name} could not be deleted"):
             self._client.delete_records({TopicPartition(name, partition): offset})
 
@@ -248,8 +247,8 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
 def producer_for(
     kafka_settings: KafkaSettings, topics: Sequence[str], connect: Callable[[KafkaSettings], Producer] = make_producer
 ) -> tuple[Producer, list[int]]:
-    """A producer that knows these topics, so that the first record does not have to wait for that, and how many
-    partitions each has. Raises InfrastructureError when one cannot be had; then no connection is left."""
+    """A producer with the metadata of these topics, so that the first record need not wait, and their numbers of
+    partitions. Raises InfrastructureError without one; then no connection is left."""
     producer = connect(kafka_settings)
     try:
         partitions = []
@@ -263,8 +262,8 @@ def producer_for(
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's default partitioner (of every language) chooses for a key: where others than we would
-    look for it. What belongs to a subscription is spread by `dispatch.logs.attempts.partition_of_subscription`."""
+    """The partition of a key by Kafka's default partitioner, for readers in any language. Records of subscriptions are
+    spread by `dispatch.logs.attempts.partition_of_subscription`."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
@@ -295,16 +294,16 @@ def _connected(factory: Callable[..., _T], kafka_settings: KafkaSettings, argume
         return built(factory, _connection(kafka_settings) | arguments)
 
 
-# A client that knows a partition's leader asks nobody else, also when that broker is gone: until it looks again. One
-# broker leads everything, and every look costs it something.
+# A client asks for the leaders of partitions only at this interval, also when a broker is gone. With one broker, each
+# request costs it something.
 _LOOK_AGAIN_MS = 3_000
 _ALONE_MS = 60_000
 
-# For producers and consumers, beyond what tells them where to connect.
+# Common arguments of producers and consumers.
 _CLIENT: dict[str, Any] = {
-    # A client that asks for a log before it is created must not create it with the broker's defaults.
+    # A request for a missing log must not create it with the broker's defaults.
     "allow_auto_create_topics": False,
-    # Nobody reads kafka-python's own metrics, and they are computed for every record.
+    # kafka-python's own metrics are unused, and computed for every record.
     "metrics_enabled": False,
 }
 
@@ -335,7 +334,7 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
     return arguments
 
 
-# What Kafka's errors mean to somebody who has to do something about them.
+# Kafka's errors and their meaning for operators.
 _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
         (errors.SaslAuthenticationFailedError,),
@@ -353,7 +352,7 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 
 
 def meaning_of(error: BaseException) -> str:
-    """What people can act on; where there is no more to say, with the name that Kafka's documents have for it."""
+    """A text for operators, with Kafka's name of the error if there is no better one."""
     for kinds, words in _MEANING:
         if isinstance(error, kinds):
             return words

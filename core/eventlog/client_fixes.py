@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # More than a record needs beside its key and value, with the batch that it may be alone in.
 _RECORD_OVERHEAD = 256
 
-# Brokers that are away are tried as seldom as `reconnect_backoff_max_ms` says.
+# Unreachable brokers are retried as rarely as `reconnect_backoff_max_ms` sets.
 _LOOK_AGAIN_MS = 10
 
 _T = TypeVar("_T")
@@ -65,11 +65,11 @@ class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no ty
 
 
 class KeepingSelector(selectors.DefaultSelector):
-    """The system's selector, asked less often.
+    """The system's selector with fewer calls.
 
-    kafka-python registers a socket for each answer that it waits for, and takes it back when the answer is there. That
-    is two calls of the system, and two more for the text of an error that says that it was not registered. Here one
-    that was waited for to be read stays registered until something comes on it that nobody waits for.
+    kafka-python registers a socket for each answer that it waits for, and unregisters it afterwards: two system calls,
+    and two more for the text of an error about an unregistered socket. Here a socket registered for reading stays so
+    until unexpected data arrive.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class KeepingSelector(selectors.DefaultSelector):
 
 
 class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types
-    """Woken once in each of its turns, however many ask for it."""
+    """Woken once per turn, however many requests arrive."""
 
     _awake = False
 
@@ -123,13 +123,13 @@ class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types
 
     def _process_events(self, event_list: list[tuple[selectors.SelectorKey, int]]) -> None:
         super()._process_events(event_list)
-        # Behind the reading of what wakes it, and before it looks for what there is to do: who found it awake until
-        # now has left its work already, and who comes from now on wakes it again.
+        # After the wake-up is read, and before the search for work: threads that found it awake have left their work,
+        # and later ones wake it again.
         self._awake = False
 
 
 class _AtOnce:
-    """What is written is sent, where kafka-python first waits, two turns of its loop, to hear that it may be."""
+    """Sends at once, where kafka-python first waits two turns of its loop for writability."""
 
     def write(self: Any, data: bytes) -> None:
         if self._writing or self._closed or not self._write or not data:
@@ -156,18 +156,17 @@ class TlsTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]  # the bas
 class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has no types
     async def _build_transport(self, *args: Any, **options: Any) -> Any:
         transport = await super()._build_transport(*args, **options)
-        # It has no setting for the class, and names it in the middle of what there is to do for a connection.
+        # It has no setting for the class, and names it within the code of a connection.
         transport.__class__ = TlsTransport if self.ssl_enabled else PlainTransport
         return transport
 
 
 class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has no types
-    """KafkaConsumer that has its thread look for what to ask only when there may be something.
+    """KafkaConsumer whose thread searches for requests only if there may be some.
 
-    Each poll has it look, and waits until it has: two changes of threads. But a broker is asked one question at a time,
-    and a poll that found nothing has left one with it. And while some of the last answer is left, which a poll gives
-    only so many records of, it would ask for the other partitions alone: where nothing comes in these the broker holds
-    the question for as long as it was told, and the one that has more waits.
+    Each poll makes it search and waits for it: two thread switches. But a broker has one request at a time, and an
+    empty poll has left one with it. And while some of the last answer is left, it would fetch the other partitions
+    alone, which the broker holds for the whole wait, delaying the partition with more.
     """
 
     def __init__(self, **configs: Any) -> None:
@@ -176,18 +175,18 @@ class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has n
         look = fetcher.send_fetches
 
         def look_where_nothing_is_asked() -> list[Any]:
-            if fetcher._next_partition_records:  # noqa: SLF001  # kafka-python says nowhere else what is left
+            if fetcher._next_partition_records:  # noqa: SLF001  # no public way to see remaining records
                 return []
-            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nor whom it has asked
+            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nor open requests
             return [] if asked and asked >= len(brokers()) else look()
 
         fetcher.send_fetches = look_where_nothing_is_asked
 
 
 class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
-    """KafkaProducer with a shorter way for what is sent most, and a way to give up.
+    """KafkaProducer with a shorter path for most records, and an abort.
 
-    Its close(timeout=0) raises from its flush and leaves its thread running when records are waiting.
+    Its close(timeout=0) raises from its flush and leaves its thread running with waiting records.
     """
 
     _aborting = False
@@ -200,7 +199,7 @@ class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has n
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
     ) -> RecordFuture:
-        """For bytes on a chosen partition: a third of KafkaProducer.send's time goes into finding out just that."""
+        """For bytes on a chosen partition: a third of KafkaProducer.send's time goes into determining that."""
         if (
             partition is None
             or value is None
@@ -238,8 +237,8 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
         options["selector"] = KeepingSelector
         loop = Loop(**options)
         networks.append(KafkaNetClient(loop, Connections(loop, **options)))
-        # Of its own it waits so long before it looks for a log, after it has looked for the brokers: 100 ms, and the
-        # setting of that name does not come this far.
+        # After the search for brokers it waits 100 ms before that for a log; the setting of that name has no effect
+        # here.
         networks[-1].cluster.config["retry_backoff_ms"] = _LOOK_AGAIN_MS
         return networks[-1]
 

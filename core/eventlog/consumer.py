@@ -1,4 +1,4 @@
-"""Reading a log: where it begins and ends, and what comes from a position on. The readers of logs are built on this."""
+"""Reading a log: its beginning and end, and records from a position. The base of all readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arborcast.core.eventlog.client import (
 )
 from arborcast.core.settings import KafkaSettings
 
-# A broker holds a fetch that finds nothing for so long, unless a reader asks for more.
+# Time for which a broker holds an empty fetch by default.
 WAIT_MS = 10
 
 # More records per poll cost memory and gain nothing measurable.
@@ -25,7 +25,7 @@ MAX_RECORDS = 5_000
 
 
 class Discontinued(InfrastructureError):
-    """The log does not go on at our position: it has forgotten what was there, or is another log."""
+    """The log does not continue at this position: records were deleted, or it is another log."""
 
 
 class Replaced(Discontinued):
@@ -33,11 +33,11 @@ class Replaced(Discontinued):
 
 
 class LogConsumer:
-    """Connects when first used, and again after `close`; then `seek` has to say again where to read.
+    """Connects on the first use, and again after `close`, which needs another `seek`. For one thread. Offsets are by
+    partition. All methods raise InfrastructureError without an answer of Kafka, or without the log.
 
-    Used by one thread. Offsets are by partition. Everything raises InfrastructureError while Kafka does not answer, and
-    while there is no such log. `wait_ms` is how long the broker holds a poll that finds nothing, and so what any other
-    answer may have to wait for (see `core.eventlog.client.make_consumer`).
+    `wait_ms` is the time for which the broker holds an empty poll, and so the possible delay of any other answer (see
+    `core.eventlog.client.make_consumer`).
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class LogConsumer:
                 consumer.seek(each, positions[each.partition])
 
     def positions(self) -> dict[int, int]:
-        """The offset of what is polled next. Behind the last record of a compacted log, or one with transactions, it
-        says more than the records: there are offsets without any."""
+        """The offset of the next poll. At the end of a compacted log, or one with transactions, it may be beyond the
+        last record, since offsets can be missing."""
         with translated(f"the {self.name} log cannot be read"):
             consumer = self._connected()
             return {each.partition: consumer.position(each) for each in self._assigned}
 
     def poll(self, timeout_s: float, max_records: int | None = None) -> dict[int, Sequence[ConsumerRecord]]:
-        """What comes within this time, as soon as something comes. While the broker is away nothing does; that is not
-        an error here. Raises Discontinued where the log has nothing at our position any more."""
+        """Records that arrive within this time, as soon as some do. None while the broker is away, without an error.
+        Raises Discontinued if the log has nothing at this position any more."""
         with translated(f"the {self.name} log cannot be read"):
             try:
                 polled = self._connected().poll(timeout_ms=milliseconds(timeout_s), max_records=max_records)
@@ -130,5 +130,5 @@ class LogConsumer:
 
 
 def milliseconds(seconds: float) -> int:
-    """What kafka-python wants to be told."""
+    """The unit of kafka-python."""
     return max(0, int(seconds * 1000))

@@ -22,10 +22,10 @@ Record = TypeVar("Record")
 class LogFollower(Generic[Record]):
     """Reads a log from its beginning, in order, and applies each record once. One thread at a time.
 
-    `apply(record, offset)` is called for every record. When it raises, the position stays before that record. `decode`
-    turns a key and a value into a record, or raises InfrastructureError. `wait_ms` is how long the broker holds a
-    `poll` that finds nothing; a caller of `read_to_end` wants it short (see LogConsumer), one who only polls wants it
-    long. `forgetful` says that the log's beginning moves: what it no longer has is passed over.
+    `apply(record, offset)` is called for every record. If it raises, the position stays before that record. `decode`
+    makes a record of a key and a value, or raises InfrastructureError. `wait_ms` is the time for which the broker holds
+    an empty `poll`; short for callers of `read_to_end` (see LogConsumer), long for those that only poll. `forgetful`:
+    the log's beginning is deleted over time, and missing records are skipped.
     """
 
     def __init__(
@@ -50,11 +50,9 @@ class LogFollower(Generic[Record]):
         return self._position or 0
 
     def read_to_end(self, timeout: float) -> int:
-        """Apply all records that are in the log now; returns the position, which is at least the log's end.
-
-        Raises InfrastructureError when Kafka is away or the end is not reached within `timeout` seconds (what was
-        read until then is applied), RecordVersionError for a record that a newer Arborcast wrote.
-        """
+        """Apply all records of the log; returns the position, at least the log's end. Raises InfrastructureError
+        without Kafka or after `timeout` seconds (records read by then are applied), RecordVersionError for a newer
+        version."""
         deadline = time.monotonic() + timeout
         self._open()
         # One request, about a millisecond, and most of the time the answer is that nothing changed.
@@ -78,10 +76,8 @@ class LogFollower(Generic[Record]):
         return self.position
 
     def poll(self, timeout: float) -> int:
-        """Apply what comes within `timeout` seconds, returning as soon as something came; returns the number applied.
-
-        While the broker is away nothing comes; that is not an error here.
-        """
+        """Apply records that arrive within `timeout` seconds, returning after the first ones; returns their number.
+        None while the broker is away, without an error."""
         self._open()
         try:
             records = self._log.poll(timeout).get(0, ())
@@ -92,7 +88,7 @@ class LogFollower(Generic[Record]):
             try:
                 self._apply(self._read(record.key, record.value, record.offset), record.offset)
             except BaseException:
-                # What was polled and not applied would be skipped by the next poll.
+                # Polled and unapplied records would be skipped by the next poll.
                 self._log.seek({0: self.position})
                 raise
             self._position = record.offset + 1
@@ -142,17 +138,17 @@ class LogFollower(Generic[Record]):
         )
 
 
-# With a limit in bytes, so many of the largest records are not too many yet.
+# With a limit in bytes, this number of the largest records is acceptable.
 _RECORDS_AT_ONCE = 64
 
 
 class LogCursor:
-    """Reads a log on from given positions (the next offset, by partition); partitions without one, also those that are
-    added later, from their beginning. Used by one thread.
+    """Reads a log from given positions (the next offset, by partition); partitions without one, also later ones, from
+    their beginning. For one thread.
 
-    Connects when first used. Everything raises InfrastructureError while the broker is away, and Replaced when the log
-    ends before a position, or before one of those `seen`. `wait_ms` is as for a LogConsumer; the ends of the log are
-    asked for over another connection where it is long.
+    Connects on the first use. All methods raise InfrastructureError while the broker is away, and Replaced if the log
+    ends before a position, or before one of those `seen`. `wait_ms` is as for a LogConsumer; with a long one the ends
+    of the log are requested over another connection.
     """
 
     def __init__(
@@ -195,8 +191,8 @@ class LogCursor:
         return {number: records for number, records in self._log.poll(timeout_s).items() if records}
 
     def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[ConsumerRecord]:
-        """The records in the log now, about `limit` of them or so many bytes at most; in order by partition. After a
-        failure the connection is closed."""
+        """The records of the log, about `limit` of them or this number of bytes; in order by partition. After a failure
+        the connection is closed."""
         try:
             return self._read(limit, limit_bytes)
         except BaseException:

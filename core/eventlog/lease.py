@@ -1,11 +1,10 @@
-"""One holder at a time, decided by the order of a log: what all leases have in common.
+"""The common part of leases: one holder at a time, decided by the order of a log.
 
-A candidate reads the log to its end, decides, appends at most one record, and reads that one back. No clock is compared
-with another: a candidate counts from the moment in which it read a record, a holder from the moment before it sent its
-renewal. So a holder stops its work before another candidate takes the lease (`hold_s` < `lease_s`).
-
-The records of a lease, and the decision, are those of its users: `dispatch.job.lease`, `engine.gateway.lease`. A worker
-(`dispatch.realtime.worker_lease`) only reads: its lease lasts as long as it finds no end of its run in a log.
+A candidate reads the log to its end, decides, appends at most one record, and reads it back. Clocks are not compared: a
+candidate counts from when it read a record, a holder from before it sent its renewal. So a holder stops its work before
+another candidate takes the lease (`hold_s` < `lease_s`). The records and the decision belong to the users:
+`dispatch.job.lease`, `engine.gateway.lease`. A worker (`dispatch.realtime.worker_lease`) only reads: its lease lasts
+until it finds the end of its run in a log.
 """
 
 from __future__ import annotations

@@ -13,23 +13,23 @@ from arborcast.core.eventlog.consumer import Discontinued, LogConsumer
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
 
-# Records of attempts have 150 kB, and only what was polled is in memory.
+# Records of attempts have 150 kB, and only polled ones are in memory.
 _POLL_RECORDS = 200
 
 _POLL_S = 0.2
 
 
 class Stretch(NamedTuple):
-    """What of a partition is to be read: the first offset, and the one behind."""
+    """A range of a partition: the first offset, and the one after the last."""
 
     first: int
     end: int
 
 
 class LogScan(LogConsumer):
-    """Reads what is in a log now; see LogConsumer. Something must come within `request_timeout_s`; or, with `within_s`,
-    everything within so many seconds from now, however long the broker is away meanwhile. `progress` is told of each
-    reading, by offsets: in a compacted log there are fewer records."""
+    """Reads the current contents of a log; see LogConsumer. Records must arrive within `request_timeout_s`; or, with
+    `within_s`, all of them within this time, however long the broker is away meanwhile. `progress` is called with
+    offsets: a compacted log has fewer records."""
 
     def __init__(
         self, kafka: KafkaSettings, name: str, within_s: float | None = None, progress: Progress = untold
@@ -75,7 +75,7 @@ class LogScan(LogConsumer):
             self._progress(f"reading the {self.name} log", total - behind, total)
             now = time.monotonic()
             if done and left:
-                # Fetch no more of what was read to its end.
+                # Stop fetching partitions that were read to their end.
                 self.seek({number: positions[number] for number in left})
             if polled or done:
                 heard = now
@@ -128,7 +128,7 @@ class LogReader:
         try:
             polled = self._log.poll(0.5).get(0, ())
         except Discontinued:
-            # Only now it is asked where the log begins: nearly always it has all that somebody points to.
+            # The log's beginning is requested only now: usually it has every referenced record.
             beginning = self._log.beginnings(5.0)[0]
             if beginning <= wanted[0]:
                 raise

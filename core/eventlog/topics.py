@@ -1,4 +1,4 @@
-"""The Kafka topics behind the logs: what each must be, creating them, and refusing ones that are something else."""
+"""The Kafka topics of the logs: their configuration, creation and verification."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
 
-# What a record of the `parked` and `dead` logs may be longer than the notification in it.
+# Bytes of a `parked` or `dead` record beyond its notification.
 PARKED_OVERHEAD = 16 * 1024
 
-# A reader that was away for less than this still sees what a subscription was when a notification was accepted, and why
-# it ended, not only that it is gone: compaction leaves records alone for so long, and tombstones after it.
+# Compaction leaves records alone for this time, and tombstones afterwards: a reader that was away for less sees former
+# states of a subscription and the reason of its end.
 CONTROL_HISTORY_MS = 24 * _HOUR_MS
 
 
@@ -43,17 +43,16 @@ def min_insync_replicas(replication: int) -> int:
 
 
 def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
-    """What the logs have to be under these settings."""
+    """The configuration of the logs under these settings."""
     record_bytes = {
         "max.message.bytes": str(kafka.max_record_bytes),
-        # "acks=all" means all replicas that are in step. Without a minimum that may be the leader alone, and its loss
-        # is the loss of what was acknowledged.
+        # "acks=all" means all in-sync replicas. Without a minimum that may be the leader alone, whose loss would lose
+        # acknowledged records.
         "min.insync.replicas": str(min_insync_replicas(kafka.replication)),
-        # A replica that was behind must not become the leader: what it lacks was acknowledged.
+        # A lagging replica must not become the leader: it lacks acknowledged records.
         "unclean.leader.election.enable": "false",
-        # The broker says when a record was written, not who wrote it. By the writers' clocks Kafka refuses what is an
-        # hour ahead of its own, keeps for ever what a clock of next year has stamped, and deletes within minutes what
-        # one of last month has, delivered or not.
+        # The broker sets timestamps. By the writers' clocks Kafka would refuse records an hour ahead of its own, keep
+        # those of a clock of next year for ever, and delete those of a clock of last month within minutes.
         "message.timestamp.type": "LogAppendTime",
     }
     kept_for_a_while = record_bytes | {
@@ -64,8 +63,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(CONTROL_HISTORY_MS),
         "delete.retention.ms": str(CONTROL_HISTORY_MS),
-        # Only closed segments are compacted. With the defaults (1 GB, a week, half dirty) a million subscriptions that
-        # came and went would be replayed at every start.
+        # Only closed segments are compacted. With the defaults (1 GB, a week, half dirty) a million former
+        # subscriptions would be replayed at every start.
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
@@ -76,10 +75,10 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
-    # What is old after seconds, two records of a lease each second among it; an hour shows what happened.
+    # Obsolete after seconds, with two records of a lease each second; an hour is for diagnosis.
     lease = record_bytes | {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS), "segment.ms": str(_HOUR_MS // 4)}
-    # Deliveries that wait, or were given up: mostly short-lived, so that old segments are worth compacting soon. Null
-    # values stay as long as in the control log, for a reader that goes on where it was.
+    # Waiting and dead deliveries: mostly short-lived, so old segments are compacted soon. Nulls stay as long as in the
+    # control log, for readers that continue.
     unfinished = latest_of_each | {
         "max.message.bytes": str(kafka.max_record_bytes + PARKED_OVERHEAD),
         "delete.retention.ms": str(CONTROL_HISTORY_MS),
@@ -93,10 +92,10 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         LogSpecification(kafka.topic("parked"), kafka.partitions, True, unfinished),
         LogSpecification(kafka.topic("dead"), kafka.partitions, True, unfinished),
         LogSpecification(kafka.topic("retained"), 1, True, latest_of_each, ordered=True),
-        # One partition here too: the order of the claims decides who hands out what.
+        # One partition, too: the order of claims decides.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
         LogSpecification(kafka.topic(RESULTS_LOG), 1, False, kept_for_a_while),
-        # Who reads it must come to one result. A message that is not together by then was given up long before.
+        # All readers must come to one result. Incomplete messages were given up long before.
         LogSpecification(kafka.topic(FRAGMENT_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, False, lease, ordered=True),
@@ -129,11 +128,11 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
 
 def _check(admin: Admin, specification: LogSpecification, replication: int, until: float) -> None:
     policy, partitions = _described(admin, specification.name)
-    # Another process has just created it, and the broker that was asked does not know all of it yet.
+    # Another process has just created it, and the broker does not know all of it yet.
     while not (policy and partitions) and time.monotonic() < until:
         time.sleep(0.1)
         policy, partitions = _described(admin, specification.name)
-    # More partitions or another retention are an operator's choice. These two would break what the engine promises.
+    # More partitions or another retention are the operator's choice. These two would break promises.
     if ("compact" in policy) != specification.compacted:
         wanted = "compact" if specification.compacted else "delete"
         raise ConfigError(
@@ -145,7 +144,7 @@ def _check(admin: Admin, specification: LogSpecification, replication: int, unti
             f"Kafka topic {specification.name} has {len(partitions)} partitions, it must have one: delete it when it "
             f"is not ours, or choose another kafka.prefix"
         )
-    # Kafka moves replicas only when told to, so we cannot repair this; and it works as it is, until a broker goes.
+    # Kafka moves replicas on request only, so this cannot be repaired here; it works until a broker is lost.
     fewest = min((partition.replicas for partition in partitions), default=replication)
     if fewest < replication:
         logger.warning(

@@ -1,5 +1,5 @@
-"""Writing to logs: `DurableWriter` sends again what must not be lost until Kafka has it, `LogWriter` waits for its one
-append and tells the caller when that failed."""
+"""Writers of logs: `DurableWriter` repeats records until Kafka has them, `LogWriter` waits for its append and reports a
+failure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 
-# A producer settles every record within kafka.request_timeout_s; one that has not so long after that never will.
+# A producer settles every record within kafka.request_timeout_s; one without a result so long afterwards never will.
 _HANGS_AFTER_S = 5.0
 
 
-# Records without an acknowledgement are in memory, here and in the producer. With this many bytes of them the next one
-# waits for Kafka, at most so long.
+# Unacknowledged records are in memory, here and in the producer. With this number of bytes the next one waits for
+# Kafka, up to this time.
 _MOST_BYTES = 16 * 1024 * 1024
 _ROOM_S = 600.0
 
@@ -46,12 +46,10 @@ class _Record(NamedTuple):
 
 
 class DurableWriter:
-    """Sends records of one log without waiting, up to some megabytes; `settle` waits for all of them. Used by one
-    thread.
+    """Sends records of one log without waiting, up to some megabytes; `settle` waits for all. For one thread.
 
-    What Kafka refuses or does not answer is sent again, and may then come behind what was sent after it. That is done
-    by another producer: after a broker whose disk was full, kafka-python's may wait for ever for a new epoch, or refuse
-    every record at once, though the broker is well again.
+    Records that Kafka refuses or does not answer are sent again, and may then follow later ones, by another producer:
+    after a broker's full disk, kafka-python's may wait for ever for a new epoch, or refuse every record.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class DurableWriter:
         self._topic = kafka.topic(name)
         self._producer: Producer | None = None
         self._partitions = 0
-        # What is sent and not acknowledged, by an ever growing number; the producer's thread takes entries out.
+        # Sent and unacknowledged records, by a growing number; the producer's thread removes entries.
         self._unacknowledged: dict[int, _Record] = {}
         self._bytes = 0  # of these
         self._failed: list[int] = []
@@ -78,14 +76,14 @@ class DurableWriter:
         return self._partitions
 
     def connect(self) -> Producer:
-        """The producer; connected when first asked for. Raises InfrastructureError."""
+        """The producer, connected on the first use. Raises InfrastructureError."""
         if self._producer is None:
             self._producer, (self._partitions,) = producer_for(self._kafka, [self._topic], self._connect)
         return self._producer
 
     def send(self, partition: int, value: bytes | None, key: bytes | None = None, label: str = "") -> int:
-        """Send a record without waiting; the number that `has` asks for. `label` is for `acknowledged`. With too many
-        bytes unacknowledged it settles first, and raises as `settle` does."""
+        """Send a record without waiting; returns the number for `has`. `label` is for `acknowledged`. With too many
+        unacknowledged bytes it settles first, and raises as `settle` does."""
         if self._bytes >= _MOST_BYTES:
             self.settle(_ROOM_S)
         self._sent += 1
@@ -103,10 +101,8 @@ class DurableWriter:
         """A record is in the log. Called in the producer's own thread; for subclasses that want to know."""
 
     def settle(self, timeout_s: float) -> None:
-        """Return when everything sent is acknowledged; sends again what Kafka refused or did not answer.
-
-        Raises InfrastructureError when that takes longer than `timeout_s`; then nothing is known of what was sent.
-        """
+        """Return when every record is acknowledged; repeats those that Kafka refused or did not answer. Raises
+        InfrastructureError after `timeout_s`; then the state of the records is unknown."""
         deadline = time.monotonic() + timeout_s
         while self._unacknowledged:
             liveness.beat()
@@ -129,7 +125,7 @@ class DurableWriter:
             self._send_failed_again()
 
     def close(self) -> None:
-        """Drop the connection and what is not acknowledged."""
+        """Drop the connection and unacknowledged records."""
         if self._producer is not None:
             self._producer.abort()
             self._producer = None
@@ -142,7 +138,7 @@ class DurableWriter:
         """Give up the producer, and have all that it has not written sent again by another."""
         producer, self._producer, self._sick = self._producer, None, False
         if producer is None:
-            return  # it could not even be made: what was to be sent is noted
+            return  # not even created: its records are noted
         producer.abort()
         with self._lock:
             self._failed = sorted(self._unacknowledged)
@@ -170,7 +166,7 @@ class DurableWriter:
             return
 
         def failed(error: BaseException) -> None:
-            # What becomes of those of one that was given up does not count: they are sent again anyway.
+            # Results of an abandoned producer do not count: its records are repeated anyway.
             if producer is self._producer:
                 self._sick = True
                 self._note_failure(number, error)
@@ -215,7 +211,7 @@ class Appending(NamedTuple):
     wait: Callable[[], int]
 
 
-# How long the answer "no broker" is repeated before it is asked for again.
+# Time for which the answer "no broker" is repeated.
 _REFUSAL_S = 1.0
 
 
@@ -240,8 +236,8 @@ class LogWriter:
         return self.begin(encoded).wait()
 
     def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
-        """As `append_encoded`, without waiting for Kafka, but for a connection. Somebody has to `wait` for it; before
-        that another append may be in the log though this one is not."""
+        """As `append_encoded`, without waiting for Kafka, except for a connection. The caller must `wait` for it;
+        before that a later append may be in the log without this one."""
         if not encoded:
             raise ValueError("there is nothing to append")
         appended = _Appended(len(encoded), f"the {self._name} log cannot be written")
@@ -270,7 +266,8 @@ class LogWriter:
             ) from None
         except InfrastructureError as error:
             if error.retry_after is not None:
-                # After some failures of a broker kafka-python's producer refuses all that comes, well as it may be.
+                # After some failures of a broker kafka-python's producer refuses all records, even when the broker is
+                # back.
                 self._discard(producer)
             raise
 
@@ -289,13 +286,13 @@ class LogWriter:
         try:
             self._producer = make_producer(self._kafka)
         except InfrastructureError as error:
-            # Those who waited for the lock meanwhile would otherwise each wait for the same broker, one after another.
+            # Callers that waited for the lock would otherwise each wait for the same broker in turn.
             self._refusal, self._refused_until = error, time.monotonic() + _REFUSAL_S
             raise
         return self._producer
 
     def _discard(self, producer: Producer) -> None:
-        """A producer that hangs must not write later what we have called failed."""
+        """A hanging producer must not write records later that were reported as failed."""
         with self._lock:
             if self._producer is producer:
                 self._producer = None

@@ -1,8 +1,7 @@
-"""Deadlines: a subscriber that asks for it is told when nothing has matched for so long, and when something does again.
+"""Deadlines: subscribers are notified when nothing has matched for a time, and when a message matches again.
 
-Matching is the workers' business, so they report when something has matched for who has a deadline. A silence counts
-when all that was accepted before its end is known to be matched: a job that is behind, or has no worker, tells nobody
-that there was nothing. A restart begins every silence anew.
+Workers report the newest match of subscriptions with a deadline. A silence is reported only when all notifications
+accepted before its end are matched, so a late job, or one without workers, reports none. A restart restarts the times.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 _Kind = Literal["deadline-missed", "deadline-met"]
 _T = TypeVar("_T")
 
-# Of a subscription that has a deadline for each topic: beyond so many topics nothing is told.
+# Maximum number of topics of a subscription with a deadline per topic.
 _MOST_TOPICS = 10_000
 
 # And of all such subscriptions together.
@@ -37,21 +36,21 @@ _MOST = 100_000
 
 _LOOK_S = 0.1
 
-# Without a deadline anywhere: how often it is looked whether somebody asks for one.
+# Interval of checks for deadlines while there are none.
 _IDLE_S = 1.0
 
 _PAUSE_S = 5.0
 
 
 class Quiet(NamedTuple):
-    """What nothing has come for: a subscription, and one of its topics if it has a deadline for each."""
+    """A silence: a subscription, and one of its topics if it has a deadline per topic."""
 
     subscription: str
     topic: str = ""
 
 
 class _Asked(NamedTuple):
-    """What a subscription asks for, and when something has come last, by topic ("" is all of them)."""
+    """The deadline of a subscription, and the newest match by topic ("" is all of them)."""
 
     deadline_ms: int
     per_topic: bool
@@ -59,7 +58,7 @@ class _Asked(NamedTuple):
 
 
 class Deadlines:
-    """Who has been without a message for too long. Pure; times are milliseconds since the epoch."""
+    """Subscriptions past their deadline. Pure; times are milliseconds since the epoch."""
 
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
@@ -71,7 +70,7 @@ class Deadlines:
         return len(self._asked)
 
     def watch(self, subscription: Subscription, since_ms: int) -> None:
-        """A subscription is there, or has changed: who is watched for the same deadline already goes on."""
+        """A subscription was added or changed; a watch for the same deadline continues."""
         policy = subscription.policy
         if policy.deadline_ms is None:
             self.forget(subscription.id)
@@ -96,7 +95,7 @@ class Deadlines:
             self._missed.discard(silence)
 
     def matched(self, subscription: str, topic: str, accepted_ms: int) -> Quiet | None:
-        """Something has come; the silence that it ends, if that was told."""
+        """A message matched; returns the reported silence that it ends."""
         known = self._asked.get(subscription)
         if known is None:
             return None
@@ -115,12 +114,12 @@ class Deadlines:
         return silence
 
     def over(self, now_ms: int) -> Iterator[Quiet]:
-        """Those whose deadline has passed. Each is named once, until it is asked whether it is `missed`."""
+        """Those past their deadline. Each is returned once, until `missed` is called for it."""
         while (silence := self._turns.pop(now_ms)) is not None:
             yield silence
 
     def missed(self, silence: Quiet, now_ms: int) -> int | None:
-        """Whether it is as long now as the deadline says; since when, if it is. It ends with the next message."""
+        """Whether the deadline is missed; returns the beginning of the silence. It ends with the next message."""
         known = self._asked.get(silence.subscription)
         since_ms = None if known is None else known.since_ms.get(silence.topic)
         if known is None or since_ms is None or silence in self._missed:
@@ -145,8 +144,8 @@ class _Checked(NamedTuple):
 
 
 class DeadlineWatch:
-    """Watches in a thread of its own. `positions` says behind which offsets of the `notifications` log everything is
-    matched, and reported, by partition; `follows` whether somebody else reads the control log as it grows."""
+    """Watches in a thread. `positions` are the offsets of the `notifications` log before which everything is matched
+    and reported, by partition; `follows`: another thread reads the control log as it grows."""
 
     def __init__(
         self,
@@ -165,7 +164,7 @@ class DeadlineWatch:
         self._known: set[str] = set()  # those with a deadline, watched or not
         self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reports: queue.SimpleQueue[Mapping[tuple[str, str], int]] = queue.SimpleQueue()
-        self._over: list[Quiet] = []  # those for which the log is still to be asked
+        self._over: list[Quiet] = []  # those whose log ends are still to be requested
         self._checked: list[_Checked] = []
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
@@ -182,7 +181,7 @@ class DeadlineWatch:
         self._service.stop(2 * _IDLE_S)
 
     def learn(self, reports: Iterable[PartitionReport]) -> None:
-        """What has matched. In any thread."""
+        """The newest matches. Thread-safe."""
         for report in reports:
             if report.matched:
                 self._reports.put(report.matched)
@@ -239,9 +238,9 @@ class DeadlineWatch:
                     self._tell_of("deadline-met", ended, accepted_ms)
 
     def _check(self, now_ms: int) -> None:
-        """Of those whose deadline has passed: what all is matched for that was there by then."""
+        """Those past their deadline for which everything accepted before is matched."""
         at = self._positions() or {}
-        # What was matched is reported before, or with, the position; so it is taken in now.
+        # Matches are reported before, or with, the position; so they are applied now.
         self._take_reports()
         left: list[_Checked] = []
         for each in self._checked:

@@ -1,13 +1,13 @@
-"""The heartbeat of the job, every other second: a thread of the driver that asks the JVM, looks at the rounds of the
-redelivery, and watches the Python workers. Without an answer of the JVM there is none.
+"""The heartbeat of the job, every other second: a thread of the driver that calls the JVM, checks the redelivery's
+loop, and watches the Python workers. Without an answer of the JVM there is none.
 
-Spark's Python workers, and the daemon that forks them, count their rounds in shared memory. The daemon has the first
+Spark's Python workers, and the daemon that forks them, count their loops in shared memory. The daemon has the first
 place in it, and reserves one for each worker before the fork. A thread of the worker counts as long as the process
-runs; during a task its main thread counts each of its rounds. The watcher kills a process that stands still. SIGKILL
-ends a stopped process, too (the SIGTERM of Spark's own time-out does not); Spark gives the task to another worker.
+runs; during a task its main thread counts each of its turns. The watcher kills a process without progress. SIGKILL also
+ends a stopped process (the SIGTERM of Spark's own timeout does not); Spark repeats the task.
 
-On its own host the driver watches, over a mapped file that the environment of the workers names. On other hosts the
-daemon does, over memory that its workers inherit.
+On its own host the driver watches, over a mapped file named in the workers' environment. On other hosts the daemon
+does, over inherited memory.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ FILE = "ARBORCAST_WORKER_BEATS"
 
 LIMIT = "ARBORCAST_WORKER_HANG_TIMEOUT_S"
 
-"""The variable that says, without a file, how long a worker may be silent; 0 is for ever."""
+"""The variable with a worker's timeout, without a file; 0 is for ever."""
 
 # A daemon, and as many workers as there can be task slots, with those that a daemon before this one has left.
 _PLACES = 513
 
-# Of each: process id, when it was started, how often it has come round, how often its tasks have, whether it has one.
+# Of each: process id, start time, loop count, task count, whether it has a task.
 _FIELDS = 5
 
 _PID, _STARTED, _RUNS, _WORKS, _BUSY = range(_FIELDS)
@@ -55,8 +55,8 @@ _RESERVED = -1
 
 _BEAT_S = 1.0
 
-# A task may take its time between two rounds: a subscription's condition, an answer of Kafka's. So this counts so many
-# times as long as a process that does not run at all.
+# A task may take long between two turns (a subscription's condition, an answer of Kafka's), so its timeout is this many
+# times that of a process.
 PATIENCE_WITH_TASKS = 5
 
 
@@ -97,8 +97,8 @@ _own: BeatSlot | None = None
 
 
 def beat_from_here_on() -> None:
-    """In the daemon, before it forks the first worker: it beats, and so will they. It must have no threads, which do
-    not survive a fork, so an alarm clock wakes it; that rings for nobody who was forked from it."""
+    """Start the heartbeat of the daemon, before it forks the first worker, and of its workers. It must have no threads,
+    which do not survive a fork, so an alarm clock wakes it, which forked workers do not inherit."""
     file, limit_s = os.environ.get(FILE, ""), float(os.environ.get(LIMIT, "0"))
     if not (file or limit_s):
         return
@@ -162,7 +162,7 @@ def task() -> Iterator[None]:
 
 @dataclass
 class _Watched:
-    """A process as the driver knows it."""
+    """A process as known by the driver."""
 
     identity: tuple[int, int]
     process: Silence
@@ -180,7 +180,7 @@ class WorkerBeats:
         self._watched: dict[int, _Watched] = {}
 
     def look(self, at: float) -> None:
-        """Kill what is silent for too long; `at` is the watcher's own time."""
+        """Kill processes that are silent for too long; `at` is the watcher's own time."""
         numbers = self._numbers.tolist()
         for number in range(_PLACES):
             pid, started, runs, works, busy = numbers[_FIELDS * number : _FIELDS * (number + 1)]
@@ -224,7 +224,7 @@ def started_at(pid: int) -> int:
         with contextlib.suppress(OSError):
             return 0 if Path("/proc/self").exists() else os.getsid(pid)
         return 0
-    return 0 if fields[0] == "Z" else int(fields[19])  # ticks since boot: nobody sets that clock
+    return 0 if fields[0] == "Z" else int(fields[19])  # ticks since boot, unaffected by changes of the clock
 
 
 def new_file(file: Path) -> memoryview:
@@ -279,7 +279,7 @@ class Heart:
         if self._workers is not None:
             self._workers.look(at)
         if self.beat is None:
-            self._redelivery.answered(at)  # it has not begun, or reads what is parked
+            self._redelivery.answered(at)  # it has not begun, or reads parked deliveries
         self._redelivery.heard(self._rounds(), at)
         hangs = self._redelivery.is_too_long(at)
         if hangs and not self._hangs:

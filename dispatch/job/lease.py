@@ -45,13 +45,13 @@ logger = logging.getLogger(__name__)
 _TIMES = LeaseTimes(lease_s=10.0, hold_s=8.0, renew_s=2.0, request_s=3.0)
 LEASE_S, HOLD_S, RENEW_S = _TIMES.lease_s, _TIMES.hold_s, _TIMES.renew_s
 
-# Who waits for the lease, or for Kafka, looks this often.
+# Poll interval while waiting for the lease, or for Kafka.
 _LOOK_S = 0.5
 
-# After so long without success the log is read from its beginning.
+# After this time without success the log is read from its beginning.
 _ANEW_S = 30.0
 
-# What a stop may spend on telling others not to wait.
+# Time that a stop may spend on the release.
 _RELEASE_S = 2.0
 
 KEY = b"job"
@@ -60,14 +60,14 @@ VERSION = 1
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, as others are told of it."""
+    """A job, as shown to others."""
 
     name: str
     """Of this one process and no other."""
     host: str = ""
     pid: int = 0
     started: int = 0
-    """Tells it from a later process with its number; see `heartbeat.started_at`."""
+    """Distinguishes it from a later process with its number; see `heartbeat.started_at`."""
     machine: str = ""
     """Where process numbers mean the same: a boot of a host, and there a namespace."""
     since_ms: int = 0
@@ -98,13 +98,13 @@ def encode(record: JobLeaseRecord) -> tuple[bytes, bytes]:
 
 
 def decode(key: bytes, value: bytes | None) -> JobLeaseRecord:
-    """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
+    """Raises RecordVersionError for a newer version, InfrastructureError for other records."""
     return _codec.decode(value)
 
 
 @dataclass
 class JobLeaseState:
-    """The lease as one job sees it. Times are seconds of one clock of its own."""
+    """The lease as seen by one job. Times are seconds of one clock of its own."""
 
     me: Holder
     holder: Holder | None = None
@@ -115,14 +115,14 @@ class JobLeaseState:
     seen: float = float("-inf")
     """When the holder was last heard of."""
     renewals: int = 0
-    """How many of the holder's renewals came since its claim, or since we read."""
+    """Renewals of the holder since its claim, or since the first read."""
 
     def apply(self, record: JobLeaseRecord, offset: int, now: float) -> None:
         """The log's next record."""
         self.end = offset + 1
         if record.kind == "claim":
             if record.at != offset:
-                return  # somebody wrote before it
+                return  # another record preceded it
             self.renewals = 0
         elif record.at < self.at:
             return  # of one that has lost it
@@ -149,8 +149,8 @@ class JobLeaseState:
 
 
 def is_held(kafka: KafkaSettings, patience_s: float = 0.0) -> bool:
-    """Whether a job has the lease: its last record is younger than the lease, or another one comes within `patience_s`,
-    whatever the clock of its host. Raises InfrastructureError."""
+    """Whether a job has the lease: its last record is younger than the lease, or another one arrives within
+    `patience_s`, whatever its host's clock. Raises InfrastructureError."""
     kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _TIMES.request_s))
     with LogScan(kafka, JOB_LEASE_LOG) as log:
         until = time.monotonic() + patience_s
@@ -180,7 +180,7 @@ def this_job(home: Path) -> Holder:
 
 
 def is_gone(holder: Holder) -> bool:
-    """Whether this process has ended, for certain. Of one on another host, or in another container, nobody knows."""
+    """Whether this process has certainly ended. Unknown for another host or container."""
     if holder.machine != _machine():
         return False
     seen = True
@@ -203,11 +203,9 @@ def _machine() -> str:
 
 
 class JobLease:
-    """Tries for the lease as soon as it is started, in a thread of its own, and keeps it until `release`.
-
-    `end` is called in that thread, once, with a sentence: when another job has the lease, or has taken it from us. It
-    is to end this process without another push.
-    """
+    """Acquires the lease in a thread after the start, and keeps it until `release`. `end` is called in that thread,
+    once, with a sentence, when another job has or has taken the lease; it must end this process without another
+    push."""
 
     def __init__(self, kafka: KafkaSettings, home: Path, end: Callable[[str], None]) -> None:
         me = this_job(home)
@@ -234,11 +232,8 @@ class JobLease:
         self._service.start()
 
     def acquire(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Return when this job has the lease, or is `stopped` before; which of them.
-
-        Raises what is in the way, InfrastructureError when Kafka has not answered within `timeout_s`, beyond the time
-        for which another job is waited for.
-        """
+        """Return when this job has the lease, or is `stopped`, with the result. Raises InfrastructureError if Kafka has
+        not answered within `timeout_s`, besides the wait for another job."""
         deadline = clock() + timeout_s + LEASE_S
         while not self._settled.wait(0.1):
             if stopped():
@@ -306,7 +301,7 @@ class JobLease:
         if self._ours >= 0 and self._lease.at not in (self._ours, -1):
             self._lost()
         elif self._lease.mine or self._try():
-            # The moment before the word is sent: whoever reads it counts from a later one.
+            # The moment before it is sent: readers count from a later one.
             now = clock()
             self._append(self._lease.renewal())
             if self._lease.mine:

@@ -61,7 +61,7 @@ PUBLISHER = "arborcast"
 
 
 def payload(event: OperatorEvent) -> bytes:
-    """The message: an Event element, what does not apply left out."""
+    """The message: an Event element with the applicable parts."""
     facts = (
         ("Endpoint", event.endpoint),
         ("Subscription", event.subscription),
@@ -108,7 +108,7 @@ class OperatorEvents:
             logger.warning("the event was not published: %d others wait for Kafka", _MOST_KEPT)
 
     def stop(self, timeout_s: float) -> None:
-        """Publish what waits; returns when that is done, or after the time."""
+        """Publish waiting events; returns when done, or after the time."""
         if self._thread is not None:
             try:
                 self._queue.put_nowait(None)
@@ -120,7 +120,7 @@ class OperatorEvents:
         writer = DurableWriter(self._kafka, "notifications")
         while (event := self._queue.get()) is not None:
             try:
-                # Whoever has been told that it is subscribed gets it.
+                # A confirmed subscriber gets it.
                 control = self._view.catch_up(self._kafka.request_timeout_s)
                 for notification in self._notifications(event, control):
                     key, value = notifications.encode(notification)
@@ -132,14 +132,14 @@ class OperatorEvents:
         writer.close()
 
     def _notifications(self, event: OperatorEvent, control: int) -> Iterator[Notification]:
-        """For those who subscribe to such events; and for the one subscription that it is about, if it is for it."""
+        """For subscribers of such events; and for the subscription concerned, if it is for it."""
         told = Notification(
             uuid.uuid4().hex, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER, control=control
         )
         yield told
         about = self._view.subscription(event.subscription) if event.kind in _FOR_SUBSCRIBERS else None
         if about is not None:
-            # It belongs to who is there when it is matched: changed a moment ago, it is still the same one.
+            # Its recipients are those at the match: a recent change is still the same subscription.
             yield msgspec.structs.replace(
                 told, id=uuid.uuid4().hex, only=about.id, selector=about.selector(), control=UNSTAMPED
             )

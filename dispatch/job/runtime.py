@@ -48,14 +48,13 @@ RunSink = Callable[[DataFrame], object]
 
 
 def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots: int) -> None:
-    """Run the whole path once over nothing. `run_sink` runs the sink over a frame of the source's columns.
+    """Run the whole path once without notifications. `run_sink` runs the sink over a frame with the source's columns.
 
-    Without this the first notification after a start takes 2-6 s, with it 0.2 s: classes, code generation, Python
-    workers, connections, the table. A record without outcomes goes through the attempts log, and one real micro-batch
-    over it from Kafka through the sink; nothing is pushed and nothing recorded.
+    Without it the first notification after a start takes 2-6 s, with it 0.2 s: classes, code generation, Python
+    workers, connections, the table. A record without outcomes goes through the attempts log, and one micro-batch over
+    it from Kafka through the sink; nothing is pushed or recorded.
 
-    Raises InfrastructureError when Kafka cannot be reached. Any other trouble is only logged: the query that follows
-    will meet it again, and report it better.
+    Raises InfrastructureError without Kafka. Other failures are logged: the query will meet and report them.
     """
     started = time.monotonic()
     offset = _append_nothing(kafka)
@@ -69,7 +68,7 @@ def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots:
 
 
 def empty_frame(spark: SparkSession, partitions: int) -> DataFrame:
-    """No rows in so many partitions, with the columns that the sink expects."""
+    """No rows in this number of partitions, with the columns of the sink."""
     rows = spark.range(0, partitions, 1, partitions).selectExpr(
         "cast(cast(id as string) as binary) as value", "cast(id as int) as partition", "id as offset"
     )
@@ -120,20 +119,19 @@ _START_S = 60.0
 # Spark ends idle Python workers after 60 s.
 _KEEP_WARM_S = 40.0
 
-# When the job stops it waits for the batch under way, as long as a batch waits for slow receivers, and so much longer
-# for what is written then.
+# A stop waits for the current batch, as long as a batch waits for slow receivers, plus this time for the last writes.
 _STOP_MARGIN_S = 5.0
 
 # The redelivery stops beside the batch under way. Its pushes may take long; one that is not waited for is made again
 # after the next start.
 _REDELIVERY_STOP_S = 4.0
 
-# What is being written then is written after the next start.
+# Unfinished writes are made after the next start.
 _RECORDING_STOP_S = 3.0
 
 
 class DispatchJob:
-    """The hot path's query, and what goes on beside it."""
+    """The query and the threads beside it."""
 
     def __init__(
         self, spark: SparkSession, settings: JobSettings, gate: StopGate, metrics: JobMetrics | None = None
@@ -210,7 +208,7 @@ class DispatchJob:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds of the redelivery, which has a thread of its own."""
+        """The loop count of the redelivery's thread."""
         return self._redeliverer.rounds
 
     def run(self, ready: Callable[[], None]) -> bool:

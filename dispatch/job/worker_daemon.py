@@ -1,9 +1,8 @@
-"""Spark's Python worker daemon with the sink already imported: workers are forked from it.
+"""Spark's Python worker daemon with the sink imported: workers are forked from it.
 
-What is imported before the fork is shared by all workers (25 MB less for each) and need not be loaded by the next one
-(0.3 s less for the first notification it gets). Only imports, no connections and no threads: those do not survive a
-fork. It and its workers give signs of life, see `worker_beats`. Chosen by `spark.python.daemon.module`, so it has to be
-importable where Spark starts Python: installed, that is.
+Modules imported before the fork are shared by all workers (25 MB less for each) and loaded once (0.3 s less for the
+first notification). Only imports, no connections or threads, which do not survive a fork. For heartbeats see
+`worker_beats`. Chosen by `spark.python.daemon.module`, so it must be importable where Spark starts Python: installed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""What the workers match with: the routing table of the driver as a base and an overlay, what it was lately, and
-filters on content.
-"""
+"""The workers' view: the routing table as a base and an overlay, its recent history, and content filters."""
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class FileBase:
         return Snapshot.open(Path(self.file))
 
     def discard(self) -> None:
-        """Remove it: no task that was started with it runs any more. Workers keep what they have mapped."""
+        """Remove it: no task that was started with it runs any more. Workers keep their mapped copy."""
         Path(self.file).unlink(missing_ok=True)
 
 
@@ -56,7 +56,7 @@ class FileBases:
     """Bases as files in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """What a predecessor that was killed has left there is removed."""
+        """Files of a killed predecessor are removed."""
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -140,10 +140,8 @@ class SnapshotRebuilder:
         self._build: _Build | None = None
 
     def current(self) -> tuple[SharedBase, Overlay]:
-        """What the workers need to answer as the table does now. Waits for a base only the first time.
-
-        Bases that earlier answers named may be discarded: no task that was started with one may still run.
-        """
+        """The view that answers as the table does now. Waits for a base only the first time. Earlier bases may be
+        discarded: no task that was started with one may still run."""
         base, checkpoint = self.newest()
         overlay = checkpoint.overlay()
         if self._build is None and overlay.size > self._limit:
@@ -151,8 +149,8 @@ class SnapshotRebuilder:
         return base, overlay
 
     def newest(self) -> tuple[SharedBase, Checkpoint]:
-        """The newest base that is there, and its checkpoint, for who follows the changes from there in steps. Those
-        that earlier answers named may be discarded, and their checkpoints are closed."""
+        """The newest base and its checkpoint, for views that follow the changes in steps. Earlier ones may be
+        discarded, and their checkpoints are closed."""
         if self._base is None or self._checkpoint is None:
             self._checkpoint = self._table.checkpoint()
             self._base = self._bases.share(Snapshot.build(self._checkpoint))
@@ -169,7 +167,7 @@ class SnapshotRebuilder:
         return self._build is None or self._build.failed or self._build.shared is not None
 
     def close(self) -> None:
-        """Wait for what is being built, and discard everything."""
+        """Wait for the base being built, and discard everything."""
         if self._build is not None and self._build.thread is not None:
             self._build.thread.join()
         self._bases.close()
@@ -182,7 +180,7 @@ class SnapshotRebuilder:
         try:
             build.shared = self._bases.share(Snapshot.build(build.checkpoint))
         except Exception:
-            # The old base goes on to serve. A full disk, say, may be mended by the time of the next attempt.
+            # The old base stays in use. A full disk, for example, may be repaired by the next attempt.
             logger.exception("no new routing base could be made; the old one and its changes stay in use")
             build.failed = True
 

@@ -1,11 +1,10 @@
-"""Who gets a notification: those whom it belongs to by its topic, and whose content and producer filters it fulfils.
+"""Content and producer filters of the subscriptions that match by topic.
 
-Conditions are compiled once per worker. A payload is parsed at most once per notification, and only when a subscription
-that matched has a content filter; equal conditions of many subscriptions are evaluated once.
+Conditions are compiled once per worker. A payload is parsed at most once per notification, and only for a matching
+subscription with a content filter; equal conditions are evaluated once.
 
-What the conditions of one owner, and of all, may cost for one notification has a bound. It is estimated before anything
-is evaluated. Of those who go beyond it nothing is evaluated: they are suspended, and what they might want is parked
-unjudged.
+The conditions of one owner, and of all, have a budget per notification, checked by an estimate before evaluation.
+Subscriptions beyond it are suspended, and their possible matches are parked unevaluated.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ _Asked = tuple[str, _Key]  # of the payload, or of the producer
 
 
 def producer_properties(notification: Notification) -> bytes:
-    """The document that producer filters look at: a NotificationProducerRP with what the publisher said of itself, its
-    wsnt:ProducerReference with reference parameters and metadata, as it was sent."""
+    """The document of producer filters: a NotificationProducerRP with the publisher's wsnt:ProducerReference,
+    unchanged."""
     if not notification.producer:
         return _NO_PRODUCER
     return _PRODUCER_BEGIN + notification.producer + _PRODUCER_END
 
 
 class Conditions:
-    """What a worker keeps: compiled conditions, and how many had no answer."""
+    """A worker's compiled conditions, and the number of failed evaluations."""
 
     def __init__(self, most: int = _COMPILED) -> None:
         self._compiled: Recent[_Key, tuple[Condition | None]] = Recent(most, age_s=600.0)
@@ -90,7 +89,7 @@ class Conditions:
 
 
 class Subject:
-    """One notification, asked about the filters of those who want its topic."""
+    """One notification and the results of its conditions."""
 
     def __init__(self, conditions: Conditions, notification: Notification) -> None:
         self._conditions = conditions
@@ -111,7 +110,7 @@ class Subject:
         )
 
     def costs(self, subscription: Subscription) -> dict[_Asked, float]:
-        """What asking each of its conditions costs, by estimate."""
+        """The estimated cost of each of its conditions."""
         found: dict[_Asked, float] = {}
         for kind, expressions in (("payload", subscription.content), ("producer", subscription.producer)):
             for expression in expressions:
@@ -159,7 +158,7 @@ def _key(expression: XPathFilter) -> _Key:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What conditions may cost for one notification, for each 10 kB of it that begin."""
+    """The budget of conditions for one notification, per started 10 kB."""
 
     all_ms: float
     owner_ms: float
@@ -182,11 +181,8 @@ def _pieces(notification: Notification) -> int:
 def beyond(
     asking: Sequence[Subscription], costs: Mapping[str, Mapping[_Asked, float]], all_: float, owner: float
 ) -> set[str]:
-    """Those that go beyond what all, or what one owner's, may cost. What several ask is paid for once.
-
-    Whose owner asks for least come first, and of one owner's what costs least: whoever goes beyond is among those that
-    cost most, however many others there are.
-    """
+    """Subscriptions beyond the budget of all, or of an owner. Shared conditions are paid once. Owners with the least
+    cost come first, and of one owner the cheapest conditions, so those beyond are the most expensive ones."""
     every: dict[_Asked, float] = {}
     by_owner: defaultdict[str, dict[_Asked, float]] = defaultdict(dict)
     for subscription in asking:
@@ -222,10 +218,8 @@ def _owner(subscription: Subscription) -> str:
 
 
 class Judge:
-    """Decides who wants a notification, within what that may cost. One for each partition of a batch.
-
-    `unjudged` are those whose conditions are not asked any more; `costly` those that went beyond, since the beginning.
-    """
+    """Evaluates filters within the budget. One for each partition of a batch. `unjudged` subscriptions are not
+    evaluated; `costly` are those beyond the budget so far."""
 
     def __init__(self, conditions: Conditions, allowance: Allowance, unjudged: frozenset[str] = frozenset()) -> None:
         self.costly: set[str] = set()
@@ -242,7 +236,7 @@ class Judge:
         return new
 
     def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:
-        """Of those who match its topic those who want it, and those who were not asked; with each, whether it was."""
+        """The recipients among the matching subscriptions, and those not evaluated; with each, whether it was."""
         matched = [each for each in candidates if each.peer is None or goes_over(notification, each.peer)]
         if notification.selector:
             # It is about the subscription, not for its filters.
@@ -274,8 +268,8 @@ class Judge:
 def judged(
     conditions: Conditions, allowance: Allowance, subscription: Subscription, notification: Notification
 ) -> tuple[bool, float]:
-    """Whether a subscription wants what was parked unjudged, and what asking has cost; what would cost more than its
-    owner may is not asked, and not wanted."""
+    """Whether a subscription matches a parked unevaluated notification, and the cost; one beyond its owner's budget
+    does not."""
     subject = Subject(conditions, notification)
     cost = sum(subject.costs(subscription).values())
     if cost > allowance.of_owner(notification):
@@ -284,7 +278,7 @@ def judged(
 
 
 def wanting(recipients: Recipients, conditions: Conditions, notification: Notification) -> Found:
-    """Who gets a notification, by the rule of the sink, whatever asking costs: audit and trace judge by this."""
+    """The recipients by the rule of the sink at any cost: for audit and trace."""
     found = recipients.of(notification)
     if notification.selector:
         return found

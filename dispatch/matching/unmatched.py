@@ -1,5 +1,5 @@
-"""Where in the control log the oldest notification was accepted that no batch has matched yet: what changed before that
-position need not be remembered."""
+"""The acceptance position, in the control log, of the oldest unmatched notification: earlier changes can be
+forgotten."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from arborcast.topic_model.records.notifications import UNSTAMPED, notification_
 
 logger = logging.getLogger(__name__)
 
-# So long a notification may be on its way into the log after it was stamped, or one gateway's view behind another's.
+# Maximum time of a notification from its stamp to the log, or of one gateway's view behind another's.
 _ON_THE_WAY_MS = 10_000
 
 
 class Unmatched:
-    """`settled` says what the batches are through with: by partition the offset behind it; None when nobody knows."""
+    """`settled` are the positions of the batches: by partition the next offset; None if unknown."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Unmatched:
             self._thread = start_thread("oldest-unmatched", self._look)
 
     def seen(self) -> int | None:
-        """What a look has found, once."""
+        """The result of a look, once."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread, found, self._found = None, self._found, None
@@ -71,5 +71,5 @@ class Unmatched:
         try:
             self._found = self.oldest()
         except ArborcastError as error:
-            # What need not be remembered is remembered until the next look.
+            # Superfluous history stays until the next look.
             logger.debug("it is not known which notification is the oldest that waits: %s", error)

@@ -1,9 +1,8 @@
-"""The routing table on the driver, and how the workers come by it.
+"""The routing table on the driver, and its copies for workers.
 
-The driver folds the control log. Workers get a base (everything at some point of the log, see `bases`) and, in a Spark
-broadcast, an overlay (what changed since) with the past in which notifications may have been accepted; a worker opens
-each of them once. With nothing changed a batch costs the look at the log's end; after a change a new overlay; a new
-base is made beside the batches (`rebasing`).
+The driver folds the control log. Workers get a base (a snapshot, see `bases`) and, in a Spark broadcast, an overlay
+(later changes) with the history for notifications accepted before; a worker opens each once. Without changes a batch
+costs a request for the log's end; a change needs a new overlay; a new base is made beside the batches (`rebasing`).
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ if TYPE_CHECKING:
 
 
 class SubscriptionListener(Protocol):
-    """Who is told what becomes of subscriptions. Called for each record that is read, in whatever thread reads it: it
-    has to be quick, and must not ask for anything that waits for that thread."""
+    """Receives changes of subscriptions, for each record, in the reading thread: it must be quick, and must not wait
+    for that thread."""
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """It is there now, or is another one, or gone, or was suspended or resumed."""
+        """It was added, changed, removed, suspended or resumed."""
 
     def endpoint_released(self, endpoint: str) -> None:
-        """The last subscription that was pushed to there is gone."""
+        """The last subscription with this endpoint has ended."""
 
 
 class ControlState(ControlView):
-    """Knows the endpoints, too. One thread at a time applies; the questions may be asked in any."""
+    """With the endpoints. Records are applied by one thread at a time; queries are thread-safe."""
 
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history=history)
@@ -60,7 +59,7 @@ class ControlState(ControlView):
         self._listeners: list[SubscriptionListener] = []
 
     def listen(self, listener: SubscriptionListener) -> None:
-        """Have somebody told of all changes from now on."""
+        """Report all changes to a listener from now on."""
         self._listeners.append(listener)
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
@@ -120,16 +119,16 @@ def _endpoint(subscription: Subscription | None) -> str:
     return subscription.consumer.address if subscription is not None and subscription.pushed else ""
 
 
-# Looking at so many topics takes about a millisecond.
+# This number of topics takes about a millisecond.
 _ROUTES_PIECE = 100
 
-# When the past has so many changes it is time to look what of it is still needed; not more often than every 5 s.
+# With this number of changes the history is pruned; at most every 5 s.
 _LONG_PAST = 1_000
 _LOOK_S = 5.0
 
 
 class ViewChanges(NamedTuple):
-    """What a broadcast carries."""
+    """The contents of a broadcast."""
 
     overlay: Overlay
     past: PackedPast
@@ -145,11 +144,11 @@ class SharedView:
     control: int
 
     def open(self) -> Recipients:
-        """In a worker: the view; opened once for as long as it is the same."""
+        """In a worker: the view, opened once per version."""
         global _opened
         # A worker process has one Broadcast object per broadcast, however often a task names it.
         if _opened is None or _opened.base != self.base or _opened.changed is not self.changed:
-            # What was unpacked of the base stays when only the overlay is new.
+            # Unpacked parts of the base are kept when only the overlay is new.
             snapshot = _opened.snapshot if _opened is not None and _opened.base == self.base else self.base.open()
             overlay, past = self.changed.value if self.changed is not None else (None, PackedPast())
             view = Recipients.packed(SnapshotView(snapshot, overlay), past)
@@ -178,7 +177,7 @@ class Advance(NamedTuple):
 
 
 class _Broadcasts:
-    """The view of batches: a base, and a broadcast with what changed since. Used by one thread, but for `sizes`."""
+    """The view of batches: a base, and a broadcast with later changes. For one thread, except `sizes`."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -213,12 +212,9 @@ class _Broadcasts:
 
 
 class RoutingView(ControlState):
-    """The driver's side. Batches and the redelivery use it, each in a thread of its own; the answers of a ControlState
-    are those of when the log was last read.
-
-    `unmatched` knows where the oldest notification was accepted that is not matched yet: what changed before is
-    forgotten.
-    """
+    """The driver's side. Batches and the redelivery use it, each in its own thread; the ControlState answers as of the
+    last read. `unmatched` has the acceptance position of the oldest unmatched notification: earlier history is
+    forgotten."""
 
     def __init__(
         self,
@@ -244,16 +240,13 @@ class RoutingView(ControlState):
 
     @property
     def size(self) -> ViewSize:
-        """What the workers have, as of the last `refresh`."""
+        """The sizes of the workers' view, as of the last `refresh`."""
         return ViewSize(self.table.statistics().subscriptions, self._made_at, *self._shared.sizes())
 
     def refresh(self, timeout_s: float) -> SharedView:
-        """Read the control log to its end and return the view of that moment.
-
-        What the previous view held may be given up: no task that was started with it may still run.
-        Raises InfrastructureError when the log cannot be read to its end in time, RecordVersionError when a newer
-        Arborcast has written to it.
-        """
+        """Read the control log to its end and return the view. The previous view may be discarded: no task that was
+        started with it may still run. Raises InfrastructureError if the end is not reached in time, RecordVersionError
+        for a newer version."""
         with self._lock:
             self._forget()
             began = time.perf_counter()
@@ -268,13 +261,10 @@ class RoutingView(ControlState):
     def advance(
         self, timeout_s: float, anew: bool, end: int | None = None, *, stopped: Callable[[], bool] = lambda: False
     ) -> Advance:
-        """Read the control log to its end, or only to where somebody has just seen it end; what has changed since this
-        was last called, or, `anew`, since the newest base. For the workers of the real-time gear, which get small steps
-        rather than all that has changed since the base, and stay with the base that they have.
-
-        Raises as `refresh` does; then the next call has to be one anew. A caller that was `stopped` while it waited for
-        the view gets nothing: the steps are those of the next one.
-        """
+        """Read the control log to its end, or to a known end; returns the changes since the last call, or, `anew`,
+        since the newest base. For workers in real time, which get small steps and keep their base. Raises as `refresh`
+        does; then the next call must be one anew. A caller that was `stopped` while it waited for the view gets
+        nothing: the steps are those of the next one."""
         with self._lock:
             if stopped():
                 raise InfrastructureError("the updates of these workers have stopped")
@@ -295,8 +285,8 @@ class RoutingView(ControlState):
             return Advance(base, self._steps.opening(), self._follower.position)
 
     def is_short(self, past: int) -> bool:
-        """Whether `advance` has little to say anew: there is a new base (else one is being made), and no more than so
-        many changes of the past have to be told."""
+        """Whether a snapshot by `advance` is short: there is a new base (otherwise one is being made), and at most this
+        number of past changes."""
         with self._lock:
             return len(self._history) <= past and self._rebasing.renewed()
 
@@ -322,13 +312,12 @@ class RoutingView(ControlState):
             return self.suspensions.ids()
 
     def all_unjudged(self) -> frozenset[str]:
-        """Of these, those whose conditions are not asked any more."""
+        """The subscriptions among these whose conditions are not evaluated."""
         with self._lock:
             return self.suspensions.unjudged()
 
     def routes(self, limit: int) -> list[tuple[Route, State]]:
-        """At most so many routes with the state of each, for the tables; a batch waits for no more than a piece of
-        that."""
+        """At most this number of routes with their states, for the tables; a batch waits for one piece at most."""
         with self._lock:
             paths = list(islice(self.table.topics.paths(), limit))
         found: list[tuple[Route, State]] = []
@@ -346,7 +335,7 @@ class RoutingView(ControlState):
         self._rebasing.close()
 
     def _forget(self) -> None:
-        """Forget what changed before all that is not matched yet was accepted."""
+        """Forget the history before the oldest unmatched notification."""
         if self._unmatched is None:
             return
         now = time.monotonic()

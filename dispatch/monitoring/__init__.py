@@ -1,3 +1,3 @@
-"""The figures of the running job: what it counts, and what it looks up on request."""
+"""Metrics of the running job: counters, and values determined on request."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark's virtual machine, asked through py4j what it uses inside."""
+"""Figures of Spark's virtual machine, through py4j."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from arborcast.core.telemetry.jvm import Collections, JvmFigures
 
-# One reading is a dozen calls, each some 0.3 ms of CPU here and there: a page with seven figures is made from one, and
-# an engine at rest is not kept busy by those who look at it.
+# A reading is a dozen calls of 0.3 ms of CPU on both sides: a page with seven figures uses one reading, and frequent
+# requests do not load an idle engine.
 _FRESH_S = 5.0
 
 
 class SparkJvm:
-    """Asked only when somebody wants to know, and no more often than every five seconds."""
+    """Read on request, at most every five seconds."""
 
     def __init__(self, jvm: Any, clock: Callable[[], float] = time.monotonic) -> None:
         """`jvm` is py4j's view of it."""

@@ -1,7 +1,7 @@
-"""What the dispatch job shows on /metrics; names and units are what dashboards rely on.
+"""The dispatch job's /metrics; dashboards rely on names and units.
 
-Everything is counted on the driver: batches where they are run, attempts where they are recorded (columns at a time,
-after the commit, so that pushing pays nothing), lag and Spark's own figures only when somebody asks.
+Everything is counted on the driver: batches where they are run, attempts where they are recorded (by columns, after the
+commit, at no cost for pushes), lag and Spark's figures on request.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ MAX_ENDPOINTS = 2_000
 
 @dataclass(frozen=True)
 class EndpointFigures:
-    """What pushes to one endpoint came to: how many, how many of them failed, how many seconds they took together and
-    the longest."""
+    """Pushes to one endpoint: number, failures, total and longest time in seconds."""
 
     endpoint: str
     pushes: int
@@ -56,17 +55,15 @@ class EndpointFigures:
 
 
 class FailingEndpoint(NamedTuple):
-    """An endpoint with a failed push in the last minutes, or in a row of failures that goes on."""
+    """An endpoint with a failed push in the last minutes, or with continuing failures."""
 
     figures: EndpointFigures
     health: Health
 
 
 class EndpointsSeen:
-    """The last five to ten minutes: two windows, of which the older goes when the younger is full in time.
-
-    Each holds at most MAX_ENDPOINTS; the quickest are forgotten first, since nobody looks for them.
-    """
+    """The last five to ten minutes: two windows, the older of which is dropped when the younger is full. Each has at
+    most MAX_ENDPOINTS; the quickest are dropped first."""
 
     def __init__(self) -> None:
         self._began = 0.0

@@ -47,7 +47,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a backup says of itself: when it was begun, and what is in it, by log."""
+    """The manifest of a backup: its time, and its contents by log."""
 
     made_ms: int
     logs: dict[str, Contents]

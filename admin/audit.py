@@ -19,9 +19,9 @@ def audit(
     limit: int = 100,
     progress: Progress = untold,
 ) -> Report:
-    """The balance of what was accepted in this time, in the report of one subscription or of all. `deep` matches
-    everything again; `limit` is how many problems the report names; deliveries that do not balance are looked up again
-    for `patience_s`. Raises InfrastructureError and other errors of the logs."""
+    """The balance of notifications accepted in this period, as the report of one subscription or of all. `deep` matches
+    everything again; `limit` is the number of problems named; unbalanced deliveries are looked up again for
+    `patience_s`. Raises InfrastructureError and other errors of the logs."""
     report = operation.audit(
         kafka, since_ms, until_ms, deep=deep, patience_s=patience_s, limit=limit, progress=progress
     )

@@ -1,12 +1,10 @@
-"""Backing up the logs of an engine that may be running, and filling the logs of one that was never started.
+"""Backup of the logs of a running or stopped engine, and restore into new logs.
 
-The order in which the logs are read is what makes it whole. Something moves from `notifications` to `parked` to `dead`,
-each time written at its new place before it leaves the old one; so they are read in that order of places, after it is
-known which batches are done, and nothing can be between two of them. Only a redrive goes the other way, from `dead` to
-`parked`, perhaps when that has been read: so a letter that leaves `dead` after the backup has begun is still in it.
-
-What is read twice is restored twice at worst, and pushed again under its id. The control log is read last: no delivery
-is without its subscription.
+The order of reading makes it consistent. A delivery moves from `notifications` to `parked` to `dead`, and is written at
+its new place before it leaves the old one; so the logs are read in that order, after the settled positions. Only a
+redrive moves back, from `dead` to `parked`: a letter that leaves `dead` after the backup has begun is still included. A
+delivery read twice is restored twice at worst, and pushed again under its id. The control log is read last, so every
+delivery has its subscription.
 """
 
 from __future__ import annotations
@@ -45,16 +43,14 @@ _EVER = 1 << 62
 
 
 def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Progress = untold) -> Manifest:
-    """Write a backup into a folder that has none; what is in it.
-
-    `limits` are those of the gateways' pull points. Raises InfrastructureError, RecordVersionError, BackupError.
-    """
+    """Write a backup into an empty folder; returns its manifest. `limits` are those of the gateways' pull points.
+    Raises InfrastructureError, RecordVersionError, BackupError."""
     made_ms = time_ms()
     undelivered = _first_undelivered(kafka)
-    # Before the parked deliveries are read; what had left the log by then waits among them, or is done.
+    # Before the parked deliveries are read; those that had left the log by then are parked, or done.
     letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
-    # Some of what is undelivered waits in `parked`, the rest was not dispatched yet. One file: first the older.
+    # Some undelivered ones are in `parked`, the rest was not dispatched yet. One file: the older first.
     logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered, progress))
     logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until, progress))
     logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits, progress))
@@ -118,8 +114,8 @@ def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered
 
 
 def _letters(kafka: KafkaSettings, until: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:
-    """The letters that were in the log when it ended there, and all later ones: a letter that was taken out since may
-    be among what was read of `parked`, or may have been given up again."""
+    """The letters in the log at that end, and all later ones: a letter removed since may be among the parked deliveries
+    that were read, or may have been given up again."""
     with closing(sqlite3.connect("")) as letters:
         letters.execute("create table letters (key blob primary key, value)")
         for record in _all(kafka, "dead", progress):

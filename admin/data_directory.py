@@ -1,7 +1,7 @@
-"""A copy of an embedded engine's whole data directory, and the drill that proves that it can be restored.
+"""A copy of an embedded engine's data directory, and the drill that proves its restore.
 
-Unlike a backup of the logs it has the history and the tables too, and the engine must not run while it is made. It is
-two files: `engine.tar`, and `secrets.keys`, which opens what is sealed in the other and should be stored elsewhere.
+Unlike a backup of the logs it has history and tables, and the engine must not run meanwhile. It consists of
+`engine.tar` and `secrets.keys`, which should be stored apart.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
 
 
 def restore_copy(folder: Path, home: Path, progress: Progress = untold) -> None:
-    """Make a data directory from a copy. What is there is never written over: raises HomeError."""
+    """Make a data directory from a copy. Existing files are never overwritten: raises HomeError."""
     if home.exists() and any(home.iterdir()):
         raise HomeError(f"{home} is not empty: a backup is only restored where nothing is")
     with _explained(f"the backup in {folder} cannot be restored to {home}"):
@@ -123,12 +123,10 @@ def drill(
     since_ms: int,
     progress: Progress = untold,
 ) -> Stock:
-    """Back a running engine up, move its data directory away, restore and start it, and compare two audits; what was
-    proved to be there afterwards. The moved directory is deleted only then; otherwise it is moved back. `kafka` is
-    asked twice, since the engine that is started again may take other ports.
-
-    Raises InfrastructureError when the restored engine lacks something, or its books do not balance.
-    """
+    """Back a running engine up, move its data directory away, restore and start it, and compare two audits; returns the
+    verified figures. The moved directory is deleted only then; otherwise it is moved back. `kafka` is determined twice,
+    since the restarted engine may use other ports. Raises InfrastructureError if the restored engine lacks records, or
+    its audit does not balance."""
     home, until_ms = settings.home, time_ms()
     before = _audited(kafka(), since_ms, until_ms, progress)
     to_stderr(f"before: {before}")

@@ -176,7 +176,7 @@ def _tables(settings: Settings) -> Iterator[Check]:
 def _keys(settings: Settings, home: Home) -> Iterator[Check]:
     file = Path(settings.secrets.key_file)
     if not file.exists():
-        # The embedded engine makes its own. Whoever names one has others who must have the same.
+        # The embedded engine creates its own. A configured one must be the same on other machines.
         if file != home.path / DEFAULT_NAME or settings.stack.broker == "external":
             yield Check(
                 "keys",
@@ -310,8 +310,7 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
 
 
 def _kafka_safety(settings: Settings) -> Iterator[Check]:
-    # The embedded broker is ours, and one: what it promises is written where it is made. That nobody listens is
-    # reported already.
+    # The embedded broker's configuration is the engine's own. A missing one is already reported.
     if settings.stack.broker == "embedded" or not questions.answers(settings.kafka):
         return
     kafka = dataclasses.replace(settings.kafka, request_timeout_s=min(settings.kafka.request_timeout_s, 3.0))
@@ -356,6 +355,6 @@ def _port(name: str, port: int, host: str, choose: str) -> Check:
 
 
 def _split(error: StackError, mark: str = ". ") -> tuple[str, str]:
-    """What is wrong, and what to do about it, of a message that says both."""
+    """The problem and the action in a message with both."""
     finding, _, advice = str(error).partition(mark)
     return finding, advice[:1].upper() + advice[1:]

@@ -22,8 +22,7 @@ from arborcast.core.settings import KafkaSettings
 
 _HOUR_MS = 3_600_000
 
-# A record from the future: the clock of whoever wrote it, or ours, is wrong by more than what machines that keep their
-# clocks differ by.
+# A record from the future: the clock of its writer, or this one, is wrong by more than synchronised clocks differ.
 _CLOCKS_MS = 2_000
 
 # Kafka's default for the longest request that a broker takes.
@@ -89,7 +88,7 @@ def _newest_ms(kafka: KafkaSettings, name: str) -> int | None:
 
 
 def unsafe(facts: ClusterFacts, kafka: KafkaSettings, longest_wait_s: float, now_ms: int) -> list[KafkaRisk]:
-    """What is unsafe, the worst first. `longest_wait_s` is how long a delivery may be tried."""
+    """Unsafe settings, the worst first. `longest_wait_s` is the maximum time for which a delivery is retried."""
     found = [*_of_cluster(facts, kafka), *_of_clocks(facts, now_ms), *_of_missing(facts, kafka)]
     for specification in specifications(kafka):
         topic = facts.topics.get(specification.name)

@@ -14,7 +14,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records.notifications import notification_in
 from arborcast.topic_model.topics import TopicPath
 
-# As much of a message as tells what it is.
+# Characters of a message in a list.
 _SHOWN_CHARACTERS = 2_000
 
 _SHOWN = 5
@@ -85,7 +85,7 @@ def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadlin
                         if message is not None or kept:
                             here.append(message)
             if log.positions()[partition] < end:
-                break  # what is there may be older than what was not seen
+                break  # later ones may be older than unseen ones
             found = [*here, *found]
             end, step = start, step * 2
     return LastMessages(tuple(each for each in reversed(found) if each is not None), last - end, end <= begin)

@@ -1,8 +1,7 @@
-"""Sealing every secret in the control log with the first key of the key file, while the engine runs.
+"""Sealing of every secret in the control log with the first key, while the engine runs.
 
-What is appended stands beside the subscriptions' records (`topic_model.projections.resealing`), so nothing that
-happens meanwhile is undone; each record stands for itself, so a run that is cut off has done a part, and the next one
-does the rest.
+The appended records are separate from the subscriptions' (`topic_model.projections.resealing`), so concurrent changes
+are not undone; an interrupted run has done a part, and the next one does the rest.
 """
 
 from __future__ import annotations

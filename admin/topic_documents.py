@@ -33,7 +33,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 Format = Literal["ldif", "topicset", "json"]
 
-# So many refused topics of an import are named; the first few show what is wrong with all of them.
+# Refused topics of an import that are named.
 _MAX_NAMED = 10
 
 _SUFFIXES: Mapping[str, Format] = {".ldif": "ldif", ".xml": "topicset", ".json": "json"}
@@ -75,7 +75,7 @@ def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -
 
 
 def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicRecord, ...], tuple[str, ...]]:
-    """(topics, what was skipped and why) of a document. Raises DocumentError or LdifError."""
+    """(topics, skipped entries with reasons) of a document. Raises DocumentError or LdifError."""
     if form == "json":
         return read_json(data), ()
     if form == "topicset":
@@ -108,8 +108,8 @@ _AT_ONCE = 2_000
 
 
 def write_import(kafka: KafkaSettings, records: Sequence[ControlRecord], progress: Progress = untold) -> None:
-    """Append what an import comes to. Raises InfrastructureError; what was written before that is there, and the same
-    import again brings the rest."""
+    """Append the records of an import. Raises InfrastructureError; earlier records are then in the log, and the same
+    import completes it."""
     with closing(ControlLog(kafka)) as log:
         for start in range(0, len(records), _AT_ONCE):
             progress("writing topics", start, len(records))
@@ -133,7 +133,7 @@ def plan_import(
 
     All or nothing: raises TopicError that names the topics which cannot be.
     """
-    # What is to go goes first: its codes, and its being final, must not stand in the way of what replaces it.
+    # Removals first: a removed topic's code, or its being final, must not block its replacement.
     gone = sorted(set(tree.paths()) - {record.path for record in wanted}, reverse=True) if replace else []
     records: list[ControlRecord] = [TopicRemoved(path) for path in gone]
     records += [Tombstone(topic_key(path)) for path in gone]

@@ -104,7 +104,7 @@ def main() -> None:
         _complain(error)
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        # Any file of any command may be somebody else's, or on a full disk.
+        # Any file of any command may belong to another user, or be on a full disk.
         where = error.filename2 or error.filename
         _complain(f"{'something' if where is None else where} cannot be read or written: {reason_of(error)}")
         sys.exit(EXIT_FAILED)

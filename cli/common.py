@@ -119,10 +119,8 @@ TopicsOption = Annotated[
 
 
 def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
-    """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
-
-    Raises InfrastructureError within seconds when no broker answers; see `admin.connection`.
-    """
+    """The Kafka of the running engine of this data directory, else the configured one. Raises InfrastructureError
+    within seconds without a broker; see `admin.connection`."""
     from arborcast.admin import connection
     from arborcast.engine.embedded.state import reachable_kafka
 

@@ -1,6 +1,7 @@
-"""The demonstration: python -m arborcast.cli.demo HOME, or `arborcast up --demo`. A building reports, partly
-outside the subtree that one subscriber listens to; the picture shows what was published, what arrived, and how long it
-took.
+"""The demonstration: python -m arborcast.cli.demo HOME, or `arborcast up --demo`.
+
+A simulated building publishes, partly outside the subtree of a subscriber; the display shows published and arrived
+messages with their times.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _print_status(document: dict[str, Any]) -> None:
 
 
 def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
-    """What has happened to a part, in sentences."""
+    """The troubles of a part, as sentences."""
     if part["silent_s"] and name == "supervisor":
         yield (
             f"the supervisor has not come round for {part['silent_s']:.0f} s: nothing is restarted meanwhile. If it "

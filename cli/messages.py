@@ -65,7 +65,7 @@ SecretFileOption = Annotated[
 
 
 class InputError(ArborcastError):
-    """What was given on the command line cannot be used."""
+    """Invalid input of a command."""
 
 
 class _Reliability(StrEnum):
@@ -430,7 +430,7 @@ def _read_secret(file: str | None) -> str:
 
 
 def read_file(file: str) -> bytes:
-    """What is in a file, or comes on standard input. Raises InputError."""
+    """The contents of a file or of standard input. Raises InputError."""
     if file == "-":
         return sys.stdin.buffer.read()
     try:

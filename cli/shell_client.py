@@ -1,5 +1,5 @@
-"""The client of the commands: somebody waits at a terminal, and hears soon that nobody answers. And the subscription of
-`arborcast listen`, which lasts as long as the listener does, and little longer."""
+"""The client of the commands, which reports a missing broker soon; and the subscription of `arborcast listen`, which
+ends soon after the listener."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from arborcast.engine.terminal import noting_silence
 # To connect, and to answer: the broker gives up on its storage after ten seconds, and says so.
 TIMEOUT_S = (1.0, 15.0)
 
-# So long somebody looks at a terminal that says nothing.
+# Maximum silence at a terminal.
 QUIET_S = 1.0
 
 _ADVICE = "`arborcast status` says whether one is up here, `arborcast up` starts it; else check the address"
@@ -42,7 +42,7 @@ _SAY_WHO = "Arborcast takes a line of ~/.netrc (mode 600): machine {} login NAME
 
 
 class ShellClient(Client):
-    """Repeats only what the broker puts off. What nobody answers is said at once, with what to do about it."""
+    """Repeats requests only after 503. A missing broker is reported at once, with the action."""
 
     def __init__(self, url: str) -> None:
         credentials = _credentials(urlsplit(url).hostname)
@@ -81,7 +81,7 @@ def _credentials(host: str | None) -> Credentials | None:
     try:
         if file.stat().st_mode & 0o077:
             raise ConfigError(f"{file} holds passwords and others may read it: chmod 600 it")
-        # Only what is meant for this host: `default` is for anybody who asks.
+        # Entries of this host only: `default` is for all.
         known = netrc.netrc(str(file)).hosts.get(host)
     except netrc.NetrcParseError as error:
         raise ConfigError(f"{file}, line {error.lineno}: {error.msg}") from error
@@ -103,12 +103,9 @@ _UNKNOWN = "ResourceUnknownFault"
 
 
 class LeasedSubscription:
-    """Subscribes, renews in a thread, and unsubscribes in the end.
-
-    `subscribe` makes the subscription for so long. `tell` gets what the person should know, in sentences: also that the
-    broker is away, and that it is back. `ended` is called when somebody else has ended the subscription: nothing will
-    come any more.
-    """
+    """Subscribes, renews in a thread, and unsubscribes at the end. `subscribe` creates the subscription for a time.
+    `tell` gets messages for the user: also that the broker is away or back. `ended` is called when the subscription was
+    ended by another client: no message will arrive."""
 
     def __init__(
         self,

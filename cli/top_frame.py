@@ -37,10 +37,8 @@ _NARROWEST = 4
 
 
 def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> list[str]:
-    """At most `height` lines of at most `width` characters; made for 80 by 24, and good from 60 by 20 on.
-
-    What there is no room for is left out from below; what is wrong stands on top.
-    """
+    """At most `height` lines of at most `width` characters; designed for 80 by 24, usable from 60 by 20. The lowest
+    parts are omitted first; problems are at the top."""
     if not seen.samples:
         lines = [_headline("", "", where, width), "", *_wrapped(seen.problem or "nothing is known yet", width)]
         return [figures.printable(line).rstrip() for line in lines[:height]]

@@ -127,7 +127,7 @@ def format_story(story: Story) -> Iterable[Text]:
         counts = Counter(delivery.outcome for delivery in story.deliveries)
         said = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
         yield Text("  " + said, style="bold")
-    # Those that are not well first: they are why somebody asks.
+    # Failing ones first.
     order = sorted(story.deliveries, key=lambda each: each.outcome == "delivered")
     for delivery in order[:_SHOWN]:
         yield from _delivery(delivery, first_at)

@@ -35,7 +35,7 @@ class ArborcastError(Exception):
 
 
 class ConfigError(ArborcastError):
-    """A setting is wrong. The message names the key, the bad value, and what is allowed."""
+    """A wrong setting. The message has the key, the value, and the allowed ones."""
 
 
 class NotFound(ConfigError):
@@ -124,14 +124,14 @@ class UnknownResource(PeerError):
 
 
 class SignatureError(PeerError):
-    """A push is not signed, or by somebody else, or too long ago."""
+    """A push is unsigned, signed by a foreign key, or too old."""
 
     fault = "Client"
 
 
 class DeliveryError(ArborcastError):
-    """Somebody that we called did not answer, or said no. The message says who, and what happened; pushes do not raise
-    it, their outcome is a value (`dispatch.delivery.outcomes`)."""
+    """A called address did not answer, or refused. The message has the address and the failure; pushes do not raise it,
+    their outcome is a value (`dispatch.delivery.outcomes`)."""
 
 
 class NotCalled(DeliveryError):

@@ -1,11 +1,10 @@
-"""A job begins pushes, parks and gives up only while it has the lease on its logs (`dispatch.job.lease`).
+"""Pushes, parking and give-ups of a job are limited to the time of its lease (`dispatch.job.lease`).
 
-A job that was stopped for a minute, or cut off from Kafka, may have been replaced by another when it goes on. Its
-threads and its workers go on where they were, before anybody could tell them, and what is late by then they would push,
-or park for the other one to push again. So all of these look first at the time until which the lease holds: a number in
-memory that the driver shares with the workers on its host, in a file that their environment names. That costs some
-0.4 us. Workers on other hosts cannot see it. In batches they finish the tasks that they have; in real time each has a
-lease of its own (`dispatch.realtime.worker_lease`).
+A job that was suspended for a minute, or disconnected from Kafka, may have been replaced when it continues. Its threads
+and workers would push or park overdue messages that the other job repeats. So they first check the time until which the
+lease holds: a number in memory that the driver shares with the workers on its host, in a file named in their
+environment, at 0.4 us. Workers on other hosts complete their tasks in batches; in real time each has a lease of its own
+(`dispatch.realtime.worker_lease`).
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class Fence:
     """The driver's side. From now on `wait` of this process waits for `extend`."""
 
     def __init__(self, file: Path) -> None:
-        """`file` is of this process alone. Those of jobs before it, in the same folder with the same name before the
-        last -, are removed: whoever of them is still there has it mapped, or may not push."""
+        """`file` is of this process alone. Those of earlier jobs, in the same folder with the same name before the last
+        -, are removed: a remaining worker has it mapped, or may not push."""
         global _until
         for old in file.parent.glob(f"{file.name.rpartition('-')[0]}-*"):
             old.unlink(missing_ok=True)
@@ -75,7 +74,7 @@ class Fence:
 
 @contextmanager
 def own() -> Iterator[Callable[[float], None]]:
-    """While this lasts, `wait` of this process waits for a time of its own; that is given to what is yielded."""
+    """Within the block, `wait` of this process uses a time of its own, set through the yielded function."""
     global _until
     before, _until = _until, memoryview(bytearray(_BYTES)).cast("d")
     mine = _until

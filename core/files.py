@@ -37,12 +37,9 @@ def stamp_of(found: os.stat_result) -> Stamp:
 def write_atomically(
     path: Path, content: bytes | mmap | str, *, mode: int | None = None, durable: bool = True
 ) -> Stamp:
-    """Put a new file in the place of the old one; whoever reads meanwhile has one of the two, whole.
-
-    `mode` are its permissions; without, those that new files have. Durable: after a crash of the machine the new file
-    is there; else the old one may be. The stamp is of the file before it is in place, so that a change by somebody
-    right afterwards does not pass for ours. Raises OSError.
-    """
+    """Replace a file atomically; readers get the old or the new one. `mode` are its permissions, default those of new
+    files. Durable: the new file survives a crash of the machine; otherwise the old one may return. The stamp is taken
+    before the replacement, so a change by another process right afterwards is detected. Raises OSError."""
     # The number is that of a thread of the system, so no two drafts of one file have the same.
     draft = path.with_name(f".{path.name}.{threading.get_native_id()}")
     draft.unlink(missing_ok=True)  # of a thread that was killed while it wrote

@@ -1,4 +1,4 @@
-"""What topics there are, and who gets what is published on them."""
+"""Topics and their subscriptions."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ _ATTRIBUTES = (
 
 _PER = get_args(Per)
 
-# What has matched is known a quarter of a second later.
+# The result of a match is known a quarter of a second later.
 _SHORTEST_DEADLINE_MS = 500
 
-# After a crash it is read back from the log what has passed within this time.
+# After a crash, intervals that began within this time are read back from the log.
 _LONGEST_INTERVAL = 86_400_000, "a day"
 
 

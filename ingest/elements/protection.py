@@ -119,7 +119,7 @@ class Protector:
         self._keys = keys or KeyFile(Path(settings.key_file))
         self.marks: Marks = self._keys
         self.overlap_ms = settings.overlap_s * 1000
-        """How long an old secret goes on signing when nobody says else."""
+        """Default overlap of an old secret."""
 
     def grant(
         self, subscription: Subscription, requested: RequestedProtection, now_ms: int

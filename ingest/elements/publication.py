@@ -53,7 +53,7 @@ _priority = re.compile("[+-]?[0-9]{1,3}")
 
 
 class Publication(NamedTuple):
-    """What is said of a message; 0, empty and None for what is not."""
+    """The attributes of a publication; 0, empty and None for missing ones."""
 
     valid_until_ms: int = 0
     lifespan_ms: int = 0
@@ -131,8 +131,8 @@ def priority_of(text: str, where: str) -> int:
 def duration_ms(
     text: str, where: str, least_ms: int = 1, most: tuple[int, str] = (limits.LIFESPAN_MS, "a year")
 ) -> int:
-    """A duration in milliseconds; what is more than nothing is one at least. `where` begins the sentence when it cannot
-    be read, is too short, or longer than the `most`, in milliseconds and in words. Raises InvalidRequest."""
+    """A duration in milliseconds; a positive one is at least one. `where` begins the error message for an invalid one,
+    one that is too short, or longer than the `most`, in milliseconds and in words. Raises InvalidRequest."""
     try:
         seconds = times.duration_s(text, datetime.now(UTC))
     except ValueError as error:
@@ -206,7 +206,7 @@ def _time_ms(text: str, where: str) -> int:
         raise InvalidRequest(
             f"{where}: ValidUntil is a time such as 2030-01-31T12:00:00Z, not {text.strip():.60} ({error})"
         ) from error
-    # What was over before there were milliseconds is over all the same, and 0 means that it has no end.
+    # A time before the epoch has passed, and 0 means no end.
     return 0 if moment is None else max(1, times.to_ms(moment))
 
 

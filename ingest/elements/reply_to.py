@@ -1,6 +1,6 @@
-"""Where the answer to a request is awaited: the wsa:ReplyTo of a Notify whose topic is a queue.
+"""The wsa:ReplyTo of a Notify to a work queue.
 
-On other topics nobody answers, and what WS-Addressing stacks write there by themselves is passed over as ever.
+On other topics there are no answers, and the header, which WS-Addressing stacks add, is ignored.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class TopicSets:
 
 
 def _looked_at(writing: asyncio.Task[None]) -> None:
-    """Why it failed is told to those who wait for it, if any still do."""
+    """A failure is reported to the requests that wait for it, if any."""
     if not writing.cancelled():
         writing.exception()
 
@@ -156,7 +156,7 @@ class TopicMemory:
         return topic
 
     def remember(self, checked: Mapping[bytes, PublishedTopic]) -> None:
-        """Keep topics whose publisher may publish to them: what is refused leaves nothing behind for others."""
+        """Cache topics after their publisher was authorised: a refused request leaves nothing."""
         for identity, topic in checked.items():
             if len(identity) > _LONGEST:
                 continue

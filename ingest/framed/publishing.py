@@ -48,7 +48,7 @@ _FULL = "many publications wait"
 
 
 class FrameSender(Protocol):
-    """What is needed of the connection."""
+    """The part of the connection that is needed."""
 
     def send(self, data: bytes) -> None: ...
 
@@ -100,7 +100,7 @@ class Publisher:
             self._reader = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Return when what was begun is stored, or is not; answers go nowhere then."""
+        """Return when the current publications are stored or failed; their answers are dropped."""
         self._waiting.clear()
         while tasks := [task for task in (self._reader, *self._under_way) if task is not None]:
             await asyncio.wait(tasks)
@@ -131,7 +131,7 @@ class Publisher:
                     else:
                         together.append(wanted)
                 self._store(together)
-                await asyncio.sleep(0)  # what was begun is handed to Kafka now, in this order
+                await asyncio.sleep(0)  # the current publications are passed to Kafka in this order
         finally:
             self._reader = None
 

@@ -27,7 +27,7 @@ from arborcast.wire.frames import Decoder, FrameError, FrameKind
 
 logger = logging.getLogger(__name__)
 
-# One buffer for all connections: what was read is taken over before the next read.
+# One buffer for all connections: data are processed before the next read.
 _BUFFER = 256 * 1024
 
 # Until who connects has said who it is, however slow its machine.
@@ -115,7 +115,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._reserve(another=self.whole_at != before)
 
     def _reserve(self, *, another: bool) -> None:
-        """Count what is there of a frame that is not whole; `another` than before."""
+        """Count the bytes of an incomplete frame; `another` than before."""
         if another:
             self._release()
         pending, inflight = self._decoder.pending, self._server.edge.inflight
@@ -192,7 +192,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.close()
 
     def cut_off(self) -> None:
-        """End at once; what was not sent yet is lost."""
+        """Close at once; unsent data are lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -267,7 +267,7 @@ class FramedServer:
         self._sweeper = loop.create_task(self._sweep_forever())
 
     async def stop(self) -> None:
-        """Accept nothing more, say so to all, and let what is under way end."""
+        """Accept nothing more, announce the end to all clients, and complete the current work."""
         if self._listening is not None:
             self._listening.close()
         if self._sweeper is not None:
@@ -310,7 +310,7 @@ class FramedServer:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = asyncio.get_running_loop().time()
-            # After a turn that took long, what has come meanwhile is read first.
+            # After a long turn, waiting data are read first.
             for _ in range(2):
                 await asyncio.sleep(0)
             self.sweep(now)

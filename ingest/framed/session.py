@@ -28,7 +28,7 @@ from arborcast.wire.frames import Frame, FrameError, FrameKind, ReceiptBody
 
 logger = logging.getLogger(__name__)
 
-# Whoever may not come in any more, or may do less, is seen so soon on a connection that is there.
+# Interval at which rights of an open connection are checked again.
 _ASK_AGAIN_S = 60.0
 
 # SUBSCRIBE and UNSUBSCRIBE that are under way at a time; while more wait, the connection is not read.
@@ -78,7 +78,7 @@ class Edge:
 
 
 class SessionLink(publishing.FrameSender, Protocol):
-    """What is needed of the connection."""
+    """The part of the connection that is needed."""
 
     async def until_writable(self) -> None:
         """Return when the client reads what it is sent."""
@@ -87,7 +87,7 @@ class SessionLink(publishing.FrameSender, Protocol):
         """CONNECTED is sent: frames may have framed.max_frame_bytes."""
 
     def close(self) -> None:
-        """Send what is to be sent, then end."""
+        """Send the rest, then close."""
 
 
 class _Requests:
@@ -212,7 +212,7 @@ class FramedSession:
         return not self.connected and self._early is None
 
     async def close(self) -> None:
-        """The connection is gone: what is under way ends, subscriptions that were of this connection end, too."""
+        """The connection is closed: current work ends, and so do its own subscriptions."""
         if self._requests is not None:
             self._requests.close()
         for task in list(self._tasks):
@@ -304,7 +304,7 @@ class FramedSession:
         return caller, self._client.client
 
     def look(self, now: float) -> None:
-        """Ask once more who it is, if that was long ago: also of somebody who only receives."""
+        """Check the identity again after the interval, also of a client that only receives."""
         if self._client is not None and now - self._asked_at > _ASK_AGAIN_S:
             self._asked_at = now
             self._begin(self._ask_again())
@@ -367,7 +367,7 @@ class FramedSession:
             logger.exception("messages of %s cannot be sent", consumer.subscription)
             self._link.close()
         else:
-            # Somebody else has ended it.
+            # It was ended by another client.
             self._consumers.pop(consumer.subscription, None)
             self._unanswered.forget(consumer)
             error = InvalidRequest(f"the subscription {consumer.subscription} has ended")
@@ -428,7 +428,7 @@ _ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})
 
 _NUMBERS = 2**32
 
-# Nobody says who it is inside of this.
+# No identity within.
 _NOBODY = etree.Element("connect")
 
 

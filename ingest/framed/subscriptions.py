@@ -1,8 +1,8 @@
-"""The subscriptions of one connection. Each is its own pull point, which is emptied as long as the client has room.
+"""The subscriptions of one connection.
 
-A durable one is found again by its name, and keeps what comes while nobody is connected; several connections that
-use the same name share its messages. Any other ends with its connection; where the gateway died with it, it ends by its
-termination time.
+Each is a pull point, emptied as long as the client has room. A durable one is found by its name and stores messages
+while no client is connected; connections with the same name share its messages. Any other ends with its connection; if
+the gateway died, by its termination time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AT_ONCE = 100
 # How long one waits for messages before it is looked whether all is as it was.
 _WAIT_S = 60.0
 
-# What was refused is sent again after so long.
+# Delay before a refused message is sent again.
 _AGAIN_S = 1.0
 
 # A subscription that ends with its connection lasts so long beyond, where that was not seen.
@@ -164,7 +164,7 @@ class Sender:
                 claim.finish(True)
 
     def close(self) -> None:
-        """Nothing more is answered: what was not acknowledged waits again."""
+        """No more answers: unacknowledged messages wait again."""
         for claim in set(self.given.values()):
             claim.return_but(claim.taken)
         self.given.clear()

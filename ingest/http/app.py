@@ -337,7 +337,7 @@ class GatewayApp:
         if request is None and content_type.startswith(b"application/soap+xml"):
             soap = "1.2"
         if isinstance(error, InfrastructureError):
-            # Counted (arborcast_gateway_refused_total); what is behind it says so itself, once and not per request.
+            # Counted (arborcast_gateway_refused_total); its cause logs itself, once and not per request.
             logger.debug("refused: %s", error)
             return faults.of_infrastructure(error, soap, addressing)
         if request is None and isinstance(error, UnreadableRequest):
@@ -384,14 +384,14 @@ def _parse_large(body: bytes, content_type: bytes) -> Request:
     """Parse it and, as that takes longer still, find its messages in the bytes: all that needs nothing but the body."""
     request = parse(body, content_type)
     if request.name == _NOTIFY:
-        # What is wrong with it is said when it is asked for again, in the client's SOAP.
+        # Its error is reported when it is requested again, in the client's SOAP.
         with contextlib.suppress(PeerError):
             request.source(notification_broker.PAYLOAD_DEPTH)
     return request
 
 
 def _find(request: Request, target: Target) -> Operation:
-    """The operation that a request names. Raises UnknownOperation, or UnknownResource for what is not there at all."""
+    """The operation of a request. Raises UnknownOperation, or UnknownResource for a missing resource."""
     kind = Kind.BROKER if target.kind in FACTORIES else target.kind
     operation = plain.find(request, target) or _OPERATIONS.get((request.name, kind))
     if operation is not None:
@@ -436,6 +436,6 @@ async def _send_fault(send: Send, answer: Answer, *, close: bool = False) -> Non
     if answer.retry_after_s is not None:
         extra.append((b"retry-after", str(answer.retry_after_s).encode()))
     if close:
-        # What is left of the body will not be read, so nothing else can follow on this connection.
+        # The rest of the body is not read, so the connection cannot be reused.
         extra.append((b"connection", b"close"))
     await send_answer(send, answer.status, answer.body, answer.content_type, extra)

@@ -49,7 +49,7 @@ def _ours(scope: object) -> dict[str, Any]:
 
 
 class _Incoming:
-    """How far the request that is coming in has come."""
+    """The progress of the incoming request."""
 
     __slots__ = ("began_now", "handed_over", "in_parts", "open", "packet", "reported", "reservation", "unreported")
 
@@ -243,8 +243,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     @property
     def without_request_since(self) -> float:
-        """Since when no whole request has come, by the loop's clock; 0 while one is at work, and for a connection that
-        is being closed."""
+        """The time since when no whole request has arrived, by the loop's clock; 0 while one is in progress, and for a
+        closing connection."""
         works = self._busy and not self._incoming.open
         return 0.0 if works or self.transport.is_closing() else self._since
 
@@ -305,7 +305,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the parser before
         try:
-            # Apart from what is behind it, which may be long and hold further offers.
+            # Apart from the following bytes, which may be long and contain further offers.
             self.parser.feed_data(head)
         except (httptools.HttpParserUpgrade, httptools.HttpParserError):
             self._refuse_syntax()

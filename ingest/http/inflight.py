@@ -37,10 +37,9 @@ def trimming() -> Callable[[], object] | None:
 
 
 class FreedMemory:
-    """Returns free memory to the system after a peak, in a thread, a moment after it was asked to.
+    """Returns free memory to the system after a peak, in a thread, a moment after the request.
 
-    The C library keeps what was freed: after a few large requests at the same time a process would stay as large as it
-    was then.
+    The C library keeps freed memory: after a few large parallel requests the process would stay as large.
     """
 
     def __init__(self) -> None:
@@ -265,7 +264,7 @@ class Inflight:
         self._look = asyncio.get_running_loop().call_later(delay_s, self.look)
 
     def look(self) -> None:
-        """Give the waiting requests what has become free, in their order; refuse those that have waited too long."""
+        """Give free memory to the waiting requests in order; refuse those that have waited too long."""
         self._look = None
         now = self._clock()
         for reservation, (size, since, future) in list(self._readers.items()):

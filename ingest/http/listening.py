@@ -55,7 +55,7 @@ class UvicornServer(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Stop accepting, answer what is under way, end."""
+        """Stop accepting, answer current requests, end."""
         self.should_exit = True
 
 

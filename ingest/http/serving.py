@@ -89,7 +89,7 @@ class GatewayServer(UvicornServer):
                 transport.close()  # the stop has closed those that were there before
 
     def stop(self) -> None:
-        """Stop accepting, answer what is under way, end; a second call ends at once."""
+        """Stop accepting, answer current requests, end; a second call ends at once."""
         self.force_exit = self.should_exit
         super().stop()
 

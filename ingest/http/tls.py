@@ -25,7 +25,7 @@ _LOOK_AGAIN_S = 10.0
 
 @dataclass
 class Handshakes:
-    """How many there were. What was begun and neither succeeded nor was refused has failed, or is under way."""
+    """Counts of handshakes. One that was begun and neither succeeded nor was refused has failed, or is in progress."""
 
     begun: int = 0
     succeeded: int = 0
@@ -88,8 +88,8 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
             context.load_verify_locations(settings.client_ca_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"tls.client_ca_file = {settings.client_ca_file} cannot be used: {error}") from error
-        # Optional: a client without one may have other credentials; HTTP answers what is missing. A certificate that is
-        # shown and not good ends the connection in any case.
+        # Optional: a client without one may have other credentials; HTTP reports missing ones. An invalid certificate
+        # always closes the connection.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 

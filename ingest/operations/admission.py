@@ -26,7 +26,7 @@ _WINDOW_S = 60
 
 
 class _Minute:
-    """What was let in during the last sixty seconds."""
+    """New topics of the last sixty seconds."""
 
     def __init__(self) -> None:
         self._seconds: OrderedDict[int, int] = OrderedDict()

@@ -44,9 +44,8 @@ _RETRY_S = 0.5
 _ATTEMPTS = 3
 
 
-# In memory there is only where each topic's last record lies, so payloads cost nothing until somebody wants them. Every
-# answer is given by the log as it ends at that moment: a message whose publisher was answered is found, whichever
-# worker accepted it.
+# Memory has only the position of each topic's last record, so payloads cost nothing until they are requested. Every
+# answer is as of the log's current end: an acknowledged message is found, whichever worker accepted it.
 class RetainedMessages:
     """Current messages, for the event loop; one thread does the reading."""
 
@@ -187,9 +186,9 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
     anyway, and without those that are valid no more. Their age is counted from now: the last value of a topic may be
     older than any other notification that is still delivered.
     """
-    # What was accepted before the subscription is in force, and is on its way into the log, belongs here.
+    # Messages accepted before the subscription was active, and still on the way into the log, belong here.
     await gateway.notifications.settled()
-    # Once more: what was accepted since the subscription is in force reaches it anyway, what was before is here.
+    # Again: messages accepted since the subscription was active reach it anyway, earlier ones are here.
     paths = await _topics_with_message(gateway, subscription)
     for start in range(0, len(paths), _AT_A_TIME):
         current = await gateway.retained.latest(paths[start : start + _AT_A_TIME])

@@ -116,7 +116,7 @@ class Gateway:
         self.default_topic = self.topics.default_path
         self._admission = TopicAdmission(self.topics)
         self._being_added: dict[TopicPath, asyncio.Future[None]] = {}
-        # Through the attribute each time: it may be another one by then.
+        # Through the attribute each time: it may have been replaced.
         self._new_topics = SharedCommits(lambda records: self.changes.commit(records))
 
     def named_in(self, request: Request, kind: Kind) -> str:

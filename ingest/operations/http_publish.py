@@ -149,7 +149,7 @@ _STATUS: Mapping[type[PeerError], int] = {
 
 
 def refused(error: PeerError | InfrastructureError) -> Answer:
-    """What is answered instead of a SOAP fault."""
+    """The answer in place of a SOAP fault."""
     body = f"{error}\n".encode(errors="replace")
     if isinstance(error, InfrastructureError):
         return Answer(503, body, _TEXT, seconds_until(error))

@@ -50,7 +50,7 @@ _CONTENT = wsnt("Message")
 _PRODUCER = wsnt("ProducerReference")
 _NIL = f"{{{XSI}}}nil"
 
-# What is passed on has the standard's namespace, also where an old client put a slash behind it.
+# The forwarded element has the standard's namespace, also if an old client added a slash.
 _SLASHED = re.compile(rb"([\"'])(http://docs\.oasis-open\.org/wsn/b-2)/\1")
 
 _topics = TopicMemory()

@@ -70,7 +70,7 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
 
 
 async def pull_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Take out what waits, or wait for it; whoever pulls keeps the subscription alive."""
+    """Remove waiting messages, or wait for them; keeps the subscription alive."""
     wait_s = _timeout_s(gateway, request.operation)
     limit = _message_limit(request.operation)
     subscription = await _kept_alive(gateway, request, target)

@@ -186,7 +186,7 @@ async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:
 
 
 async def end_unused(gateway: Gateway) -> None:
-    """End the provisional pull points that nobody has used in time. Raises InfrastructureError."""
+    """End unused provisional pull points. Raises InfrastructureError."""
     now_ms = times.to_ms(gateway.now())
     if not gateway.pull_points.unused(now_ms):
         return

@@ -1,8 +1,8 @@
-"""POST /results/…: a receiver says how a push ended that it had taken for later (202 with Arborcast-Result: later).
+"""POST /results/…: the later result of a push (answered with 202 and Arborcast-Result: later).
 
-The address was in the push (Arborcast-Callback) and proves which push is meant, so nobody has to say who it is. The
-body is JSON: `{"push": "…", "state": "delivered", "text": "…"}`. It is answered when the result is in the log
-`results`, where the redelivery reads it; whether anything still waits for it is decided there.
+The address was in the push (Arborcast-Callback) and identifies it, so no authentication is needed. The body is JSON:
+`{"push": "…", "state": "delivered", "text": "…"}`. It is answered when the result is in the log `results`, where the
+redelivery reads and judges it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _decoder = msgspec.json.Decoder(_Body)
 
 
 class Appends(Protocol):
-    """What is needed of a LogWriter."""
+    """The part of a LogWriter that is needed."""
 
     def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int: ...
 
@@ -119,7 +119,7 @@ def results_for(kafka: KafkaSettings, secrets: SecretSettings) -> PushResults:
 
 
 def refused(error: PeerError | InfrastructureError) -> Answer:
-    """What is answered to a result that is not taken."""
+    """The answer to a refused result."""
     answer = http_publish.refused(error)
     return Answer(error.status, answer.body, answer.content_type) if isinstance(error, ResultRefused) else answer
 

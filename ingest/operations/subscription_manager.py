@@ -88,7 +88,7 @@ async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) ->
         if not meant:
             raise UnknownResource(f"no subscription was made with the endpoint {endpoint[:200]!r} (any more)")
         if len({one.consumer.address for one in meant}) > 1:
-            # Clients that chose the same name. Nobody may end what another one has subscribed by mistake.
+            # Clients with the same name. None may end another one's subscription by mistake.
             raise InvalidRequest(
                 "several subscribers have this endpoint: send Unsubscribe to the address in the SubscriptionReference"
             )

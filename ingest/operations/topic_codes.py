@@ -12,7 +12,7 @@ from arborcast.topic_model.tree.places import Places
 
 logger = logging.getLogger("arborcast.gateway")
 
-# So many at a time: planned within some milliseconds, for nobody else is served meanwhile.
+# Codes per plan: some milliseconds, since no request is served meanwhile.
 _AT_ONCE = 500
 
 _RETRY_S = 1.0

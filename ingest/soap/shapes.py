@@ -31,8 +31,8 @@ _LONGEST = 4 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Shape(Generic[_T]):
-    """`head` is the envelope's start tag, and what is before it, where there is a header behind it. `behind` is the
-    text between the payload and the next tag."""
+    """`head` is the envelope's start tag with the text before it, if a header follows. `behind` is the text between the
+    payload and the next tag."""
 
     head: bytes
     tail: bytes
@@ -57,7 +57,7 @@ class FoundPayload(NamedTuple, Generic[_T]):
 
 
 class Shapes(Generic[_T]):
-    """Remembers, within bounds, and for a minute or two after the last time, what is said around payloads."""
+    """A bounded cache of the bytes around payloads, for a minute or two after the last use."""
 
     def __init__(self) -> None:
         self._known: Recent[bytes, _Shape[_T]] = Recent(_REMEMBERED)

@@ -41,7 +41,7 @@ _TURN = 100
 
 _BEAT_S = 1.0
 
-# How long the loop waits for something; less while somebody has asked whether a subscription is in force.
+# Poll timeout of the loop; shorter while a client waits for the state of a subscription.
 _TURN_MS, _ASKED_MS = 200, 20
 
 # Errors of each kind are logged once in so long.
@@ -145,7 +145,7 @@ class _Retries:
         self._held.append(publication)
 
     def due(self, now: float) -> list[_Publication]:
-        """What is to be sent again now: all, or the first one by itself while one of them is under suspicion."""
+        """Publications to repeat now: all, or the first one alone while one is under suspicion."""
         if not self._held or self._alone or now < self._due_at:
             return []
         self._due_at = now + _AGAIN_S
@@ -160,7 +160,7 @@ class _Retries:
 
 
 class _GatewayConnections:
-    """Publishes at the gateway, on one connection for each user. `has_room` bounds what is without an answer."""
+    """Publishes at the gateway, on one connection per user. `has_room` bounds unanswered publications."""
 
     def __init__(
         self, gateway: ConnectionFactory, clients: Mapping[str, KnownClient], own: FramedUpstream, calls: _LoopCalls
@@ -215,7 +215,7 @@ class ZmqEdge:
         self._settings = settings
         self._beat = beat
         self.counts = _Outcomes()
-        # What is little too large is refused and counted.
+        # A message slightly too large is refused and counted.
         self._sockets = Sockets(settings, 2 * largest)
         self._calls = _LoopCalls()
         self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()

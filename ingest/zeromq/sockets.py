@@ -61,7 +61,7 @@ class Sockets:
             self.sub.subscribe(b"")
 
     def close(self) -> None:
-        """Close all, and let what is on its way go."""
+        """Close all after sending queued messages."""
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.destroy(linger=500)
@@ -98,7 +98,7 @@ class Sockets:
         # One task at a time: else who connects first takes the first thousand.
         opened.setsockopt(zmq.SNDHWM, 1 if name == "tasks" else self._settings.send_hwm)
         opened.setsockopt(zmq.RCVHWM, self._settings.receive_hwm)
-        # What is read of receivers and of workers with tasks is what they subscribe to, and their handshake.
+        # Receivers and workers send only subscriptions and their handshake.
         opened.setsockopt(zmq.MAXMSGSIZE, 2 * LONGEST_PREFIX if kind in (zmq.XPUB, zmq.PUSH) else self._largest)
         if kind == zmq.XPUB:
             opened.setsockopt(zmq.XPUB_VERBOSER, 1)  # each subscription of each connection

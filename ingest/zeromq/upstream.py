@@ -82,7 +82,7 @@ class FramedUpstream:
         self._service.wake()
 
     def is_in_force(self, expression: str) -> bool:
-        """Whether what is published from now on comes."""
+        """Whether later publications arrive."""
         return expression in self._in_force
 
     def acknowledge(self, frame: Frame) -> None:
@@ -91,11 +91,11 @@ class FramedUpstream:
             connection.reply(FrameKind.ACK, frame.correlation)
 
     def close(self) -> None:
-        """End the connection, and what was subscribed to but not by name."""
+        """Close the connection, and end subscriptions without a name."""
         self._service.stop(60)
 
     def _step(self) -> float:
-        """Connect; while there is a connection, subscribe to what is wanted, and to nothing else."""
+        """Connect; with a connection, set the required subscriptions."""
         connection = self._connection
         if connection is None:
             try:

@@ -1,4 +1,4 @@
-"""From what a WsnProcess holds to what is asked. Only the root element says what it is, whatever else is inside."""
+"""From the contents of a WsnProcess to a request. The root element decides, whatever else is inside."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _NO_PACKAGE = Fragment(), ""
 
 @dataclass(frozen=True)
 class Subscribe:
-    """`address` is where to push, `topic` a colon path; everything below it is meant, too. `endpoint` is the address in
-    ConsumerReference. None is judged yet; empty is what is not there. `delivery` says how large pushes may be."""
+    """`address` is the address of pushes, `topic` a colon path, including its subtree. `endpoint` is the address in
+    ConsumerReference. They are unchecked, empty if missing. `delivery` has the size of pushes."""
 
     address: str
     topic: str
@@ -193,7 +193,7 @@ def _message(
 def _part(element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None) -> Part:
     path, content = _topic_and_content(element, default)
     fragment, identification = _package(element)
-    # What was mended to make XML of a text may be half of a tag, or of a reference, whose other half is in the next.
+    # Repaired text may be half of a tag or reference whose other half is in the next part.
     sent = node.children[element.index(content)]
     inside = source.inside(sent).decode() if text is None else raw_content(text)
     return Part(path, identification, fragment, inside, _scope(content), text is not None)

@@ -194,7 +194,7 @@ async def give_up(gateway: Gateway, message: OpenMessage, reason: Reason, detail
 
 
 async def look_after_forever(gateway: Gateway) -> None:
-    """Run until cancelled, in one gateway: assemble what nobody has, give up what does not come on."""
+    """Run until cancelled, in one gateway: assemble abandoned messages, give up stalled ones."""
     while True:
         try:
             await look_after(gateway)
@@ -204,7 +204,7 @@ async def look_after_forever(gateway: Gateway) -> None:
 
 
 async def look_after(gateway: Gateway) -> None:
-    """Do what is due. Raises InfrastructureError."""
+    """Do due work. Raises InfrastructureError."""
     held, now = gateway.parts.messages, gateway.parts.now()
     oldest_ms = times.to_ms(gateway.now()) - _OLDEST_MS
     for message in [each for each in held.complete.values() if now - each.seen >= _LEFT_S]:

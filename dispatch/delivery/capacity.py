@@ -35,7 +35,7 @@ _known: Recent[str, Scopes] = Recent(_REMEMBERED)
 
 
 def scopes_of(address: str) -> Scopes:
-    """The endpoint and the host of an address. One that cannot be read is a host of its own: it will fail anyway."""
+    """The endpoint and host of an address. An unreadable one is a host of its own, and will fail."""
     scopes = _known.get(address)
     if scopes is None:
         scopes = _scopes(address)
@@ -52,11 +52,11 @@ def _scopes(address: str) -> Scopes:
 
 
 class InFlightLimiter:
-    """Counts the pushes under way against the limits, and knows which lanes wait for their endpoint or host, and who
-    of them is next (`Turns`).
+    """Counts the pushes in flight against the limits, and selects the next of the lanes that wait for their endpoint or
+    host (`Turns`).
 
-    A lane that `leave` or `pass_on` names has the slot that became free reserved for it. When it does not use the slot
-    `pass_on` has to be called, or the others would wait for ever.
+    A free slot is reserved for a lane returned by `leave` or `pass_on`. If it does not use the slot, `pass_on` must be
+    called, or the others would wait for ever.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -1,7 +1,7 @@
-"""What proves to a receiver that a push is ours: signatures, credentials, a client certificate.
+"""Protection of pushes: signatures, credentials, client certificates.
 
-Opened once per prepared envelope; then a push costs some microseconds, and one of a subscription that asked for nothing
-of the kind costs nothing.
+Opened once per prepared envelope; then a push costs some microseconds, and one of a subscription without protection
+nothing.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from arborcast.topic_model.subscriptions import Protection, Subscription
 
 AUTHORIZATION = "Authorization"
 
-# A line break in a stored value would begin a header of its own.
+# A line break in a stored value would begin another header.
 _HEADER_VALUE = re.compile(rb"[\x21-\x7e]+(?: [\x21-\x7e]+)*")
 
 HIDDEN = b"********"
 
-# A shorter piece of a credential at the end of what was kept of an answer gives nothing away.
+# A shorter part of a credential at the end of a stored answer reveals nothing.
 _TELLING = 4
 
 
 class Vault:
-    """Opens what protects pushes, with the keys and certificates that the settings name."""
+    """Opens the protection of pushes with the configured keys and certificates."""
 
     def __init__(self, settings: SecretSettings, keys: Keys | None = None) -> None:
         self._certificates = settings.client_certificates
         self.keys = keys or KeyFile(Path(settings.key_file))
 
     def guard(self, subscription: Subscription) -> Guard | None:
-        """For the pushes of a subscription; None when it asks for no protection. Raises SecretError."""
+        """For the pushes of a subscription; None without protection. Raises SecretError."""
         protection = subscription.protection
         if protection is None:
             return None
@@ -65,7 +65,7 @@ class Guard:
         self._signing = signing
         self.certificate = certificate
         self.fixed = ((AUTHORIZATION, authorization.decode()),) if authorization else ()
-        # What a receiver might send back: the value, and where it has parts the one that matters.
+        # Values that a receiver might echo: the whole, and the secret part.
         self._telling = {authorization, authorization.rpartition(b" ")[2], *_said_by_basic(authorization)} - {b""}
 
     def signature(self, message_id: str, body: bytes, now_s: float) -> tuple[tuple[str, str], ...]:
@@ -82,7 +82,7 @@ class Guard:
         )
 
     def redact(self, answer: bytes) -> bytes:
-        """What a receiver answered, without the credentials that it may have sent back to us."""
+        """A receiver's answer with echoed credentials removed."""
         for value in sorted(self._telling, key=len, reverse=True):
             answer = answer.replace(value, HIDDEN)
             for size in range(min(len(value) - 1, len(answer)), _TELLING - 1, -1):

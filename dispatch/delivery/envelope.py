@@ -70,7 +70,7 @@ ID_HEADER = "Arborcast-Notification-Id"
 ATTEMPT_HEADER = "Arborcast-Attempt"
 SUBSCRIPTION_HEADER = "Arborcast-Subscription"
 SEQUENCE_HEADER = "Arborcast-Sequence"
-"""Only of what was sent before: how often. Who has it may drop it."""
+"""Only on messages that were sent before: how often. Receivers may drop them as duplicates."""
 REPLAY_HEADER = "Arborcast-Replay"
 """Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
 
@@ -78,11 +78,11 @@ REPLAY_HEADER = "Arborcast-Replay"
 # last moment may still answer.
 _WORK_MS = 60_000
 
-# What may not stand in the value of an HTTP header: a line break in a stored id would begin a header of its own.
+# Characters forbidden in an HTTP header's value: a line break would begin another header.
 _UNSAFE = re.compile(r"[^\x21-\x7e]")
 
-# Where an ampersand is a character like any other. What never ends reaches to the end of the text: else each further
-# beginning would be looked through to there.
+# Where an ampersand is an ordinary character. An unterminated one extends to the end of the text: otherwise each
+# further beginning would be searched to there.
 _VERBATIM = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)", re.DOTALL)
 
 
@@ -92,9 +92,9 @@ class Envelope:
     def __init__(
         self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0, lifespan_s: float = 0.0
     ) -> None:
-        """Raises SecretError when what protects the pushes cannot be opened: then none may leave. For `callback_s` a
-        receiver may say how a push ended, 0 for not at all. A server of a queue may answer a request for `lifespan_s`
-        into a pull point of another owner."""
+        """Raises SecretError if the protection cannot be opened: then nothing is pushed. A receiver may report a result
+        within `callback_s`, 0 for never. A queue server may answer a request into a pull point of another owner for
+        `lifespan_s`."""
         self._guard = _guard(subscription, vault)
         # A server of a queue is busy until it answers.
         later = vault is not None and not subscription.queue
@@ -136,15 +136,15 @@ class Envelope:
         push: str = "",
         sequence: int | None = None,
     ) -> Iterator[PushRequest]:
-        """As `request`, the one; or several, each to be sent when the one before was taken: what is too large for an
-        old subscriber leaves in parts. Each is made when it is asked for. Raises ValueError when it cannot be split."""
+        """As `request`; or several requests, each sent after the previous one was accepted: a message too large for an
+        old subscriber is sent in parts. Each is made on demand. Raises ValueError if it cannot be split."""
         pieces = self._pieces(notifications[0])
         piece = next(pieces, None)
         if piece is None:
             yield self.request(notifications, attempt, now_s, traceparent, push, sequence)
         while piece is not None:
             following = next(pieces, None)
-            # What becomes of all of them is said with the last one.
+            # The result of all of them is reported with the last one.
             name = push if following is None else ""
             yield self.request(notifications, attempt, now_s, traceparent, name, sequence, piece)
             piece, now_s = following, time.time()
@@ -169,13 +169,12 @@ class Envelope:
         sequence: int | None = None,
         piece: Piece | None = None,
     ) -> PushRequest:
-        """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one. Of a
-        `piece` of the one notification it is that.
+        """The push of these notifications, as the `attempt`th attempt. Only the `notify` form carries several. With a
+        `piece` it is that part of the notification.
 
-        `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
-        refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
-        push itself, that of the notifications when left out; `push` its id. `sequence` is how often it
-        was sent before, where that is not by the number of the attempt.
+        `now_s` is the time of the push in seconds since the epoch, default now: it is signed, and old signatures are
+        refused, so a request is made for each attempt. `traceparent` is the trace context of the push, default that of
+        the notifications; `push` its id. `sequence` is how often it was sent before, if that differs from the attempts.
         """
         now_s = time.time() if now_s is None else now_s
         if self._peer is not None:
@@ -218,7 +217,7 @@ class Envelope:
         suffix: str = "",
         by_ms: int = 0,
     ) -> PushRequest:
-        """The push with what proves that it is ours."""
+        """The push with its protection."""
         if self._guard is None:
             return PushRequest(self._url, headers, body, result_by_ms=by_ms)
         message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}{suffix}"
@@ -227,12 +226,12 @@ class Envelope:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in memory. What a subscriber may make long counts, the rest is roughly so."""
+        """Its approximate size in memory, exact for the parts whose length a subscriber chooses."""
         written = sum(len(name) + len(value) for name, value in self._headers)
         return 1_000 + len(self._url) + written + len(self._start) + len(self._message_start)
 
     def redact(self, answer: bytes) -> bytes:
-        """What the receiver answered, without credentials of ours that it sent back."""
+        """A receiver's answer with echoed credentials removed."""
         return answer if self._guard is None else self._guard.redact(answer)
 
     def _body(self, notifications: Sequence[Notification], attempt: int, now_s: float) -> bytes:
@@ -251,7 +250,7 @@ class Envelope:
             parts.append(notifications[0].payload)
         else:
             parts.append(_NOTIFY_START)
-            # A server is given one request at a time; with others that are equal it has only more who ask.
+            # A server gets one request at a time; merged equal ones add reply addresses.
             for notification in notifications[:1] if self._answers is not None else notifications:
                 topic = topic_element(notification.topic, notification.prefixes)
                 parts += (self._message_start, topic, notification.producer)
@@ -301,7 +300,7 @@ def _delivered(notification: Notification) -> bytes:
 
 
 def _asked(notification: Notification, mark: str) -> bytes:
-    """The entry for a request: who asks, under which name, and where the answer is awaited, with the `mark`."""
+    """The entry of a request: its message id, reply address, and the `mark`."""
     reply_to = notification.reply_to
     if reply_to is None:
         return b""
@@ -317,8 +316,8 @@ def _asked(notification: Notification, mark: str) -> bytes:
 
 def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
     fixed = ((SUBSCRIPTION_HEADER, _header_value(subscription.id)),)
-    # The action is named only to those who speak WS-Addressing: a consumer whose binding declares another action, or
-    # none, refuses ours, while an empty one is accepted everywhere.
+    # The action is sent only to users of WS-Addressing: a consumer whose binding declares another action, or none,
+    # refuses it, while an empty one is accepted everywhere.
     action = NOTIFY_ACTION if subscription.addressing else ""
     if subscription.form == "legacy":
         return (("Content-Type", "text/xml; charset=UTF-8"), ("SOAPAction", '""'), *fixed)
@@ -331,7 +330,7 @@ def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
 
 
 def package_of(notification: Notification) -> str:
-    """Which part it is of what, as headers say it; empty for a whole message."""
+    """The value of the headers for a part; empty for a whole message."""
     fragment, identification = read_package(notification.package) if notification.package else (Fragment(), "")
     return package_header(fragment, identification) if fragment.part else ""
 
@@ -343,7 +342,7 @@ def _pushed(text: str) -> bytes:
 
 
 def _legacy_content(notification: Notification) -> bytes:
-    """The payload as text. Its references stay as they are, which is what the receivers were written for."""
+    """The payload as text. References stay, as its receivers expect."""
     # Of a part the blanks at its ends belong to the message.
     content = _as_text(notification.payload, strip=not package_of(notification))
     return content.replace(b"<", b"&lt;").replace(b">", b"&gt;")
@@ -415,9 +414,8 @@ class AnswerMarks:
         return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
 
 
-# Where a receiver may say later how a push ended: an address of the gateway, named in the push. The gateway is where
-# the subscription is managed, so it needs no setting. The address carries all that is to be known of the push
-# (`topic_model.records.results`); nothing is kept of it here.
+# The address for a later result is one of the gateway that manages the subscription, so it needs no setting. It
+# contains everything about the push (`topic_model.records.results`); no state is kept.
 CALLBACK_HEADER = "Arborcast-Callback"
 PUSH_HEADER = "Arborcast-Push"
 
@@ -446,8 +444,7 @@ class Callback:
 
 
 def callback_of(subscription: Subscription, keys: Marks, wait_s: float) -> Callback | None:
-    """For the pushes of a subscription; None where receivers cannot say later how they ended. For what is timely nobody
-    waits: who has taken it has it."""
+    """For the pushes of a subscription; None if results cannot be reported later. A timely push has no later result."""
     base, manager, _ = subscription.address.rpartition(_MANAGER)
     if not (wait_s and base and manager) or subscription.policy.reliability == "timely":
         return None

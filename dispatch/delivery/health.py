@@ -26,8 +26,8 @@ from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.settings import RetrySettings
 
 Kind = Literal["quick", "slow", "failing", "unreachable"]
-"""What a push says about its endpoint: it answered at once; it took long; it answered that it failed, which may be the
-message's fault; it did not answer, or answered that it cannot be served for now."""
+"""The sign of a push for its endpoint: a quick answer; a slow one; an error, possibly because of the message; no
+answer, or one that it is unavailable."""
 
 Breaker = Literal["closed", "open", "half-open"]
 
@@ -37,7 +37,7 @@ _RECOVERED = 3
 # By relapses. Trials that cost a batch time have the same longest pause, others that of probes.
 _QUARANTINE = Backoff(1.0, 600.0)
 
-# After so long without a relapse the earlier ones are forgotten.
+# Time without a relapse after which earlier ones are forgotten.
 _FORGIVEN_MS = 1_800_000
 
 
@@ -67,13 +67,10 @@ def sign_of(message: str, outcome: Outcome, result: PushResult, quick_s: float) 
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The health of one endpoint; the default is one that is well.
-
-    `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then;
-    `probe_at_ms` when it is probed, as was decided at `opened_ms`. While it is degraded, `trials` is how often it was
-    tried in vain, `trial_at_ms` when it is on trial again, as was decided at `tried_ms`, and `took` whether it took the
-    last message, be it slowly.
-    """
+    """The health of one endpoint; the default is healthy. `failing_since_ms` is the first failure since its last
+    success, 0 without one; `probe_at_ms` is the time of the next probe, decided at `opened_ms`. While it is degraded,
+    `trials` counts failed trials, `trial_at_ms` is the time of the next one, decided at `tried_ms`, and `took` whether
+    it accepted the last message, even slowly."""
 
     breaker: Breaker = "closed"
     failures: int = 0
@@ -113,7 +110,7 @@ WELL = Health()
 
 
 def quick_s(settings: RetrySettings) -> float:
-    """How long a quick answer takes at most: half of what a batch would wait, in seconds."""
+    """The maximum time of a quick answer: half of the wait of a batch, in seconds."""
     return settings.batch_wait_s / 2
 
 
@@ -271,8 +268,8 @@ class EndpointHealthRegistry:
         with self._lock:
             for endpoint, health in known.items():
                 if self._in_use(endpoint):
-                    # A probe that was under way at the end of that process has no outcome any more: without another one
-                    # the breaker would never be asked again.
+                    # A probe in flight at the end of that process has no outcome: without another one the breaker would
+                    # stay open.
                     self._known.setdefault(endpoint, without_probe(health))
 
     def forget_probes(self) -> None:

@@ -97,7 +97,7 @@ class Journal:
     def park(
         self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
     ) -> None:
-        """A delivery is to be made later; the row that says so. `in_turn`: that of its subscription."""
+        """Park a delivery; returns its row. `in_turn`: with its lane."""
         self._hold_back(attempt, self._parking, self._parking.park(delivery, notification, tries, in_turn))
 
     def answered(self, result: Result) -> None:
@@ -105,7 +105,7 @@ class Journal:
         self._parking.answered(result)
 
     def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
-        """A delivery was given up for good; the row that says so."""
+        """Give a delivery up; returns its row."""
         number = self._dead.write_dead_letter(delivery, letter_of(attempt, notification))
         self._hold_back(attempt, self._dead, number)
 
@@ -121,7 +121,7 @@ class Journal:
         return RELEASE_S if self._held_back else self._attempts.due_s()
 
     def mark(self) -> None:
-        """From now on `passed` says whether everything that was handed in until now is written."""
+        """From now on `passed` reports whether everything up to this call is written."""
         self._mark = JournalMark(self._released + len(self._held_back))
 
     def passed(self) -> bool:

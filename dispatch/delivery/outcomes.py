@@ -1,7 +1,7 @@
 """From the result of a request to the outcome of a push. Pure.
 
-Any 2xx is a delivery, whatever came after the status line: the receiver has taken the message, and asking again would
-only produce a duplicate. Redirects are failures: following them would let a receiver point our pushes at anyone.
+Any 2xx is a delivery, whatever follows the status line: the receiver has accepted the message. Redirects are failures:
+following them would let a receiver redirect pushes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SENDER_FAULT = re.compile(
 
 
 def blames_sender(response: bytes) -> bool:
-    """Whether an answer's beginning is a SOAP fault that says that the message itself is wrong."""
+    """Whether an answer begins with a SOAP fault of the sender."""
     return _SENDER_FAULT.search(response) is not None
 
 
 # Failures after which trying the same endpoint again at once would only cost the next time-out.
 _AWAY: frozenset[str] = frozenset({"dns", "connect", "tls", "timeout"})
 
-# What a proxy says whose backend is away, and what an overloaded receiver says: of the endpoint, not of the message.
+# Statuses of a proxy without its backend, and of an overloaded receiver: about the endpoint, not the message.
 _AWAY_STATUSES = frozenset({429, 502, 503, 504})
 
 # Nothing that the receiver could do would make another try succeed.
@@ -38,8 +38,8 @@ _HOPELESS: frozenset[str] = frozenset({"address", "envelope"})
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a push. `error` is empty when it was delivered; `hopeless` means that trying again is pointless:
-    the receiver says in a SOAP fault that the message is wrong, or there is nothing that it could be sent to."""
+    """The outcome of a push. `error` is empty for a delivery; `hopeless`: a retry is pointless, since the receiver's
+    SOAP fault blames the message, or there is nothing to send it to."""
 
     error: ErrorClass
     detail: str
@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def taken(self) -> bool:
-        """Whether the receiver has taken the message, be it that it says later how it ended."""
+        """Whether the receiver has accepted the message, possibly with a later result."""
         return not self.error or self.error == "later"
 
     @property
@@ -70,7 +70,7 @@ DELIVERED = Outcome("", "")
 
 
 def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
-    """What the result of a push means, whose receiver may say until then how it ended."""
+    """The outcome of a result; its receiver may report later until then."""
     status = result.status
     if result.sent:
         return Outcome("", "sent as a datagram, which nobody confirms")
@@ -90,8 +90,8 @@ def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
 
 
 def unwritable(error: Exception) -> Outcome:
-    """No message could be made for a subscription. A secret that cannot be opened may be opened once its key is there
-    again; anything else stays as it is."""
+    """No envelope could be made for a subscription. A secret may be opened once its key is back; other failures are
+    permanent."""
     return failed("internal" if isinstance(error, SecretError) else "envelope", str(error))
 
 

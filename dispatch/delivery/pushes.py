@@ -24,7 +24,7 @@ from arborcast.topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 
-# Bytes for those of which the log has said that no envelope can be made, twice: some thousands.
+# Bytes for logged envelope failures, twice: some thousands of them.
 _UNWRITABLE = 1024 * 1024
 
 
@@ -36,8 +36,7 @@ def make_push_spans(settings: TracingSettings) -> PushSpans | None:
 
 
 class PushSpans:
-    """Begins spans for those pushes that are to have one: in the trace of what a push carries or, where it carries
-    several traces, in one that is linked to them."""
+    """Begins spans for pushes: in the trace of a push's notifications or, for several traces, linked to them."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
@@ -110,7 +109,7 @@ class Pusher:
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
             if not self._unwritable.get(subscription.id):
-                # Once for each, for a while: what becomes of every message is in the tables.
+                # Once for each, for a while: every message's outcome is in the tables.
                 self._unwritable.put(subscription.id, True, len(subscription.id))
                 logger.exception("no envelope could be made", extra={"subscription": subscription.id})
             outcome = unwritable(error)

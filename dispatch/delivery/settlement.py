@@ -36,7 +36,8 @@ class Pending(Protocol):
 
 
 class Decision(NamedTuple):
-    """What becomes of a delivery, and why. `tries` are those from then on; `letter` means a dead letter."""
+    """The decision about a delivery with its reason. `tries` are the attempts so far; `letter`: a dead letter is
+    written."""
 
     verdict: Verdict
     tries: Tries
@@ -108,6 +109,6 @@ def unpushed(
 
 
 def expired(pending: Pending, lifespan_ms: int, detail: str) -> Decision:
-    """The decision for a delivery that is too old: for its publisher, else `detail` says why."""
+    """The decision for a delivery past its validity, or past another limit with `detail`."""
     why = failed("lifespan", too_old(pending.notification, lifespan_ms, detail))
     return unpushed(pending, Verdict("expired"), why, lifespan_ms)

@@ -9,8 +9,8 @@ _LOWEST_EACH = 8
 
 
 class Turns:
-    """Names that wait for a turn: those of the highest class first, within one in the order of coming. But every eighth
-    turn goes to the lowest class that waits, so that none starves."""
+    """Waiting names: the highest class first, within one in the order of arrival. Every eighth turn goes to the lowest
+    class, so none starves."""
 
     def __init__(self) -> None:
         # In order, and found by name: when ten thousand end together, each leaves from the middle.

@@ -39,7 +39,7 @@ ON_ITS_WAY_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What holds for one subscription: what it asked for, else the engine's settings."""
+    """The policy of one subscription: its own values, else the engine's settings."""
 
     maximum_attempts: int
     lifespan_ms: int
@@ -60,13 +60,12 @@ def lifespan_ms(asked: DeliveryPolicy, settings: RetrySettings) -> int:
     return int(settings.lifespan_s * 1000) if asked.lifespan_ms is None else asked.lifespan_ms
 
 
-# What another engine, or a proxy before it, answers to a wrong key or URL. That is for people to mend, and no message's
-# fault.
+# Answers of another engine, or a proxy, to a wrong key or URL. Operators repair these; they are no fault of a message.
 _OF_THE_SETTINGS = frozenset({401, 403, 404, 405})
 
 
 def policy_of(asked: DeliveryPolicy, settings: RetrySettings, *, link: bool = False) -> RetryPolicy:
-    """The engine's settings, overridden by what the subscription asked for; `link`: to another engine."""
+    """The engine's settings with the subscription's values; `link`: to another engine."""
     asked_attempts = sys.maxsize if asked.reliability == "strict" else asked.maximum_attempts
     return RetryPolicy(
         maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
@@ -86,7 +85,7 @@ def is_permanent(outcome: Outcome, policy: RetryPolicy) -> bool:
 
 
 def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: float) -> int:
-    """How long to wait after the `counted`th try. Jitter only adds: no receiver is asked earlier than promised."""
+    """The wait after the `counted`th attempt. Jitter only adds: retries are never earlier than promised."""
     if retry_after_s > 0:
         base = min(max(retry_after_s * 1000, policy.first_wait_ms), policy.longest_retry_after_ms)
     else:
@@ -119,7 +118,7 @@ def without_letter(row: Attempt) -> Attempt:
 
 
 def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str:
-    """Why a notification is too old: its publisher has said so, or `otherwise`."""
+    """Why a notification is too old: its validity ended, or `otherwise`."""
     if leaves_letter("expired", notification, lifespan_ms):
         return otherwise
     until = datetime.fromtimestamp(notification.valid_until_ms / 1000, UTC).isoformat(timespec="milliseconds")
@@ -161,7 +160,7 @@ def judge(
     if outcome.status == GONE:
         return Verdict("cancelled")
     if is_permanent(outcome, policy):
-        # Of several it is not known which is to blame: each gets a push of its own, at once.
+        # Any of several messages may be the cause: each is pushed alone, at once.
         return Verdict("parked", now_ms) if len(push.notifications) > 1 else Verdict("dead")
     if counted >= policy.maximum_attempts:
         return Verdict("dead")
@@ -199,7 +198,7 @@ def untried(
     now_ms: int,
     batch: int,
 ) -> Attempt:
-    """The row of a delivery about which something was decided without a push; `number` attempts came before."""
+    """The row of a decision without a push, after `number` attempts."""
     push = Push("", (notification,), NO_REQUEST, NO_RESULT, now_ms)
     return _row(subscription_id, endpoint, notification, number, verdict, why, push, batch)
 

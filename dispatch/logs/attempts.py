@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 VERSION = 1
 
-# A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
+# A record is full with this number of bytes: some two hundred attempts, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
 
 # Subscriptions with a minimum interval in one piece of a notification's matches. An id has some forty bytes.
@@ -43,9 +43,9 @@ letter; too old; not wanted any more; left out by its subscription's reliability
 
 NO_BATCH = -1
 
-# Deliveries that wait are ordered by the number of their run or batch, and rows are found by it. So each start of the
-# query is a run with a range of numbers of its own, above all that are in the logs: in batches one for each batch, in
-# real time one for each millisecond. With 25 batches a second a range lasts for a thousand years.
+# Waiting deliveries are ordered by the number of their run or batch, and rows are found by it. So each start of the
+# query is a run with a range of numbers above all in the logs: in batches one per batch, in real time one per
+# millisecond. With 25 batches a second a range lasts for a thousand years.
 RUN_NUMBERS = 10**12
 
 FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "dropped"})
@@ -277,13 +277,13 @@ def partition_of_subscription(subscription_id: str, partitions: int) -> int:
 # Outcomes that are not written when a worker dies are of pushes that are made again, beside those under way.
 WRITE_S = 0.1
 
-# What Kafka has not acknowledged within this time is late: it is away, or has too much to do.
+# Records without Kafka's acknowledgement after this time are late: Kafka is away or overloaded.
 BEHIND_S = 0.5
 
 
 class AttemptsLog:
-    """Collects attempts and writes many of them per Kafka record, without making any wait for long. Used by one
-    thread. No record holds attempts of two batches, and its key says of which they are."""
+    """Collects attempts and writes many per Kafka record, without long waits. For one thread. No record has attempts of
+    two batches; its key names the batch."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class AttemptsLog:
         self._sent: deque[tuple[int, float]] = deque()  # the number of a record, and when it was sent
 
     def connect(self) -> Producer:
-        """The producer; connected when first asked for. Raises InfrastructureError."""
+        """The producer, connected on the first use. Raises InfrastructureError."""
         return self._writer.connect()
 
     def add(self, attempt: Attempt) -> None:
@@ -316,7 +316,7 @@ class AttemptsLog:
             self._write_partition(partition)
 
     def add_matched(self, partition: int, batch: int, control: int, matched: list[Matched]) -> None:
-        """Send what a batch has made of a partition's notifications, without waiting."""
+        """Send the evaluations of a partition's notifications, without waiting."""
         for value in encode_evaluation(Evaluation(partition, batch, control, matched)):
             self._send(partition % self._writer.partitions, value, batch)
 
@@ -344,10 +344,8 @@ class AttemptsLog:
         return bool(self._sent) and self._clock() - self._sent[0][1] > BEHIND_S
 
     def settle(self, timeout_s: float) -> None:
-        """Return when everything taken in is acknowledged; sends again what Kafka refused or did not answer.
-
-        Raises InfrastructureError when that takes longer than `timeout_s`; then any of them may be in the log, or not.
-        """
+        """Return when everything is acknowledged; repeats records that Kafka refused or did not answer. Raises
+        InfrastructureError after `timeout_s`; then their state is unknown."""
         self._write()
         self._writer.settle(timeout_s)
         self._sent.clear()

@@ -1,7 +1,7 @@
-"""Dead letters: what the `dead` log keeps of deliveries that were given up, the whole message included.
+"""Dead letters: the `dead` log has given-up deliveries with their messages.
 
-Compacted, keyed by delivery like the `parked` log, so that one can be parked again at its place: a null value forgets
-it, whether it was sent again or thrown away.
+Compacted, keyed by delivery like the `parked` log, so that a letter can be redriven at its place: a null removes a
+redriven or purged one.
 """
 
 from __future__ import annotations

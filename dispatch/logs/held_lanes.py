@@ -1,8 +1,9 @@
-"""Lanes that nothing is pushed past. A lane is held until the store of the redelivery has read the `parked` log past
-the last record that holds the lane, and has nothing untried of it. What waits for another try holds nothing.
+"""Held lanes: no push passes them.
 
-The driver has one object for them, fed with what batches report and the redelivery reads; each worker has one, fed with
-its own records and the driver's messages. Both compare offsets in the log.
+A lane is held until the redelivery's store has read the `parked` log past the last record that holds it, and has no
+untried delivery of it. Deliveries that wait for a retry hold nothing. The driver has one object, updated by reports of
+batches and the redelivery; each worker has one, updated by its own records and the driver's messages. Both compare
+offsets in the log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 
 
 class HeldLanes:
-    """Shared by threads. `acknowledged` says whether Kafka has a record, by the number that `sent` was given."""
+    """Thread-safe. `acknowledged` reports whether Kafka has a record, by the number given to `sent`."""
 
     def __init__(self, acknowledged: Callable[[int], bool] = lambda number: True) -> None:
         self._acknowledged = acknowledged
@@ -54,7 +55,7 @@ class HeldLanes:
         self._sent.clear()
         return {lane: max(each.items()) for lane, each in reach.items() if each}
 
-    # What the store has
+    # The store's side
 
     def begin_session(self) -> None:
         """All that the store has untried is found again: by another session of the redelivery, in the driver's next
@@ -69,11 +70,11 @@ class HeldLanes:
             self._untried.add(lane)
 
     def is_found(self, lane: str) -> bool:
-        """Whether this session has an untried delivery of the lane. To be asked by its thread."""
+        """Whether this session has an untried delivery of the lane. For its thread."""
         return lane in self._untried
 
     def applied(self, partition: int, position: int) -> None:
-        """The redelivery knows all that is before this offset."""
+        """The redelivery has applied everything before this offset."""
         with self._lock:
             self._read[partition] = position
 
@@ -84,7 +85,7 @@ class HeldLanes:
             self._untried_before.discard(lane)
 
     def caught_up(self) -> None:
-        """The session is complete: what only an earlier one had found is finished."""
+        """The session is complete: lanes found only by an earlier one are free."""
         with self._lock:
             self._untried_before.clear()
 
@@ -104,7 +105,7 @@ class HeldLanes:
             self._forget_read()
 
     def has_read(self, ends: Mapping[int, int]) -> bool:
-        """Whether the store has read the log to these offsets: what the task before this one has parked is not to be
+        """Whether the store has read the log to these offsets: deliveries parked by the previous task must not be
         overtaken either."""
         return all(self._read.get(partition, 0) >= end for partition, end in ends.items())
 

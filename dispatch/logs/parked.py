@@ -161,7 +161,7 @@ class ParkingLog(DurableWriter):
         self.send(partition, encode(Tried(tries)), delivery.tried_key())
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
-        """It does not wait any more. `tried` says whether there is a record of its tries to be forgotten, too."""
+        """It no longer waits. `tried`: a record of its attempts is removed, too."""
         partition = partition_of_subscription(delivery.subscription, self.partitions)
         if tried:
             self.send(partition, None, delivery.tried_key())
@@ -181,8 +181,8 @@ class ParkingLog(DurableWriter):
             self.held.written(label, acknowledgement.partition, acknowledgement.offset)
 
     def reach(self) -> dict[str, tuple[int, int]]:
-        """The partition and offset of the last delivery that holds its lane, for each lane in which one was parked
-        since this was last asked; only complete after `settle`."""
+        """The partition and offset of the last delivery that holds its lane, for each lane with a parked delivery since
+        the last call; complete only after `settle`."""
         return self.held.take_reach()
 
     def close(self) -> None:

@@ -1,7 +1,5 @@
-"""How a push leaves: one small contract, two implementations, one test-suite for both, and datagrams beside them.
-
-`curl` is the fast one, `futures` the one in pure Python. Both promise what `contract` says.
-"""
+"""Transports of pushes: one contract, two implementations with one test suite, and datagrams. `curl` is fast, `futures`
+is pure Python. Both fulfil `contract`."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from arborcast.dispatch.settings import PushSettings
 
 
 def make_transport(settings: PushSettings, policy: AddressPolicy) -> Transport:
-    """The transport that the settings ask for; `auto` is libcurl where it is installed. It connects where `policy` lets
-    it."""
+    """The configured transport; `auto` is libcurl if it is installed. It connects only where `policy` permits."""
     return WithDatagrams(_make(settings, policy), policy)
 
 

@@ -46,7 +46,7 @@ _REMEMBERED = 4 * 1024 * 1024
 
 
 class UrlJudge:
-    """Remembers what the policy said of URLs; belongs to one transport."""
+    """A cache of the policy's decisions on URLs, of one transport."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
@@ -62,11 +62,8 @@ class UrlJudge:
 
 
 class Excess:
-    """The receivers (host and port) that sent more on a kept connection than was asked, such as a second answer.
-
-    Belongs to one transport; any of its threads may use it. A receiver is forgotten when it gets no push for an hour
-    or two.
-    """
+    """Receivers (host and port) that sent unexpected data on a kept connection, such as a second answer. Of one
+    transport, thread-safe. A receiver is forgotten after an hour or two without a push."""
 
     def __init__(self) -> None:
         self._known: Recent[tuple[str, int], bool] = Recent(1024 * 1024, 3_600.0)
@@ -116,12 +113,10 @@ Failure = Literal["", "address", "dns", "connect", "tls", "timeout", "disconnect
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """One POST. Header values are checked when an envelope is prepared, so they hold no line breaks.
-
-    `client_certificate` is a PEM file with certificate and key to show instead of the settings' one. The headers may
-    hold credentials, so they are not in the repr. `result_by_ms` is until when its receiver may say how it ended, 0
-    where it may not do so later (`dispatch.delivery.envelope.callback_of`).
-    """
+    """One POST. Header values were validated when the envelope was prepared, so they contain no line breaks.
+    `client_certificate` is a PEM file with certificate and key, in place of the configured one. The headers may contain
+    credentials, so they are not in the repr. `result_by_ms` is the deadline of a later result, 0 for none
+    (`dispatch.delivery.envelope.callback_of`)."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = field(repr=False)
@@ -132,12 +127,9 @@ class PushRequest:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What came of a push.
-
-    `status` is 0 when the head of the answer did not arrive. `failure` may be set beside a status: then the rest of the
-    answer did not. `response_bytes` counts what was read of the body, `response` is its beginning. `later`: the head
-    says that the result is to come. `sent`: it has left, and nobody will say whether it has arrived.
-    """
+    """The result of a push. `status` is 0 without the head of an answer. `failure` may be set beside a status: then the
+    rest of the answer is missing. `response_bytes` counts the bytes of the body, `response` is its beginning. `later`:
+    the head announces a later result. `sent`: it was sent, without an acknowledgement."""
 
     status: int
     failure: Failure = ""
@@ -161,21 +153,19 @@ _LATER = "later"
 
 
 def says_later(value: str) -> bool:
-    """Whether the value of a receiver's Arborcast-Result says that the result is to come."""
+    """Whether a receiver's Arborcast-Result announces a later result."""
     return value.strip().lower() == _LATER
 
 
 Callback = Callable[[PushResult], None]
 
 LONGEST_RETRY_AFTER_S = 604_800.0
-"""What a Retry-After that asks for more is taken for: the most that `retry.longest_retry_after_s` may be."""
+"""The maximum of a Retry-After: that of `retry.longest_retry_after_s`."""
 
 
 def retry_after_s(value: str) -> float:
-    """The wait that the value of a Retry-After header asks for, in seconds or until a date; 0.0 where it says neither.
-
-    However long the number: who writes 23 digits wants to be left alone.
-    """
+    """The wait of a Retry-After header, in seconds or until a date; 0.0 for an invalid one. Any number of digits is
+    accepted."""
     if value.isascii() and value.isdigit():
         return min(float(value), LONGEST_RETRY_AFTER_S)
     date = parsedate_tz(value)

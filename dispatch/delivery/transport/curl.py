@@ -1,11 +1,9 @@
-"""Pushes through libcurl's multi interface: one thread, thousands of pushes under way, about 10 us of CPU each.
+"""Pushes through libcurl's multi interface: one thread, thousands of pushes in flight, about 10 us of CPU each.
 
-Sockets are watched by our own selector (`socket_action`) rather than by libcurl's `select`, which cannot see
-descriptors above 1023 and walks through all of them on every call.
-
-libcurl itself sends a push again, on a new connection, when a reused connection turns out to be closed before a byte of
-the answer came; so nothing of that is written here. It does not always look whether there is something to read on a
-connection that it uses again, so the selector watches kept connections too, and pushes begin behind a look at it.
+Sockets are watched by a selector (`socket_action`) rather than by libcurl's `select`, which cannot handle descriptors
+above 1023 and scans all of them on every call. libcurl repeats a push on a new connection if a reused one turns out to
+be closed before a byte of the answer. It does not always check a reused connection for unexpected data, so the selector
+watches kept connections, too, and pushes begin after a check.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ _FAILURES: dict[int, Failure] = {
     pycurl.E_SEND_ERROR: "disconnected",
     pycurl.E_RECV_ERROR: "disconnected",
     pycurl.E_PARTIAL_FILE: "disconnected",
-    # Also what libcurl says of an answer that is not HTTP; foreign schemes do not come this far.
+    # Also libcurl's code for an answer that is not HTTP; other schemes are refused before.
     pycurl.E_UNSUPPORTED_PROTOCOL: "protocol",
     8: "protocol",  # CURLE_WEIRD_SERVER_REPLY, to which pycurl gives an older name
     pycurl.E_HTTP2: "protocol",
@@ -157,7 +155,7 @@ class CurlTransport:
         while self._waiting:
             handle = self._waiting.popleft()
             handle.keep_alive(self._sockets.may_keep(handle.url))
-            # libcurl asks for its first turn through the timer function.
+            # libcurl requests its first turn through the timer function.
             self._multi.add_handle(handle.curl)
         for descriptor, mask in ready:
             # Our selector's and libcurl's names for readable and writable happen to be the same bits.
@@ -190,7 +188,7 @@ class CurlTransport:
 
 
 class _Sockets:
-    """The sockets of libcurl in a selector, and what is known of kept connections."""
+    """The sockets of libcurl in a selector, and the kept connections."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -268,8 +266,8 @@ class _Sockets:
         self._receivers[descriptor] = place_of(url)
 
     def _look(self, descriptor: int) -> None:
-        """A kept connection is readable: it is closed, or its receiver has sent more than was asked. Of another one,
-        libcurl reads when it wants to."""
+        """A kept connection is readable: it is closed, or its receiver has sent unexpected data. Other ones are read by
+        libcurl."""
         over = self._kept.pop(descriptor)
         self._selector.unregister(descriptor)
         if not over:
@@ -284,7 +282,7 @@ class _Sockets:
 
 
 class _Handle:
-    """An easy handle with what belongs to its present push; kept and used again."""
+    """An easy handle with the state of its push; reused."""
 
     def __init__(
         self,
@@ -310,7 +308,7 @@ class _Handle:
         curl.setopt(pycurl.NOSIGNAL, 1)
         curl.setopt(pycurl.FOLLOWLOCATION, 0)
         curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
-        # Neither http_proxy and no_proxy nor .netrc of whoever started the job has a say in where pushes go.
+        # http_proxy, no_proxy and .netrc of the job's environment are ignored.
         curl.setopt(pycurl.PROXY, settings.proxy)
         curl.setopt(pycurl.NOPROXY, "")
         curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
@@ -356,7 +354,7 @@ class _Handle:
 
     @property
     def multiplexed(self) -> bool:
-        """Whether the answer came over HTTP/2, where each names its request, and frames may come at any time."""
+        """Whether the answer came over HTTP/2, where each names its request, and frames may arrive at any time."""
         return self._may_multiplex and self.curl.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_2_0
 
     def clear(self) -> None:
@@ -388,7 +386,7 @@ class _Handle:
     def _header(self, wanted: bytes) -> str:
         for line in reversed(self._head):
             if line.startswith(b"HTTP/"):
-                break  # what stands before is of an interim answer
+                break  # earlier lines belong to an interim answer
             name, _, value = line.partition(b":")
             if name.lower() == wanted:
                 return value.strip().decode("latin-1")
@@ -404,7 +402,7 @@ class _Handle:
         return _FAILURES.get(code, "internal")
 
     def _open(self, purpose: int, address: Any) -> Any:
-        """The socket for a new connection: libcurl asks with the address that it has resolved and will use."""
+        """The socket of a new connection: libcurl passes the resolved address that it will use."""
         opened = self._sockets.open(address.family, address.socktype, address.protocol, address.addr)
         return pycurl.SOCKET_BAD if opened is None else opened
 

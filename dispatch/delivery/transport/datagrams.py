@@ -1,7 +1,7 @@
-"""Datagrams to other engines, beside the pushes of another transport.
+"""Datagrams to other engines, beside another transport.
 
-A datagram has its result at once: it has left, or it has not. Addresses are numbers, which the gateway has looked up.
-Nothing is waited for: what the system has no room for is a failed result.
+A datagram has its result at once: sent or not. Addresses are numeric, resolved by the gateway. Nothing waits: a full
+buffer is a failed result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arborcast.topic_model.records.peers import DATAGRAMS, encode_datagram
 
 
 class WithDatagrams:
-    """The contract for what goes to udp://; the rest is for `others`."""
+    """The contract for udp:// addresses; others go to `others`."""
 
     def __init__(self, others: Transport, policy: AddressPolicy) -> None:
         self._others = others

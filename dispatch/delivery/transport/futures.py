@@ -1,8 +1,8 @@
-"""Pushes through requests-futures: a thread per push under way, for where libcurl is not to be had.
+"""Pushes through requests-futures: a thread per push in flight, for hosts without libcurl.
 
-The session is a lean one: what requests does for every call beside sending (cookies, netrc, proxies and certificates
-from the environment, redirects) is left out, which both is safer and doubles the throughput. requests knows only
-time-outs per read, so the total deadline is kept by `drive`: it shuts the socket of a push that is overdue.
+The session is lean: cookies, netrc, proxies and certificates of the environment, and redirects are left out, which is
+safer and doubles the throughput. requests has timeouts per read only, so `drive` enforces the total one: it shuts down
+the socket of an overdue push.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _current = _Current()
 
 
 class _Watched(CheckedConnection):
-    """Tells the push at hand which connection it is on, and whether that was opened for it."""
+    """Reports the connection of the current push, and whether it is new."""
 
     excess: Excess
     opened_at = 0.0

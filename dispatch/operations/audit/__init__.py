@@ -1,9 +1,8 @@
-"""Whether everything that was accepted is accounted for: matches = delivered + dead + expired + cancelled + dropped +
-pending.
+"""The audit: matches = delivered + dead + expired + cancelled + dropped + pending.
 
-The job writes down of every notification how many subscriptions it was for before it delivers to any of them, and of
-every delivery what became of it. The audit counts the second against the first, and the first against the offsets of
-the `notifications` log. It reads the logs, not the tables: those lag behind, and are what may be wrong.
+The job writes the number of recipients of every notification before it delivers, and the outcome of every delivery. The
+audit compares both, and the former with the offsets of the `notifications` log. It reads the logs, not the tables,
+which are behind.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from arborcast.topic_model.topics import is_system
 
 @dataclass
 class Balance:
-    """The report so far, and what the deeper examination goes on with: the evaluations and the deliveries of the
-    interval. `gaps` are places that no batch has looked at, though later ones of their partitions were."""
+    """The report so far, with the evaluations and deliveries of the period for the deeper examination. `gaps` are
+    unevaluated offsets before evaluated ones of their partitions."""
 
     report: Report
     evaluations: Evaluations

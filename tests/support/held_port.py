@@ -18,8 +18,10 @@ class HeldPort:
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind(("127.0.0.1", 0))
         self.number: int = self._held.getsockname()[1]
+        self._close = weakref.finalize(self, self._held.close)
 
     def for_life_of(self, holder: object) -> int:
         """Let it go with this object; its number."""
+        self._close.detach()
         weakref.finalize(holder, self._held.close)
         return self.number

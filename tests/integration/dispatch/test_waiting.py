@@ -153,8 +153,8 @@ def test_what_waits_is_found_with_what_became_of_it_last(
         "for s2 at http://xn--bcher-kva.example/s2, 0 tries, next in its turn: waiting, " in run() or "bücher" in run()
     )
     assert "for held (suspended) at http://r/held" in run("--subscription", "held")
-    assert "and 4 more: --limit shows them" in run("--limit", "1")
-    assert "nothing waits" in run("--subscription", "nobody")
+    assert "and 4 more: --limit shows them" in run.run("waiting", "list", "--limit", "1").output
+    assert "nothing waits" in run.run("waiting", "list", "--subscription", "nobody").output
 
     parking.park(Delivery("s2", Place(1, 0, 9)), notification("taken"), Tries(1, 0, NOW_MS + HOUR_MS, NOW_MS, "p-7"))
     parking.settle(20)

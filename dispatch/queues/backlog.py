@@ -16,11 +16,10 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDeliv
 _KEY = "lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?"
 _PLACES = "SELECT batch, part, place, redrive, refused FROM waiting WHERE lane = ?"
 
-# Of the requests that a server has refused so many are passed over in a turn: soon another one has them.
+# Requests refused by a server that are skipped per turn: another server will have them soon.
 _PASSED_OVER = 100
 
-# So many equal requests are in one push, and no more than so many bytes of reply addresses, which are all in it, and of
-# payloads, which are in memory.
+# Maximum number of merged requests in a push, with their reply addresses, and bytes of their payloads in memory.
 _TOGETHER = 200
 _TOGETHER_ASKED = 256 * 1024
 _TOGETHER_BYTES = 16 * 1024 * 1024
@@ -108,7 +107,7 @@ class Backlog:
             self._store.ask(waits, server, " ".join(sorted(refused)), due_ms, *_row(delivery))
 
     def release(self, lane: str, server: str, now_ms: int) -> None:
-        """This server is sick, or gone: any other may have its requests."""
+        """The server failed or left: another may have its requests."""
         free = "UPDATE waiting SET server = '', due_ms = MIN(due_ms, ?) WHERE lane = ? AND server = ?"
         self._store.ask(free, now_ms, lane, server)
 

@@ -73,7 +73,7 @@ def _why(row: Attempt) -> tuple[str, str]:
     return "Unanswered", f"no server has acknowledged this ({row.number} tries)"
 
 
-# So many faults are under way at a time; with more than this waiting no more requests are ended.
+# Parallel fault messages; with more than this waiting no more requests are ended.
 _AT_A_TIME = 32
 _MOST = 1_000
 
@@ -89,7 +89,7 @@ class QueueUsers:
 
     @property
     def too_many(self) -> bool:
-        """Whether so many faults wait that no more requests should end."""
+        """Whether too many fault messages wait to end more requests."""
         return len(self._waiting) > _MOST
 
     def unanswered(self, notification: Notification, row: Attempt) -> None:
@@ -98,7 +98,7 @@ class QueueUsers:
         if notification.reply_to is None or queue_topic(row.subscription) is None:
             return
         if notification.reply_point:
-            # Not through the gateway, which would ask for credentials.
+            # Not through the gateway, which would require credentials.
             element = fault_element(notification, row).encode()
             self._journal.put(notification.reply_point, StoredMessage(element, accepted_ms=row.started_ms))
         else:

@@ -44,12 +44,12 @@ class QueueServer:
 
 
 class QueueServers(dict[str, QueueServer]):
-    """The servers by id, in the order of their turns: one that gets a request, or has ended one, goes behind the
-    others."""
+    """The servers by id, in the order of their turns: a server goes to the end with each request and each end of
+    one."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Gone, with requests under way.
+        # Ended, with requests in flight.
         self._leaving: dict[str, QueueServer] = {}
 
     def know(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:

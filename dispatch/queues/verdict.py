@@ -31,7 +31,7 @@ Said = Literal["taken", "invalid", "gone", "nothing"]
 
 
 def says_invalid(response: bytes) -> bool:
-    """Whether an answer's beginning is a SOAP fault that says that a request cannot be done."""
+    """Whether an answer begins with a SOAP fault for an invalid request."""
     return _NAMESPACE in response and _SAYS_INVALID.search(response) is not None
 
 

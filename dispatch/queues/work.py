@@ -1,7 +1,7 @@
-"""The queues at work: requests pushed to their servers, and what follows from the answers.
+"""The work of queues: requests pushed to their servers, and the consequences of answers.
 
-A part of the redelivery, in its thread: same store, pushes, limits, journal and health. A server that becomes idle has
-the next request at once; one behind an open breaker only the probe that is due.
+A part of the redelivery, in its thread, with the same store, pushes, limits, journal and health. An idle server gets
+the next request at once; one behind an open breaker only its probe.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _SLOT = "server:"
 
 @dataclass(slots=True)
 class Queue:
-    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that have ended, and
-    whose ends are not in the log yet."""
+    """A queue with requests or servers. `lane` is that of its requests, `gone` are ended servers whose end is not in
+    the log yet."""
 
     topic: TopicPath
     lane: RetryLane
@@ -58,7 +58,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class QueueParts:
-    """What queues share with the rest of the redelivery."""
+    """The parts shared with the redelivery."""
 
     store: ParkedStore
     subscriptions: RoutingView
@@ -219,7 +219,7 @@ class Queues:
         del self._queues[name]
 
     def _refused_by_all(self, queue: Queue, now_ms: int) -> None:
-        """A server that might have done a request has left: end what all others have refused."""
+        """A possible server has left: end the requests that all others have refused."""
         for waiting in list(self._backlog.refused_by_all(queue.lane.name, frozenset(queue.servers))):
             why = all_refuse(len(queue.servers), "the others have left")
             decision = unpushed(waiting, Verdict("dead"), why)

@@ -1,7 +1,7 @@
-"""From the logs to the Delta tables, off the hot path.
+"""From the logs to the Delta tables, beside the pushes.
 
-Each table follows its log straight from Kafka and says in its own commits how far it is (`follower`). All of it runs in
-threads of the driver and is written through delta-rs: a commit takes 10 ms there, seconds in Spark's own sink.
+Each table follows its log from Kafka and has its position in its own commits (`follower`), in threads of the driver,
+written by delta-rs: a commit takes 10 ms, and seconds in Spark's sink.
 """
 
 from __future__ import annotations

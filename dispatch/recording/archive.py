@@ -1,7 +1,7 @@
-"""The archive: from the `notifications` log to the table of that name, payloads and all.
+"""The archive: from the `notifications` log to the table of that name, with payloads.
 
-Read straight from Kafka, not by a query: what a query collects passes through the JVM's heap as a whole, however large
-the messages are. The positions are in the commits themselves, so a crash neither leaves out nor repeats a row.
+Read from Kafka, not by a query, which would pass large messages through the JVM's heap. The positions are in the
+commits, so a crash neither loses nor repeats a row.
 """
 
 from __future__ import annotations
@@ -71,10 +71,8 @@ class _Archived(NamedTuple):
 
 
 def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int) -> pa.Table:
-    """Rows of `notifications`. What cannot be read is left out, as the dispatch leaves it out.
-
-    Raises RecordVersionError for a record of a newer Arborcast.
-    """
+    """Rows of `notifications`. Unreadable records are skipped, as by the dispatch. Raises RecordVersionError for a
+    newer version."""
     archived = []
     for record in records:
         try:
@@ -90,7 +88,7 @@ def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int) -> pa
 
 
 def _column(name: str) -> Build[_Archived]:
-    """The column of a field that goes into the table as it is."""
+    """The column of a field that is stored unchanged."""
     return lambda them: pa.array([getattr(each.notification, name) for each in them])
 
 

@@ -1,8 +1,7 @@
 """The tables `attempts` and `deliveries`, from the `attempts` log.
 
-Like the archive they follow their log straight from Kafka, in short steps. The offsets that a table has are in its own
-commits: records that come again after a crash are recognised and not written twice, and a table that was repaired or
-deleted goes on where it is.
+They follow the log from Kafka in short steps. The offsets of a table are in its commits: repeated records are
+recognised, and a repaired or deleted table continues at its position.
 """
 
 from __future__ import annotations
@@ -38,13 +37,12 @@ _Key = tuple[str, str]
 
 
 class EndedDeliveries:
-    """Writes the `deliveries` table from the rows of `attempts`: one row for each delivery that has ended.
+    """Writes the `deliveries` table from the rows of `attempts`: one row per ended delivery.
 
-    Deliveries are appended when they end, not folded: at 1,000/s a month has 2.6 billion of them, and a merge costs
-    what the table holds. A second end of the same delivery can only come from a batch that Spark repeated after a
-    crash, from the redelivery, or from a new checkpoint that began far back in the log; those rows, and only those, are
-    looked up first. Ids sort by time, so the look-up reads the one or two files that could hold them: 26 ms for 1,000
-    ids in a table of 2 million.
+    Rows are appended, not merged: at 1,000/s a month has 2.6 billion, and a merge costs the size of the table. A second
+    end can only come from a repeated batch, from the redelivery, or from a checkpoint far back in the log; only those
+    rows are looked up first. Ids sort by time, so one or two files are read: 26 ms for 1,000 ids in a table of 2
+    million.
     """
 
     def __init__(self, location: str) -> None:
@@ -99,7 +97,7 @@ class EndedDeliveries:
 
 
 def delivery_rows(attempts: pa.Table) -> pa.Table:
-    """Rows of `deliveries` for those of `attempts` that ended one: one row per delivery, the last of them says how."""
+    """Rows of `deliveries` for rows of `attempts` that end one: one per delivery, by the last one."""
     ended = attempts.filter(pc.not_equal(attempts["state"], "parked"))
     last = {key: row for row, key in enumerate(_keys(ended))}
     ended = ended.take(pa.array(last.values(), pa.int64()))
@@ -145,7 +143,7 @@ class _Gathering:
         self.rows: list[pa.Table] = []
 
     def lacks(self, record: ConsumerRecord) -> bool:
-        """Whether the record comes at or after the position of the table."""
+        """Whether the record is at or after the table's position."""
         return record.offset >= self.reached.get(record.partition, 0)
 
     def further(self, positions: Mapping[int, int]) -> dict[str, int]:

@@ -69,10 +69,8 @@ class SubscriptionsFold(TableFold):
 
 
 class SuspensionsFold(TableFold):
-    """Which of them are suspended: records of their own, which say nothing else of the subscription.
-
-    So they fill a column of their own, after `SubscriptionsFold`, and remember by themselves how far they have come.
-    """
+    """Suspensions: separate records, which fill a column of their own after `SubscriptionsFold`, with their own
+    position."""
 
     spec = SUBSCRIPTIONS
     writer = "suspensions"
@@ -136,7 +134,7 @@ def subscription_row(subscription: Subscription, changed_ms: int) -> dict[str, o
     }
 
 
-# Python's own limit; a subscriber may ask for a termination in the year 99999.
+# Python's limit; a subscriber may request a termination in the year 99999.
 _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
@@ -225,8 +223,8 @@ def _tries(tries: Tries) -> dict[str, object]:
 
 
 class IncompleteFold(TableFold):
-    """Messages that came in parts and were given up, with an event for each. One that was put together at that very
-    moment has no row."""
+    """Messages in parts that were given up, with an event for each. One that was assembled at that moment has no
+    row."""
 
     spec = INCOMPLETE
     writer = "fragments"

@@ -49,10 +49,8 @@ class TableFollower(Work):
         self._cursor: LogCursor | None = None
 
     def step(self) -> bool:
-        """Bring the tables up to date with the log, a bounded piece of it; whether there is more to read at once.
-
-        Raises what Kafka and Delta raise; then a later step begins again behind what the tables have.
-        """
+        """Apply a bounded piece of the log to the tables; whether more is to be read at once. Raises the errors of
+        Kafka and Delta; then a later step begins again at the tables' positions."""
         try:
             return self._step()
         except BaseException:
@@ -105,7 +103,7 @@ class TableFollower(Work):
 # A step is kept short: while it decodes, the hot path's driver waits for the interpreter.
 _RECORDS_PER_STEP = 2_000
 
-# While nothing comes, each question costs the broker and this process a millisecond.
+# Without records, each request costs the broker and this process a millisecond.
 _QUIET_S = 3.0
 
 # Gathered rows are in memory until the next commit.
@@ -113,7 +111,7 @@ _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
 class GatheringFollower(TableFollower):
-    """Follows the log in steps of so many bytes at most, and commits the gathered rows each `interval_s`."""
+    """Follows the log in steps of at most this number of bytes, and commits the collected rows each `interval_s`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""All the tables of a job: who writes which, how often, and what keeps them small."""
+"""All tables of a job: their writers, intervals and upkeep."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from arborcast.topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 
-# However much there is to do, nine tenths of a core are left to those who push.
+# Nine tenths of a core are left to pushes, whatever the load.
 _SHARE = 10
 
 # After a failure: whatever it was (Kafka away, a full disk), trying all the time does not mend it.
@@ -56,11 +56,8 @@ _PAUSE_S = 15.0
 
 
 class Recorder:
-    """Does each work at its interval until the gate closes; one after another, never two at once.
-
-    What fails is logged when it begins to fail and when it is well again, and is tried again: no table is a reason to
-    stop pushing.
-    """
+    """Does each work at its interval until the gate closes, one after another. A failure is logged at its beginning and
+    its end, and retried: no table stops pushes."""
 
     def __init__(
         self, works: Sequence[tuple[Work, float]], gate: StopGate, name: str = "recorder", share: int = _SHARE
@@ -126,7 +123,7 @@ _ATTEMPTS_SHARE = 2
 # fifth of their throughput from the batches.
 _ARCHIVE_SHARE = 4
 
-# Parts are read past on the way to what became of their messages, so many at a time.
+# Parts are skipped on the way to the outcomes of their messages, this number at a time.
 _PART_BYTES = 16 * 1024 * 1024
 
 # Merges and snapshots leave the files that they have replaced behind; they are read quickly.
@@ -148,9 +145,9 @@ class Recording:
         joiner: Joiner | None = None,
         tell: EventListener = lambda _: None,
     ) -> None:
-        """`health` gives the health of endpoints; `routes` so many routes at most, with the state of each,
-        `control_position` the offset up to which the control log is in them. For `recorded` see `AttemptsTables`.
-        `joiner` joins the files of tables that only grow. `tell` is called with messages that were given up."""
+        """`health` returns the health of endpoints; `routes` a number of routes with their states, `control_position`
+        the position of the control log in them. For `recorded` see `AttemptsTables`. `joiner` compacts append-only
+        tables. `tell` is called with messages that were given up."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -177,7 +174,7 @@ class Recording:
         if settings.max_routes:
             snapshot = RoutesSnapshot(self._at(ROUTES), settings.max_routes, control_position, routes)
             states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 3 * interval_s))))
-        # In the thread of those who merge, because joining files under a merge makes one of the two fail.
+        # In the thread of the merges, since a compaction during a merge makes one of them fail.
         states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)]
         ended = settings.ended_subscriptions_days
         states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
@@ -214,8 +211,8 @@ class Recording:
             recorder.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Wait until nothing is being written, the gate being closed; whether that was so in time. What is cut short
-        is written after the next start."""
+        """Wait until nothing is being written, after the gate was closed; whether that was in time. An interrupted
+        write is made after the next start."""
         for recorder in self._recorders:
             recorder.stop()
         stopped = [recorder.stop(timeout_s) for recorder in self._recorders]

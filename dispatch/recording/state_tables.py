@@ -29,9 +29,8 @@ logger = logging.getLogger(__name__)
 class RoutesSnapshot(Work):
     """Writes the table when `version` has changed.
 
-    A snapshot and no fold: one wide subscription that comes or goes changes a row of every topic. It is bounded,
-    because a million topics with a hundred subscribers each are nothing that anybody looks at; `arborcast why` asks the
-    routing table itself.
+    A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded, since a million topics
+    with a hundred subscribers are not readable; `arborcast why` uses the routing table.
     """
 
     name = "routes"
@@ -43,7 +42,8 @@ class RoutesSnapshot(Work):
         version: Callable[[], int],
         routes: Callable[[int], Sequence[tuple[Route, State]]],
     ) -> None:
-        """`version` is a number that grows with each change, over restarts too; `routes` gives so many at most."""
+        """`version` is a number that grows with each change, also across restarts; `routes` returns at most a number of
+        them."""
         self._table = DeltaTableWriter(ROUTES, location)
         self._limit = limit
         self._version = version
@@ -55,7 +55,7 @@ class RoutesSnapshot(Work):
         try:
             if self._table.progress(self.name) == version:
                 return False
-            # Read after the version: what changed in between is written once more, not left out.
+            # Read after the version: changes in between are written again, not missed.
             routes = self._routes(self._limit)
             if len(routes) >= self._limit and not self._told:
                 logger.warning("there are more routes than the table takes: tables.max_routes = %d", self._limit)
@@ -81,7 +81,7 @@ Row = Mapping[str, object]
 
 
 class RowChanges:
-    """Gathers changes in the order of the log; of several for a key, what they come to is kept."""
+    """Collects changes in the order of the log; of several for a key, their result."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._spec = spec
@@ -91,7 +91,7 @@ class RowChanges:
         return len(self._changes)
 
     def get(self, key: str, column: str) -> object:
-        """What a column of a row is changed to, None when it is not changed."""
+        """The new value of a row's column, None if unchanged."""
         return self._changes.get(key, ("", {}))[1].get(column)
 
     def put(self, key: str, row: Row) -> None:
@@ -123,7 +123,7 @@ class RowChanges:
         return pa.Table.from_pylist(rows, schema=pa.schema([*fields, pa.field(OPERATION, pa.string())]))
 
 
-# Bounds the driver's memory, and how long a step takes: a merge of so many rows takes a second or two.
+# Bounds the driver's memory and the time of a step: a merge of this number of rows takes a second or two.
 _RECORDS_PER_STEP = 20_000
 
 
@@ -139,11 +139,11 @@ class TableFold(ABC):
 
     @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Note what changes. Raises InfrastructureError or UnicodeDecodeError for what cannot be read."""
+        """Collect the change. Raises InfrastructureError or UnicodeDecodeError for an unreadable record."""
 
 
 def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str) -> None:
-    """Note what changes. What cannot be read is logged and left out. Raises RecordVersionError."""
+    """Collect the change. Unreadable records are logged and skipped. Raises RecordVersionError."""
     try:
         fold.apply(record, changes)
     except RecordVersionError:
@@ -159,8 +159,8 @@ class FoldedTables(TableFollower):
     def __init__(
         self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]], bytes_per_step: int | None = None
     ) -> None:
-        """`folds` with the location of their table; of several for one table each is done after those before it. A log
-        of large records is read in steps of about so many bytes."""
+        """`folds` with the locations of their tables; of several for one table each comes after the earlier ones. A log
+        of large records is read in steps of about this number of bytes."""
         self._bytes_per_step = bytes_per_step
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(kafka, log, [table for _, table in self._folds])

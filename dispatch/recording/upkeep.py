@@ -18,7 +18,7 @@ from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A file of this size is left as it is.
+# A file of this size is not compacted.
 TARGET_BYTES = 128 * 1024 * 1024
 
 # In tables that are merged into: each merge rewrites the files in which a row changes.
@@ -52,12 +52,12 @@ class OnSpark:
     """By delta-spark, as Spark jobs on the executors, which have to reach the tables by the same path."""
 
     def __init__(self, spark: SparkSession, task_slots: int) -> None:
-        """A quarter of the task slots at most is taken from those who push."""
+        """At most a quarter of the task slots is taken from pushes."""
         self._spark = spark.newSession()
         settings = {
             "spark.databricks.delta.optimize.maxThreads": str(max(task_slots // 4, 1)),
             "spark.sql.parquet.compression.codec": "zstd",
-            # Hadoop leaves a sum beside each local file, which would not fit what delta-rs writes over it.
+            # Hadoop writes a checksum beside each local file, which would not match later writes of delta-rs.
             "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
             "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
             "fs.file.impl.disable.cache": "true",
@@ -70,18 +70,18 @@ class OnSpark:
 
         for bound in ("max", "min"):
             self._spark.conf.set(f"spark.databricks.delta.optimize.{bound}FileSize", str(target_bytes))
-        # Two different libraries do not see each other's commits coming: on a file system or object store that lets
-        # the later one overwrite, a commit of the writer's would be gone.
+        # Two libraries do not see each other's pending commits: on a store that allows overwriting, a commit of the
+        # writer would be lost.
         with turn_to_commit(location):
             optimize = SparkTable.forPath(self._spark, location).optimize()
             (optimize.where(f"day = '{day}'") if day else optimize).executeCompaction()
 
 
-# At a commit every 5 s a day has 17,000 files; joined they are a few dozen. Joining reads and writes what came since
-# the last time, and nothing else: files that are large already stay.
+# With a commit every 5 s a day has 17,000 files; compacted they are a few dozen. Only files since the last compaction
+# are rewritten.
 class Upkeep(Work):
-    """The upkeep of one table. Appends may go on beside it, and what begins again when we come between
-    (`DeltaTableWriter.overwrite`); other merges and snapshots into the same table may not."""
+    """The upkeep of one table. Concurrent appends and restarted writes are possible (`DeltaTableWriter.overwrite`);
+    other merges and snapshots into the same table are not."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Upkeep(Work):
         # Deleting makes two commits: not when nothing has happened since the last time.
         table = open_table(self._location)
         if table.version() != self._deleted_at:
-            # A full listing finds what a killed writer has left, too.
+            # A full listing also finds files of a killed writer.
             table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
             self._deleted_at = open_table(self._location).version()
         return False

@@ -1,7 +1,6 @@
-"""How much waits in each lane, and whether that is more than may.
+"""The amount waiting in each lane, and its limit.
 
-Kept by the database itself, beside what waits and in the same transactions; of queues always, of other lanes only where
-a limit is set.
+Kept by the database in the same transactions; always for queues, for other lanes with a limit only.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Amounts:
         return sum(int(count) for (count,) in self._store.ask("SELECT messages FROM amount WHERE lane = ?", lane))
 
     def too_much(self, lane: str) -> str:
-        """What there is too much of in a lane, in words; empty when there is not."""
+        """The exceeded limit of a lane, as text; empty without one."""
         if not (self._messages or self._bytes):
             return ""
         for messages, size in self._store.ask("SELECT messages, bytes FROM amount WHERE lane = ?", lane):

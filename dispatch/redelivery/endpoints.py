@@ -78,7 +78,7 @@ class Endpoints:
         sign = sign_of(message, outcome, result, self._quick_s)
         before = self._health.get(endpoint)
         if before.breaker != "closed" and not probe and sign.kind in ("unreachable", "failing"):
-            return []  # it began before the breaker opened, and says nothing new
+            return []  # it began before the breaker opened, and is no news
         health = self._health.note(endpoint, sign, now_ms)
         if health.breaker != "closed":
             self._probes.set(endpoint, health.probe_at_ms)

@@ -21,13 +21,10 @@ from arborcast.topic_model.subscriptions import Subscription
 
 @dataclass(slots=True)
 class RetryLane:
-    """The deliveries of one subscription that wait.
-
-    `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
-    any, in a strict lane), of which there is only one at a time. `gone` says that its receiver has ended it. `seen` is
-    the subscription of its last turn, `policy` and `envelope` are made from it; the envelope is kept only while there
-    are pushes. Before `expires_ms` nothing in it is too old.
-    """
+    """The waiting deliveries of one subscription. `flight` are those with a push in flight, `pushing` whether one of
+    these is for untried ones (in a strict lane, any), of which there is one at a time. `gone`: its receiver answered
+    410. `seen` is the subscription at its last turn, from which `policy` and `envelope` are made; the envelope is kept
+    only while there are pushes. No delivery is too old before `expires_ms`."""
 
     name: str
     endpoint: str = ""
@@ -43,7 +40,7 @@ class RetryLane:
 
 
 class Choice:
-    """Asks the store, changes nothing."""
+    """Queries the store, without changes."""
 
     def __init__(self, store: ParkedStore, push: PushSettings) -> None:
         self._store = store
@@ -66,7 +63,7 @@ class Choice:
             if untried:
                 return untried
         if probing:
-            # Not always the same one: it may be what the endpoint fails at.
+            # Not always the same one: the endpoint may fail because of it.
             least = self._store.least_tried(lane.name, now_ms, lane.flight)
             return [least] if least is not None else []
         return self._store.due(lane.name, now_ms, 1, lane.flight)
@@ -111,7 +108,7 @@ class RetryLanes(dict[str, RetryLane]):
             lane = self[name] = RetryLane(name)
         lane.expires_ms = 0
         if self._held.is_found(name):
-            # It comes behind others, and has its turn after theirs; but it may be older than they are.
+            # It follows others and has its turn after theirs, but may be older.
             if lane.policy is not None:
                 expires_ms = self._store.expires_ms(name, lane.policy.lifespan_ms, lane.flight)
                 if expires_ms is not None:

@@ -1,10 +1,8 @@
-"""The parked deliveries: a fold of the `parked` log in a local file, so that memory is bounded with millions of them.
+"""The parked deliveries: a fold of the `parked` log in a local file, with bounded memory for millions.
 
-The file also holds the position in the log, where a restart goes on; without the file the log is read from its
-beginning. The log is the truth, so a commit does not wait for the disk.
-
-Every query is answered by an index in its order: it passes over neither the hundred thousand that are not due, nor the
-million of another lane.
+The file has the position in the log, from which a restart continues; without the file the log is read from its
+beginning. A commit does not wait for the disk, since the log is the truth. Every query uses an index in its order: it
+skips neither the deliveries that are not due nor other lanes.
 """
 
 from __future__ import annotations
@@ -104,7 +102,7 @@ _BY_PRIORITY = "ORDER BY priority DESC, turn, batch, place, redrive LIMIT ?"
 # After a large transaction its journal shrinks to this size.
 _WAL_BYTES = 64 * 1024 * 1024
 
-# Of free pages, 4 KiB each, the file keeps so many for what comes; a commit gives back so many of the others.
+# Free pages, 4 KiB each, that the file keeps; a commit returns this number of others.
 _FREE_PAGES = 8 * 1024
 _FREED_PAGES = 1024
 
@@ -130,16 +128,16 @@ def _waiting(lane: str, row: tuple[Any, ...]) -> WaitingDelivery:
 
 
 def newest_batch(file: Path) -> int:
-    """The highest number of a batch of what waits there, as of the last commit; NO_BATCH when nothing does. In any
-    thread. Raises InfrastructureError."""
+    """The highest batch number of the waiting deliveries, as of the last commit; NO_BATCH without any. Thread-safe.
+    Raises InfrastructureError."""
     with _readable(file) as opened:
         (newest,) = opened.execute("SELECT MAX(batch) FROM waiting").fetchone()
     return NO_BATCH if newest is None else int(newest)
 
 
 def parked_behind(file: Path, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
-    """Subscription, notification and place of what waits there that was read behind these offsets of the
-    `notifications` log, as of the last commit. In any thread. Raises InfrastructureError."""
+    """Subscription, notification and place of the waiting deliveries read behind these offsets of the `notifications`
+    log, as of the last commit. Thread-safe. Raises InfrastructureError."""
     asked = "SELECT lane, notification, batch, part, place, redrive FROM waiting WHERE part = ? AND place >= ?"
     with _readable(file) as opened:
         for read_from in positions.items():
@@ -168,7 +166,7 @@ class ParkedStore:
         # Ended here, and not yet read as such from the log.
         self._finished: set[bytes] = set()
         self.uncommitted = 0
-        """Bytes of messages that came since the last commit."""
+        """Bytes of messages since the last commit."""
         self.promised: list[tuple[str, str]] = []
         """Lanes and pushes whose results are awaited, as they become known; for `AwaitedResults` to take."""
         with self._translated():
@@ -206,7 +204,7 @@ class ParkedStore:
         one partition of the log. Raises RecordVersionError; another record that cannot be read is logged and left
         out."""
         if key in self._finished:
-            # Behind the records of a delivery that was ended here comes, from the log, its null.
+            # After the records of a delivery that was ended here, its null arrives from the log.
             if value is None:
                 self._finished.discard(key)
             return None
@@ -276,7 +274,7 @@ class ParkedStore:
         self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
 
     def finish(self, delivery: Delivery) -> None:
-        """It does not wait any more, and the log is going to say so: that need not be looked up again."""
+        """A delivery was finished here, and its null is on the way: it need not be looked up again."""
         self._finished.add(delivery.key())
         self.remove(delivery)
 
@@ -366,8 +364,8 @@ class ParkedStore:
         return self._places(lane, "accepted_ms <= ? ORDER BY accepted_ms", limit, ms, besides=besides)
 
     def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
-        """Deliveries that their publishers wanted until then, or not so long: the earliest first, without `besides`,
-        and without those that were taken in time and whose result is still to come."""
+        """Deliveries whose validity ends by then: the earliest first, without `besides`, and without those accepted in
+        time with a pending later result."""
         condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms"
         return self._places(lane, condition, limit, ms, besides=besides)
 
@@ -391,7 +389,7 @@ class ParkedStore:
         return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """For parts of the redelivery that keep tables of their own in the file."""
+        """For parts of the redelivery with tables of their own in the file."""
         return self._rows(query, values)
 
     def lanes(self) -> Iterator[str]:
@@ -412,7 +410,7 @@ class ParkedStore:
         self._execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (partition, position))
 
     def remember(self, name: str, value: bytes) -> None:
-        """Keep a fact beside what waits."""
+        """Store a fact beside the deliveries."""
         self._execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
 
     def recall(self, name: str) -> bytes | None:

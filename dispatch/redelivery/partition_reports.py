@@ -23,7 +23,7 @@ class PartitionReport:
     costly: set[str] = field(default_factory=set)
     # A worker died before this one, and its report with it.
     repeated: bool = False
-    # So many notifications were matched, and came to so many deliveries, without those thinned for a minimum interval.
+    # Matched notifications and their deliveries, without those thinned by a minimum interval.
     notifications: int = 0
     deliveries: int = 0
     thinned: int = 0
@@ -37,9 +37,8 @@ class PartitionReport:
 
 
 class Reports(AccumulatorParam[list[PartitionReport]]):
-    """An accumulator that collects. Reports of a task that failed do not arrive. It travels together with the task's
-    end, so it costs a batch nothing of its own.
-    """
+    """An accumulator that collects reports. Those of a failed task do not arrive. It travels with the task's end, at no
+    cost for a batch."""
 
     def zero(self, value: list[PartitionReport]) -> list[PartitionReport]:
         return []

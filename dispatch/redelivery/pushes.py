@@ -1,4 +1,4 @@
-"""The pushes of the redelivery, and what follows from their outcomes."""
+"""The pushes of the redelivery and their outcomes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RedeliveryJournal(Journal):
         self._pulled = pulled
         self._later: list[Callable[[], None]] = []
         self.gone: set[str] = set()
-        """Subscriptions to be ended: their receivers have said so."""
+        """Subscriptions to be ended: their receivers answered 410."""
         self.suspended: dict[str, int] = {}
         """Subscriptions to be suspended, and since when their endpoints have failed."""
         self._sent = False
@@ -70,7 +70,7 @@ class RedeliveryJournal(Journal):
 
     @property
     def dirty(self) -> bool:
-        """Whether something was asked for that is not in the logs."""
+        """Whether a record is not in the logs yet."""
         return self._sent or bool(self._later or self.gone or self.suspended)
 
     def record(self, attempt: Attempt) -> None:
@@ -97,7 +97,7 @@ class RedeliveryJournal(Journal):
         self._later.append(lambda: self._parking.tried(delivery, tries))
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
-        """A delivery does not wait any more; `tried` says whether it ever was."""
+        """A delivery is finished; `tried`: it was attempted."""
         self._later.append(lambda: self._parking.finished(delivery, tried))
 
     def catch_up(self) -> None:
@@ -231,7 +231,7 @@ class RedeliveryOutcomes:
         now_ms: int,
         messages: int = 1,
     ) -> None:
-        """A delivery that awaits a result has it, or has none in time; its push carried so many messages."""
+        """The later result of a delivery, or its absence in time; its push had this number of messages."""
         lane.expires_ms = 0  # while it awaited its result its validity did not end it
         push = Push(waiting.tries.awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
         decision = settle(waiting, push, outcome, policy, now_ms, self._chance())
@@ -303,7 +303,7 @@ class RedeliveryOutcomes:
         delivery, notification = waiting.delivery, waiting.notification
         waits = row.state == "parked"
         if waits and not self._store.tried(delivery, decision.tries):
-            return False  # the log says meanwhile that it is finished; then this was one push too many
+            return False  # the log has its end meanwhile; then this push was superfluous
         self._journal.write(decision, row, notification, lambda _: delivery)
         if waits:
             return True

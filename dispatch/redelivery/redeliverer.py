@@ -1,7 +1,7 @@
 """The redelivery as a thread of the driver: it pushes the deliveries that workers have parked.
 
-A failure of its own (Kafka away, a full disk) ends a session, never the thread: the next session begins at the last
-commit. Batches get the held lanes and degraded endpoints from it, and report the signs of endpoints.
+A failure (Kafka away, a full disk) ends a session, not the thread: the next session begins at the last commit. Batches
+get the held lanes and degraded endpoints from it, and report signs of endpoint health.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class CatchUps:
         self._lock = threading.Lock()
 
     def asked(self) -> bool:
-        """Whether one waits."""
+        """Whether a thread waits."""
         return bool(self._waiting)
 
     def ask(self) -> threading.Event:
-        """An event that is set then."""
+        """An event that is set at that time."""
         done = threading.Event()
         with self._lock:
             self._waiting.append(done)
@@ -130,8 +130,8 @@ class CatchUps:
 
 
 class Redeliverer:
-    """Runs until `stop`. Batches ask `lanes` and `health`; `tell` is called with events for operators, in any thread
-    and under no lock."""
+    """Runs until `stop`. Batches use `lanes` and `health`; `tell` is called with events for operators, in any thread
+    and without locks."""
 
     def __init__(
         self,
@@ -199,8 +199,7 @@ class Redeliverer:
             self._service.stop()
 
     def stop(self, timeout_s: float) -> None:
-        """Stop as `begin_stop` says, if that was not said before. Returns when all that is settled is written down, or
-        after the time."""
+        """Stop as `begin_stop` does. Returns when all settled deliveries are written, or after the time."""
         self.begin_stop(timeout_s)
         self._service.stop(timeout_s)
         self._ends.close()
@@ -222,15 +221,13 @@ class Redeliverer:
             raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
 
     def newest_batch(self) -> int:
-        """The highest batch number of the parked deliveries, NO_BATCH when there are none; to be asked after the start.
-
-        Raises InfrastructureError.
-        """
+        """The highest batch number of the parked deliveries, NO_BATCH without any; after the start. Raises
+        InfrastructureError."""
         return newest_batch(self._parts.file)
 
     def parked_behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
-        """Subscription, notification and place of the parked deliveries of notifications behind these offsets; to be
-        asked after `catch_up`. Raises InfrastructureError."""
+        """Subscription, notification and place of the parked deliveries of notifications behind these offsets; after
+        `catch_up`. Raises InfrastructureError."""
         return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
@@ -249,7 +246,7 @@ class Redeliverer:
                 known = self.health.get(endpoint)
                 before = known.breaker
                 if before != "closed" and sign.kind in ("unreachable", "failing") and not known.on_trial(at_ms):
-                    continue  # the push began before the breaker opened: it says nothing new
+                    continue  # the push began before the breaker opened, and is no news
                 after = self.health.note(endpoint, sign, at_ms).breaker
                 if before == "closed" and after != "closed":
                     self._tell(OperatorEvent("breaker-opened", at_ms, endpoint))

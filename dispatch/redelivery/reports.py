@@ -1,7 +1,7 @@
-"""Results of pushes that receivers have taken for later, until the deliveries that wait for them are read.
+"""Later results of pushes, until the deliveries that wait for them are read.
 
-A result may be read before its deliveries: it comes through the gateway, they come from a worker. So it is kept, in a
-table beside the deliveries, until all of them are there. The first result of a push counts.
+A result comes through the gateway, its deliveries from a worker, so it may be read first. It is stored beside the
+deliveries until all of them are there. The first result of a push counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDeliv
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import Result
 
-# A result whose deliveries are not there so long after it could come last is of a push that a crash has repeated.
+# A result without deliveries this long after its deadline belongs to a push that a crash has repeated.
 _KEPT_MS = 900_000
 
 # How often those are thrown away.
@@ -26,7 +26,7 @@ NO_RESULT = Outcome("no-result", "its receiver had taken it, and did not say in 
 
 
 def outcome_of(result: Result) -> Outcome:
-    """What a result means for the deliveries of its push."""
+    """The outcome of a result for the deliveries of its push."""
     took_s = max(result.at_ms - result.promise.started_ms, 0) / 1000
     if result.promise.push.startswith(UNDER_WAY):
         detail = f"answered after {took_s:.1f} s" if result.state == "delivered" else result.text

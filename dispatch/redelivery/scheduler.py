@@ -1,16 +1,15 @@
-"""The scheduler of the redelivery: which lane has its turn, what travels, and what follows from the outcome.
+"""The scheduler of the redelivery: turns of lanes, contents of pushes, and consequences of outcomes.
 
-A lane has its turn when a delivery in it may be due: then deliveries that are too old are ended, and one push begins
-at most, so that no lane keeps another waiting. Untried deliveries leave by priority, those of one priority in order,
-one push at a time; tried ones are due each at its own time, and no other waits for them. In a strict lane the first one
-is settled before the next begins.
+A lane has a turn when a delivery in it may be due: deliveries that are too old are ended, and one push begins at most,
+so that lanes do not delay each other. Untried deliveries leave by priority, equal ones in order, one push at a time;
+tried ones are due each at its own time, without delaying others. In a strict lane the first one is settled before the
+next begins.
 
-Nothing happens for a lane before it is due, and nothing for an endpoint behind an open breaker except one probe now and
-then, taken from its lanes in turn; so a dead endpoint costs nothing, however much waits for it. Memory is a few hundred
-bytes for each lane, and the pushes under way.
+A lane without due deliveries costs nothing, and an endpoint behind an open breaker only its probes, taken from its
+lanes in turn. Memory is a few hundred bytes per lane, and the pushes in flight.
 
-One thread, but for `subscription_changed`; all I/O is in the transport, the store and the journal, and time is handed
-in, so that thousands of histories are tested without either.
+One thread, except `subscription_changed`; all I/O is in the transport, the store and the journal, and time is passed
+in, so that thousands of histories can be tested.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 logger = logging.getLogger(__name__)
 
-# When a lane has its next turn: now; when its next delivery is due; when a slot is free, its subscription goes on or a
+# The next turn of a lane: now; when its next delivery is due; when a slot is free, its subscription resumes or a
 # delivery is too old; with the outcome of its push.
 Follows = Literal["next", "due", "woken", "pushed"]
 
@@ -145,7 +144,7 @@ class Redelivery:
         self._queues.caught_up()
 
     def workers_ended(self) -> None:
-        """No worker has anything under way: what such pushes carried is due, where their results are not known."""
+        """All workers have ended: deliveries of their pushes without a known result are due."""
         now_ms = self._clock.now_ms()
         for name in self._reports.look():
             lane, subscription = self._lanes.get(name), self._context.subscriptions.subscription(name)
@@ -178,7 +177,7 @@ class Redelivery:
 
     def subscription_changed(self, subscription_id: str) -> None:
         """A subscription has changed. In any thread; `look_at_subscriptions` does the rest."""
-        # A lane that comes into being at this moment is looked at anyway.
+        # A lane created at this moment is examined anyway.
         if subscription_id in self._lanes:
             self._changed[subscription_id] = None
         self._queues.subscription_changed(subscription_id)
@@ -210,7 +209,7 @@ class Redelivery:
         for _ in range(_TURNS_AT_ONCE):
             if not self._pushes.pusher.has_room(self._context.push.max_in_flight):
                 break
-            now_ms = self._clock.now_ms()  # each time: what a push carries may grow too old while others begin
+            now_ms = self._clock.now_ms()  # each time: deliveries may grow too old while others begin
             endpoint = self._endpoints.due(now_ms)
             if endpoint is not None:
                 self._probe(endpoint, now_ms)
@@ -233,7 +232,7 @@ class Redelivery:
             self._queues.clock_put_back(self._clock.now_ms())
 
     def _serve(self, lane: RetryLane, now_ms: int) -> bool:
-        """A lane's turn; whether a push began, or may begin at once when it is asked again."""
+        """A lane's turn; whether a push began, or may begin in another turn."""
         subscription = None if lane.gone else self._context.subscriptions.subscription(lane.name)
         if subscription is None:
             lane.seen = subscription
@@ -267,7 +266,7 @@ class Redelivery:
             self._outcomes.lost(lane, taken, now_ms)
             return "next"
         if first.tries.awaits:
-            # Its time is over: it is due again when its schedule says so.
+            # Its wait is over: it is due by its schedule again.
             self._outcomes.resolve(lane, policy, first, NO_RESULT, now_ms)
             return "next"
         if any(waiting.notification.unjudged for waiting in taken):
@@ -355,7 +354,7 @@ class Redelivery:
         return lane.policy
 
     def _sleep(self, lane: RetryLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
-        """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
+        """Sleep until the next delivery of the lane is due, or too old."""
         self._lanes.let_pass(lane)
         if not lane.flight:
             lane.envelope = None

@@ -1,7 +1,7 @@
-"""One life of the redelivery, from a start to the next failure: everything with a connection or an open file.
+"""One session of the redelivery, from a start to the next failure: everything with a connection or an open file.
 
-What it knows is a fold over the `parked` log, kept in a file. So whatever goes wrong, all since the last commit is
-forgotten, and the next session begins from there; a push whose outcome was not written down is made again.
+Its state is a fold over the `parked` log, stored in a file. After a failure the changes since the last commit are
+dropped, and the next session begins from there; a push with an unwritten outcome is repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from arborcast.topic_model.records.results import decode as decode_result
 # The broker answers a fetch when there is a new record, or after this: an idle engine fetches rarely.
 _WAIT_MS = 2_000
 
-# So many records are folded before pushes have their turn again.
+# Records folded before pushes have their turn.
 _AT_ONCE = 500
 
 
@@ -54,10 +54,10 @@ _RESULTS = "results"
 _LOOK_S = 0.02
 _CONTROL_S = 0.2
 
-# Outcomes are written down this often while it is busy; also what a crash can repeat.
+# Interval of writes of outcomes while it is busy; also the period that a crash can repeat.
 _COMMIT_S = 0.1
 
-# The first fold of a log with millions in it is committed in pieces of so many records, or bytes of messages.
+# The first fold of a large log is committed in pieces of this number of records, or bytes of messages.
 _FOLD_RECORDS = 20_000
 _FOLD_BYTES = 32 * 1024 * 1024
 
@@ -65,7 +65,7 @@ _FOLD_BYTES = 32 * 1024 * 1024
 _READ_MS = "read-ms"
 _COUNTS_MS = CONTROL_HISTORY_MS // 2
 
-# While nothing happens the file says so this often that it is as the log.
+# Interval at which an idle file records that it is up to date.
 _SAYS_SO_S = 600.0
 
 # How often the health of degraded endpoints is kept for the next start.
@@ -187,10 +187,8 @@ class RedeliverySession:
         self._count()
 
     def run(self, stopped: Callable[[], bool], asked: Callable[[], bool]) -> None:
-        """Work until `stopped`, or `asked` for something in between; outcomes may still be under way then.
-
-        Raises InfrastructureError when it cannot go on.
-        """
+        """Work until `stopped`, or `asked` for an interruption; outcomes may still be pending then. Raises
+        InfrastructureError if it cannot continue."""
         more = False
         while not (stopped() or asked()):
             liveness.beat()
@@ -222,7 +220,7 @@ class RedeliverySession:
         self._count()
 
     def _follow(self, timeout_s: float) -> int:
-        """Fold what comes within this time; how many records came."""
+        """Apply the records that arrive within this time; returns their number."""
         try:
             # Separate frames: kafka-python keeps the one that polls, and all that it was called from, for a while.
             count = self._follow_parked(timeout_s)
@@ -247,7 +245,7 @@ class RedeliverySession:
         return count
 
     def _follow_results(self) -> int:
-        """Take in what receivers have reported meanwhile; how many records came."""
+        """Apply the results reported by receivers; returns their number."""
         count = 0
         for records in self._results.poll(0.0).values():
             for record in records:

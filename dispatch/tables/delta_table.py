@@ -1,5 +1,5 @@
-"""One Delta table, held open by its only writer: looking its state up anew for each commit would cost more the longer
-its history is."""
+"""One Delta table, held open by its only writer: reading its state for each commit would cost more with a longer
+history."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 # Upkeep's commits may come between so often, less one: it makes one for each day with small files.
 _CHANCES = 5
 
-# What comes nearest to nothing, by type; for the others no bytes.
+# Neutral values by type; for others no bytes.
 _NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
     (pa.types.is_temporal, datetime(1970, 1, 1, tzinfo=UTC)),
     (pa.types.is_boolean, False),
@@ -82,7 +82,7 @@ _NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
 
 OPERATION = "_operation"
 
-"""The column of `merge`'s changes that says what each row asks for: `put`, `add`, `patch` or `drop`."""
+"""The column of `merge`'s changes with the action of each row: `put`, `add`, `patch` or `drop`."""
 
 
 _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -94,8 +94,8 @@ def turn_to_commit(location: str) -> threading.Lock:
 
 
 class DeltaTableWriter:
-    """What is written commits as a whole or not at all, together with how far the writer has come (a Delta application
-    transaction), so a writer that begins again after a crash finds out what is there."""
+    """A write commits as a whole, with the writer's position (a Delta application transaction), so a restarted writer
+    knows what is stored."""
 
     def __init__(self, spec: TableSpec, location: str) -> None:
         self.spec = spec
@@ -119,11 +119,11 @@ class DeltaTableWriter:
         return self._table
 
     def reopen(self) -> None:
-        """Read the table's state anew before the next use."""
+        """Read the table's state again before the next use."""
         self._table = None
 
     def progress(self, writer: str) -> int | None:
-        """How far this writer has come, None when it has written nothing yet."""
+        """The position of this writer, None before its first write."""
         return self.open().transaction_version(writer)
 
     def positions(self, log: str) -> dict[int, int]:
@@ -143,8 +143,7 @@ class DeltaTableWriter:
         return True
 
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
-        """Append rows, none perhaps, whose writer knows that they are not there: it has asked for its progress since it
-        began."""
+        """Append rows, possibly none, that are new: the writer has read its progress since it began."""
         self._write(rows, "append", progress)
 
     def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
@@ -152,8 +151,8 @@ class DeltaTableWriter:
         self._write(rows, "overwrite", progress)
 
     def overwrite(self, rows: pa.Table, match: str) -> None:
-        """Write these rows over those that they match, by a condition on `t` (what is there) and `s` (the row). Rows
-        that match nothing change nothing, and doing so again changes nothing."""
+        """Replace matching rows, by a condition on `t` (the table) and `s` (the row). Rows without a match change
+        nothing. Idempotent."""
 
         def merge(table: DeltaTable) -> None:
             merger = table.merge(rows, match, source_alias="s", target_alias="t", writer_properties=WRITER)
@@ -169,12 +168,10 @@ class DeltaTableWriter:
         guard: str = "",
         keep: Sequence[str] = (),
     ) -> None:
-        """Apply changes by key, each key once at most. Doing so again changes nothing.
-
-        A `put` replaces or adds the row, but leaves the columns `keep` of one that is there as they are; a `drop`
-        takes it out. An `add` adds it where there is none; where there is one it does what a `patch` does: overwrites
-        the columns `patch` if `guard` holds, a condition on `t` (what is there) and `s` (the change).
-        """
+        """Apply changes by key, each key once at most. Idempotent. A `put` replaces or adds the row, but keeps the
+        columns `keep` of an existing one; a `drop` removes it. An `add` adds a missing row; for an existing one it acts
+        as a `patch`: it overwrites the columns `patch` if `guard` holds, a condition on `t` (the table) and `s` (the
+        change)."""
         table = self.open()
         table.update_incremental()
         names = [column.name for column in self.spec.columns]
@@ -212,8 +209,8 @@ class DeltaTableWriter:
         )
 
     def _insist(self, write: Callable[[DeltaTable], None]) -> None:
-        """Upkeep commits beside us. What was begun with the table as it was before may be refused then, and is begun
-        again with the table as it is; a look at what is new costs a millisecond."""
+        """Upkeep commits concurrently. A write based on the former state may be refused then, and is repeated; a
+        refresh costs a millisecond."""
         for chance in range(_CHANCES, 0, -1):
             try:
                 with turn_to_commit(self.location):
@@ -255,8 +252,8 @@ def _unknown(names: Sequence[str], table: DeltaTable) -> list[pa.Field]:
 
 
 def _nothing(field: pa.Field, count: int) -> pa.Array:
-    """What we write there: null, or where that may not be what comes nearest to it. Else nothing could be written any
-    more after a rollback."""
+    """The written value: null, or a neutral one where null is not allowed. Otherwise nothing could be written after a
+    rollback."""
     if field.nullable:
         return pa.nulls(count, field.type)
     value = next((value for is_so, value in _NEAREST if is_so(field.type)), b"")

@@ -1,11 +1,9 @@
-"""A table after a crash of the machine, or of its disk: taken back to its last version that is whole.
+"""Repair of a table after a crash of the machine or its disk: back to its last intact version.
 
-A kill leaves a table whole, because a commit appears in one piece. A machine that loses power does not: the newest
-commits, and the newest data files, may be empty or cut off, and then nobody can read the table, or none of its rows.
-Every version says for itself how far its writer had come, so a table that is taken back is written on from there, out
-of the logs: nothing is lost that they still have. What is taken out is kept beside, in `_damaged`.
-
-Only tables in a local folder are looked at: object stores keep whole files or none.
+A kill leaves a table intact, since commits are atomic. A power cut does not: the newest commits and data files may be
+empty or truncated, and the table unreadable. Every version has its writer's position, so the table is continued from
+the logs: nothing within their retention is lost. Removed files are kept in `_damaged`. Only tables in local folders are
+repaired: object stores keep whole files or none.
 """
 
 from __future__ import annotations
@@ -33,11 +31,9 @@ _MAGIC = b"PAR1"
 
 
 def mend(spec: TableSpec, location: str) -> bool:
-    """Take a local table back to its last version that is whole; whether there was something to mend.
-
-    Where there is none the table is moved away, to be made anew. Where that would take old rows with it that no log has
-    any more, only the damaged files are taken out, with their rows. Raises OSError when the folder cannot be changed.
-    """
+    """Take a local table back to its last intact version; whether it was damaged. Without one the table is moved away
+    and rebuilt. If that would lose old rows that no log has, only the damaged files are removed, with their rows.
+    Raises OSError if the folder cannot be changed."""
     folder = _local(location)
     if folder is None or not (folder / "_delta_log").is_dir():
         return False
@@ -72,7 +68,7 @@ class _Mending:
             elif self._spec.partition_by:
                 self._take_out(damaged)
             else:
-                # A table of what is: all of it is in its log.
+                # A table of states: its log has all of it.
                 self._move_away(f"{_some(self._found)} cannot be read")
                 return True
         if self._found:
@@ -139,7 +135,7 @@ class _Mending:
         try:
             return None if next(self._damaged_at(before), None) else before
         except Exception:
-            # Whatever delta-rs says of a version that it cannot put together any more.
+            # Any error of delta-rs for an unreadable version.
             return None
 
     def _take_out(self, damaged: Iterable[str]) -> None:
@@ -191,7 +187,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _is_commit(path: Path) -> bool:
-    """Whether a commit is as its writer wrote it: actions, each an object on a line of its own."""
+    """Whether a commit is complete: an object per line."""
     try:
         return bool(list(_actions(path)))
     except ValueError:
@@ -199,7 +195,7 @@ def _is_commit(path: Path) -> bool:
 
 
 def _actions(path: Path) -> Iterator[dict[str, dict[str, object]]]:
-    """What a commit says. Raises ValueError."""
+    """The actions of a commit. Raises ValueError."""
     # Not at whatever else is taken for the end of a line: the extremes of the columns are in it, and so anybody's text.
     for line in filter(None, path.read_bytes().split(b"\n")):
         action = json.loads(line)

@@ -1,4 +1,4 @@
-"""What a Delta table is made of: columns with their meaning and unit, and where it is."""
+"""The description of a Delta table: columns with meaning and unit, and its location."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.settings import TableSettings
 
 if TYPE_CHECKING:
-    # Who only looks rows up (`rows_with`) does without: loading it takes several times as long as the question.
+    # `rows_with` does not need it: loading takes several times as long as a look-up.
     import pyarrow as pa
     import pyarrow.dataset as ds
 
 
 class Location(str):
-    """The path or URL, as text; the options go where it goes, and are never shown with it."""
+    """The path or URL, as text; its options are never shown."""
 
     options: Mapping[str, str] = MappingProxyType({})
 
@@ -37,7 +37,7 @@ class Location(str):
 
 
 def options_of(location: str) -> dict[str, str]:
-    """What the storage wants to be told; nothing for a place that is only a path."""
+    """The storage options; none for a path."""
     return dict(location.options) if isinstance(location, Location) else {}
 
 
@@ -47,12 +47,12 @@ def is_there(location: str) -> bool:
 
 
 def open_table(location: str) -> DeltaTable:
-    """The table there, as it is now."""
+    """The current state of the table."""
     return DeltaTable(location, storage_options=options_of(location))
 
 
-# A checkpoint of the Delta log every 100 commits: at one commit per 5 s that is one every 8 minutes. What lies before a
-# checkpoint is only needed by those who read the past.
+# A checkpoint of the Delta log every 100 commits: with one commit per 5 s every 8 minutes. Earlier commits are only
+# needed for older versions.
 _PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 24 hours",
@@ -81,11 +81,8 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One table.
-
-    `time` is the column that says when a row happened, for reading a span of time; with `partition_by` its day.
-    `key` is the column that names a row, for tables whose rows change. `merged`: those of this one may, too.
-    """
+    """One table. `time` is the column for spans of time; with `partition_by` its day. `key` is the column that
+    identifies a row, in tables with changing rows. `merged`: rows of this one may change, too."""
 
     name: str
     help: str
@@ -113,7 +110,7 @@ class TableSpec:
         return pa.schema([pa.field(each.name, types[each.type], nullable=each.optional) for each in self.columns])
 
     def arrow(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
-        """These rows as an Arrow table; what a row does not name is null."""
+        """These rows as an Arrow table; missing values are null."""
         import pyarrow as pa
 
         schema = self.arrow_schema()
@@ -122,10 +119,10 @@ class TableSpec:
         )
 
     def dataset(self, table: DeltaTable) -> ds.Dataset:
-        """The table for pyarrow, and for what reads its datasets (DuckDB).
+        """The table for pyarrow, and readers of its datasets (DuckDB).
 
-        What delta-rs has written in a merge or a delete says of its texts that they are "views", which pyarrow cannot
-        compare with anything (neither could DuckDB, which leaves that to pyarrow). Read as dictionaries they can be.
+        In files of a merge or a delete, delta-rs stores texts as "views", which pyarrow cannot compare (nor could
+        DuckDB, which leaves that to pyarrow). Read as dictionaries they can be.
         """
         if not (self.merged or self.key):
             return table.to_pyarrow_dataset()
@@ -150,10 +147,7 @@ class TableSpec:
         return found.cast(pa.schema(plain))
 
     def ensure(self, location: str) -> DeltaTable:
-        """The table, created when it is not there.
-
-        Raises InfrastructureError when it has no column of this name and type for each of ours: our rows would not fit.
-        """
+        """The table, created if missing. Raises InfrastructureError if it lacks a column of this name and type."""
         table = DeltaTable.create(
             location,
             self.schema(),
@@ -207,7 +201,7 @@ def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row
     try:
         found = QueryBuilder().register("wanted", table).execute(query).read_all()
     except Exception as error:
-        # Reading has no exceptions of its own: whatever is wrong with a file is an Exception and nothing more.
+        # Readers raise any Exception for a damaged file.
         raise DeltaError("a file of it is damaged, or was removed meanwhile") from error
     columns = [found.column(name).to_pylist() for name in found.column_names]
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]

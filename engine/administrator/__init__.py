@@ -1,4 +1,6 @@
-"""The administrator of a federation: who is a member, who is there, who speaks for which group. One process with a
-small file; while it is away engines go on as they were."""
+"""The administrator of a federation: members, their liveness, and representatives.
+
+One process with a small file; while it is away the engines continue.
+"""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from arborcast.ingest.settings import GatewaySettings
 
 logger = logging.getLogger("arborcast.administrator")
 
-# One long poll of each member, its beats, and people who ask.
+# One long poll and heartbeats of each member, and queries of people.
 _MOST_CONNECTIONS = 4_000
 
 

@@ -1,7 +1,7 @@
-"""The members of a federation: what becomes of registrations, beats and silence. Pure; times are passed in.
+"""The members of a federation: registrations, heartbeats and silence. Pure; times are passed in.
 
-A member that is not heard of for SUSPECT_S is suspect, after GONE_S it is gone; when it comes back it registers again,
-and has a new number. Who is gone for long is forgotten.
+A member without a heartbeat for SUSPECT_S is suspect, after GONE_S gone; when it returns it registers again, with a new
+number. Members gone for long are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUSPECT_S = 5.0
 GONE_S = 15.0
 
 FORGOTTEN_S = 7 * 86_400.0
-"""What waits for a member waits no longer than that anyway, in most engines a day."""
+"""Messages for a member wait no longer anyway, in most engines a day."""
 
 _MOST_URL = 1_000
 
@@ -71,7 +71,7 @@ class _Known:
 
 
 class MemberRegister:
-    """`now` is in seconds of a clock that nobody sets. After a start everybody has GONE_S to be heard of."""
+    """`now` is in seconds of a monotonic clock. After a start every member has GONE_S for a heartbeat."""
 
     def __init__(self, stored: StoredMembers, now: float, now_ms: int) -> None:
         self.version = stored.version
@@ -87,8 +87,8 @@ class MemberRegister:
         }
 
     def register(self, registration: MemberRegistration, now: float) -> Registered:
-        """Take in a member. The same engine, known by its URL, keeps its number as long as it is not gone. Raises
-        NameTaken, or RegistrationRefused."""
+        """Register a member. The same engine, known by its URL, keeps its number unless it is gone. Raises NameTaken,
+        or RegistrationRefused."""
         _check(registration)
         known = self._known.get(registration.name)
         if known is not None and known.state != "gone":
@@ -118,10 +118,10 @@ class MemberRegister:
         self._heard(known, now)
 
     def look(self, now: float) -> bool:
-        """See who has fallen silent; whether that changes the topology."""
+        """Detect silent members; whether that changes the topology."""
         before = self.version
         for name, known in list(self._known.items()):
-            # The silence before our start is nobody's fault but ours.
+            # Silence before the start is the administrator's own.
             silent_s = now - known.heard
             state: State = "gone" if silent_s >= GONE_S else "suspect" if silent_s >= SUSPECT_S else "live"
             if known.state == "gone" and known.silent_s(now) >= FORGOTTEN_S:
@@ -150,7 +150,7 @@ class MemberRegister:
         return Topology(self.version, tuple(sorted(members, key=lambda each: each.number)))
 
     def stored(self, now: float, now_ms: int) -> StoredMembers:
-        """What the file has to hold."""
+        """The contents of the file."""
         members = tuple(
             StoredMember(
                 each.registration.name,

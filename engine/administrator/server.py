@@ -1,4 +1,4 @@
-"""The administrator over HTTP. Whoever has the secret of the federation may ask and be a member; others get 401."""
+"""The administrator over HTTP. Requests signed with the federation's secret are accepted; others get 401."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TEXT = b"text/plain; charset=utf-8"
 
 _LOOK_S = 0.5
 
-# What is known of who was heard of when is no older than that after a crash.
+# Maximum age of the stored heartbeats after a crash.
 _SAVE_S = 10.0
 
 # A signature is good for five minutes before and after its time. Bytes, twice: some hundred thousand requests.
@@ -93,7 +93,7 @@ class AdministratorApp:
         self._taken.put(request, True, len(request))
 
     async def look_forever(self) -> None:
-        """Find out who is silent, until cancelled. Raises OSError where the state cannot be kept."""
+        """Detect silent members, until cancelled. Raises OSError if the state cannot be stored."""
         while True:
             now = self._clock()
             if self._members.look(now):
@@ -137,7 +137,7 @@ class AdministratorApp:
 
     def _save(self) -> None:
         now = self._clock()
-        # What others are told is in the file before.
+        # Reported state is in the file first.
         write_atomically(self._state, msgspec.json.encode(self._members.stored(now, time_ms())).decode())
         self._saved = now
         self._changed.set()

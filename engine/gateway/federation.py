@@ -56,7 +56,7 @@ class Federation:
             )
 
     def endpoint(self, started: Callable[[], bool], metrics: Registry) -> PeerEndpoint:
-        """What answers other engines."""
+        """The endpoint for other engines."""
         own, limit = self._settings.federation.engine, self._settings.gateway.max_body_bytes
         declare_federation(metrics, lambda: Topology() if self._member is None else self._member.topology)
         receiver = PeerReceiver(self._gateway, own, self._keys, self._interests, self._memory)
@@ -64,7 +64,7 @@ class Federation:
         return PeerEndpoint(receiver, limit, started, metrics, self._settings.federation.inside == "fast")
 
     def datagrams(self) -> Coroutine[Any, Any, None]:
-        """What takes datagrams, until cancelled; after `endpoint`. Raises ConfigError for a port that cannot be had."""
+        """The receiver of datagrams, until cancelled; after `endpoint`. Raises ConfigError for an unavailable port."""
         bound = listen_on(
             self._settings.gateway.host,
             self._settings.federation.datagram_port,
@@ -75,7 +75,7 @@ class Federation:
         return self._door.run(bound)
 
     def member(self) -> FederationMember:
-        """What runs where the lease is."""
+        """The part that runs with the lease."""
         self._member = FederationMember(
             self._gateway,
             self._settings.federation,
@@ -89,5 +89,5 @@ class Federation:
         return self._member
 
     def remember(self) -> None:
-        """Know again what came from others before the start. Raises InfrastructureError."""
+        """Load the recent notifications of other engines, to recognise duplicates. Raises InfrastructureError."""
         remember_taken(self._settings.kafka, self._memory)

@@ -1,4 +1,4 @@
-"""What the gateway's /metrics shows beside the requests; names and units are what dashboards rely on."""
+"""The gateway's /metrics besides requests; dashboards rely on names and units."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
 
 
 def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> None:
-    """Who else is in the federation, where that is known: in the gateway with the lease."""
+    """Members of the federation, in the gateway with the lease."""
 
     def by_state() -> dict[tuple[str, ...], float]:
         found: dict[tuple[str, ...], float] = {("live",): 0, ("suspect",): 0, ("gone",): 0}
@@ -85,7 +85,7 @@ def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> N
 
 
 def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
-    """What only the parent of several workers knows."""
+    """Metrics of the parent of several workers."""
     metrics.counted(
         "arborcast_gateway_hung_workers_total",
         "Workers whose event loop did not come round any more, killed and replaced by their parent; only where there "
@@ -113,7 +113,7 @@ def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
 
 
 def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
-    """What requests hold that are not answered yet."""
+    """Memory of unanswered requests."""
     metrics.gauge(
         "arborcast_gateway_inflight_bytes",
         "Memory for requests that are not answered yet; at most gateway.inflight_bytes.",
@@ -128,7 +128,7 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
 
 
 def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[], bool]) -> None:
-    """Whether the gateway does its work, and what must be done once."""
+    """Readiness and singleton work."""
     metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))
     metrics.gauge(
         "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
@@ -136,7 +136,7 @@ def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[
 
 
 def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -> None:
-    """What the control log folds to."""
+    """The state of the control log."""
     metrics.gauge(
         "arborcast_subscriptions", "Subscriptions in force.", lambda: gateway.table.statistics().subscriptions
     )
@@ -158,7 +158,7 @@ def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -
 
 
 def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) -> None:
-    """What waits to be pulled."""
+    """Messages in pull points."""
     metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
     metrics.gauge("arborcast_pull_claims", "Answers with messages on their way.", lambda: store.claims)
     metrics.gauge("arborcast_pull_memory_bytes", "Of these, held in memory.", lambda: store.resident_bytes)

@@ -36,7 +36,7 @@ def pull_limits(settings: Settings) -> PullLimits:
 
 
 def check_sizes(settings: Settings) -> None:
-    """A body grows when it is stored (as UTF-8, with its namespaces); what was accepted must fit into a record."""
+    """A body grows when it is stored (as UTF-8, with its namespaces); accepted ones must fit into a record."""
     needed = 3 * settings.gateway.max_body_bytes // 2 + 128 * 1024
     if settings.kafka.max_record_bytes < needed:
         raise ConfigError(
@@ -88,7 +88,7 @@ def gate(settings: Settings) -> Gate | None:
 
 
 def _nonces(settings: Settings) -> NonceMemory | None:
-    """What all workers, and the gateway that is started after this one, know of digests; None where there are none."""
+    """Used digests of all workers, and of an earlier process; None without digests."""
     access = settings.access
     if "token" not in access.chosen() or access.users != "file":
         return None
@@ -129,7 +129,7 @@ def descriptions() -> ServiceDescriptions | None:
 
 
 def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
-    """What keeps the control log and the directory in step; None without a directory. Raises ConfigError."""
+    """The synchronisation of control log and directory; None without a directory. Raises ConfigError."""
     directory = open_directory(settings.directory, settings.home / "topics.ldif")
     if directory is None:
         return None

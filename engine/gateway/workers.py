@@ -1,13 +1,12 @@
-"""Several gateway processes on one port: started, kept alive and stopped together.
+"""Several gateway processes on one port: started, supervised and stopped together.
 
-Each worker follows the logs for itself and takes its share of the connections. What must be done once (ending what has
-expired, the directory's sync, demand-based publishing) is done by the first; while that is being started again, it
-waits. Workers share the memory of repeated requests and of their positions in the control log, and a directory in which
-each leaves its metrics.
+Each worker follows the logs and serves its share of the connections. Singleton work is done by the first; while it
+restarts, the work waits. Workers share the memory of repeated requests and of their positions in the control log, and a
+directory with their metrics.
 
-A worker that dies is replaced; its connections are lost, what waited to be accepted is not. So is one whose event loop
-does not come round any more. Each worker shows its parent that it does, by the time of a file, and the parent shows it
-the workers, since the parent does not serve HTTP. No worker outlives the parent, however that ends.
+A worker that dies is replaced; its connections are lost, those not yet accepted are not. So is one with a hanging event
+loop. Each worker shows its progress to the parent by the time of a file, and the parent to the workers, since it does
+not serve HTTP. No worker outlives the parent.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ logger = logging.getLogger("arborcast.gateway")
 _POLL_S = 0.1
 _PUBLISH_S = 1.0
 
-# Between the death of a worker and its successor: the first at once, then longer. After so many in a row without one
-# that lived for a while we give up and leave it to our own supervisor.
+# Delay before a replacement: none at first, then longer. After this number of failures in a row the parent exits and
+# leaves it to its supervisor.
 _WAITS = RestartWaits(first_s=0.1, longest_s=5.0, forget_s=10.0)
 _HOPELESS = 8
 
-# Beyond what a worker itself takes at most to stop.
+# Beyond the maximum stop time of a worker.
 _STOP_MARGIN_S = 3.0
 
 _CONFIG_ERROR = 2
@@ -59,13 +58,13 @@ _BEAT = ".beat"
 _BEAT_S = 1.0
 _PARENT = "parent"
 
-# What a worker has until its first beat: imports, mostly.
+# Time of a worker until its first heartbeat: mostly imports.
 _FIRST_BEAT_S = 120.0
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a worker has from its parent. `number` counts from 0."""
+    """A worker's data from its parent. `number` counts from 0."""
 
     number: int
     listener: socket.socket
@@ -83,7 +82,7 @@ class Share:
 
     @property
     def first(self) -> bool:
-        """Whether what must be done once is this worker's."""
+        """Whether this worker does singleton work."""
         return self.number == 0
 
 
@@ -104,7 +103,7 @@ def share_of(options: argparse.Namespace) -> Share | None:
 
 
 class WorkerMetrics(Registry):
-    """A worker's metrics: what it shows is those of all workers, the others' as of a second ago."""
+    """A worker's metrics: those of all workers, the others' as of a second ago."""
 
     def __init__(self, share: Share) -> None:
         super().__init__()
@@ -114,17 +113,15 @@ class WorkerMetrics(Registry):
         """See Registry.text."""
         texts = {str(self._share.number): super().text()}
         for file in self._share.folder.glob("*.metrics"):
-            # The parent takes away what a worker that died has left.
+            # The parent removes those of a dead worker.
             with contextlib.suppress(FileNotFoundError):
                 if file.stem not in texts:
                     texts[file.stem] = file.read_text()
         return merged(dict(sorted(texts.items())), "worker")
 
     async def publish_forever(self, obstacle: Callable[[], str]) -> None:
-        """Leave them for the other workers, and whether this one is ready; ends when the parent has.
-
-        They are read on the event loop, which changes what they are read from; only the disk is left to a thread.
-        """
+        """Write them for the other workers, with the readiness of this one; ends when the parent has. They are read on
+        the event loop, which changes their sources; only the disk is left to a thread."""
         loop = asyncio.get_running_loop()
         writer = pool("metrics", 1)
         logged = False
@@ -172,7 +169,7 @@ class LoopBeats:
             await asyncio.sleep(_BEAT_S)
 
     def ill(self) -> str:
-        """What is wrong with the parent; empty when nothing is."""
+        """The problem of the parent; empty without one."""
         return self._ill
 
     def _show_forever(self) -> None:
@@ -239,7 +236,7 @@ class Workers:
         return status
 
     def _step(self, memory: int, folder: Path) -> int:
-        """What is due; an exit status when it cannot go on."""
+        """Do due work; an exit status if it cannot continue."""
         own_s = self._time.tick()
         if own_s - self._looked >= _BEAT_S:
             self._looked = own_s
@@ -264,7 +261,7 @@ class Workers:
         return 0
 
     def _hangs(self, worker: _WorkerProcess, at: float, folder: Path) -> bool:
-        """Whether it does not come round any more, which is counted and said."""
+        """Whether its event loop hangs, which is counted and logged."""
         beaten = _beaten(folder / f"{worker.number}{_BEAT}")
         if worker.silence is None:
             worker.silence = Silence(_FIRST_BEAT_S if self._hang_s else 0.0, at)

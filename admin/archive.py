@@ -40,7 +40,7 @@ class BackupRecord(NamedTuple):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a log's file has to be."""
+    """Requirements for a log's file."""
 
     records: int
     sha256: str

@@ -47,7 +47,7 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
     Raises InfrastructureError, RecordVersionError, BackupError."""
     made_ms = time_ms()
     undelivered = _first_undelivered(kafka)
-    # Before the parked deliveries are read; those that had left the log by then are parked, or done.
+    # Read before the parked deliveries: deliveries that had left the log by this time are parked or settled.
     letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
     # Some undelivered ones are in `parked`, the rest was not dispatched yet. One file: the older first.
@@ -81,7 +81,7 @@ def _first_undelivered(kafka: KafkaSettings) -> dict[int, int]:
 
 
 def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:
-    # A temporary SQLite file, deleted with the connection: what waits need not fit into memory.
+    # A temporary SQLite file, deleted with the connection: undelivered notifications need not fit into memory.
     with closing(sqlite3.connect("")) as waiting:
         waiting.execute("create table waiting (key blob primary key, batch, partition, offset, subscription, value)")
         for record in _all(kafka, "parked", progress):
@@ -131,7 +131,7 @@ def _letters(kafka: KafkaSettings, until: dict[int, int], progress: Progress) ->
 
 
 def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> Iterator[BackupRecord]:
-    """What waits or was claimed and not settled, as it was put in."""
+    """Waiting and claimed messages that are not settled, in their original form."""
     store = PullStore(limits)
     for record in _all(kafka, PULL_LOG, progress):
         store.apply(*pull.decode(record.key, record.value), record.offset)
@@ -149,12 +149,10 @@ _FLUSH_S = 60.0
 
 
 def restore(folder: Path, kafka: KafkaSettings, progress: Progress = untold) -> Manifest:
-    """Make the logs and append what the backup holds; returns what that was.
-
-    Raises BackupError when the backup is damaged, or when there is anything in one of the logs: nothing is ever mixed
-    with what an engine has written. Raises InfrastructureError when Kafka does not take it; the logs are filled in
-    part then, and have to be deleted, or another prefix chosen, before it is tried again.
-    """
+    """Create the logs, append the contents of the backup and return their numbers. Raises BackupError when the backup
+    is damaged or a log is not empty: a restore never mixes with existing records. Raises InfrastructureError when Kafka
+    refuses a write; the logs are then incomplete, and have to be deleted, or another prefix chosen, before the next
+    attempt."""
     progress("checking the backup")
     manifest = verify(folder)
     ensure_topics(kafka)
@@ -211,7 +209,7 @@ def _flush(producer: Producer, topic: str, failures: list[BaseException]) -> Non
 
 
 def _partition(log: str, key: bytes, partitions: int) -> int:
-    """The partition in which the engine would have put it: who looks for a record looks there."""
+    """The partition that the engine would choose, so that later reads by key find the record."""
     if log == "dead":
         delivery, _ = parked.decode_key(key)
         return partition_of_subscription(delivery.subscription, partitions)

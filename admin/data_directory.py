@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 ARCHIVE = "engine.tar"
 KEYS = "secrets.keys"
 
-# What only means something while the engine runs, and its log files.
+# Files that have a meaning only while the engine runs, and its log files.
 _LEFT_OUT = frozenset({"run", "log", KEYS})
 
 
 class Stock(NamedTuple):
-    """What an audit has counted, as far as a restored engine must know of it."""
+    """The counts of an audit that a restored engine needs."""
 
     accepted: int
     matches: int
     settled: int
 
     def missing_from(self, other: Stock) -> list[str]:
-        """What another lacks of this, in words."""
+        """The counts that are lower in another stock, as text."""
         words = ("accepted notifications", "matches", "deliveries that had ended")
         pairs = zip(words, self, other, strict=True)
         return [f"{had - has:,} of {had:,} {what}" for what, had, has in pairs if has < had]
 
 
 def stock_of(report: Report) -> Stock:
-    """What an audit has counted."""
+    """The stock of an audit."""
     totals = report.totals
     settled = totals.delivered + totals.dead + totals.expired + totals.cancelled + totals.dropped
     return Stock(report.notifications + report.waiting, report.matches, settled)

@@ -10,7 +10,7 @@ from arborcast.directory.sync.problems import FILE, load_problems
 
 
 class DirectoryProblem(msgspec.Struct, frozen=True):
-    """An entry or a topic that cannot be taken over, and what to do. `entry` is the path of a topic without entry."""
+    """An entry or a topic that cannot be synchronized, with advice. `entry` is the path of a topic without an entry."""
 
     entry: str
     topic: str

@@ -1,4 +1,4 @@
-"""`arborcast doctor`: is everything here that the engine needs, and if not, what to do."""
+"""`arborcast doctor`: checks of the engine's requirements, with advice for each failure."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from arborcast.engine.settings.loading import Settings, load_settings
 
 Level = Literal["ok", "warn", "fail"]
 
-# All parts of an idle engine together take less; with a heavy load Spark's heap grows to what the settings allow.
+# An idle engine needs less in total; under heavy load Spark's heap grows up to its limit.
 _MEMORY_MB = 1_600
 
 # Every connection of a publisher, a subscriber or a Kafka client is an open file, and so is every log segment.
 _FILES = 4_096
 
-# What a part gets to answer. Its heart beats every other second.
+# Timeout of a part's health check. The part's heartbeat has an interval of two seconds.
 _PATIENCE_S = 8.0
 
 # A package and the jar of the same thing, which must be of one version: a Spark that loads the connector of another
@@ -51,7 +51,7 @@ _SAME_VERSION = (
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `advice` is what to do, empty when there is nothing to do."""
+    """One finding. `advice` is empty when there is nothing to do."""
 
     name: str
     level: Level
@@ -60,8 +60,8 @@ class Check:
 
 
 def doctor(settings: Settings) -> list[Check]:
-    """Looks at everything the engine needs, and asks a running one how it is. Changes nothing, and never raises for
-    what it finds."""
+    """Check all requirements of the engine, and the health of a running one. Changes nothing and never raises for a
+    finding."""
     home = Home(settings.home)
     running = home.owner() is not None
     checks: list[Callable[[], Iterator[Check]]] = [
@@ -256,7 +256,7 @@ def _engine(home: Home, running: bool) -> Iterator[Check]:
 
 
 def _parts(home: Home, running: bool) -> Iterator[Check]:
-    """Each part that is said to be ready, asked what the supervisor asks it."""
+    """The health of each running part, as the supervisor checks it."""
     known = state.read(home.state_file) if running else None
     if known is None:
         return

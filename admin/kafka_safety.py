@@ -1,4 +1,4 @@
-"""What in a Kafka cluster's configuration would break a promise of the engine. Pure; `examine` asks the cluster."""
+"""Kafka settings that would break a guarantee of the engine. Pure; `examine` reads the cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KafkaRisk:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A Kafka topic as it is."""
+    """The settings of a Kafka topic."""
 
     partitions: Sequence[PartitionState]
     configs: Mapping[str, str]
@@ -53,7 +53,7 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """A Kafka cluster as it is. `topics` holds those of our logs that exist, by full name; `newest_ms` the time of the
+    """The settings of a Kafka cluster. `topics` holds the existing logs by full name; `newest_ms` the time of the
     newest record of some of them."""
 
     brokers: int
@@ -63,7 +63,7 @@ class ClusterFacts:
 
 
 def examine(kafka: KafkaSettings) -> ClusterFacts:
-    """Ask the cluster. Raises InfrastructureError."""
+    """Read the cluster's settings. Raises InfrastructureError."""
     with closing(Admin(kafka)) as admin:
         brokers = admin.brokers()
         topics = {}

@@ -30,7 +30,7 @@ _BUSIEST_WITHIN_S = 2.0
 
 
 class NewestMessage(NamedTuple):
-    """One message, as it is read. `kept`: later subscribers get it."""
+    """One decoded message. `kept`: the message is retained for later subscribers."""
 
     id: str
     at_ms: int
@@ -40,8 +40,8 @@ class NewestMessage(NamedTuple):
 
 
 class LastMessages(NamedTuple):
-    """The newest first. `looked_at` is how many records of the log were looked at, of all topics; `complete` that there
-    are no more. `problem` says why it could not be read."""
+    """Messages, newest first. `looked_at` is the number of records read, of all topics; `complete` is set when the log
+    has no more. `problem` is the reason for a failed read."""
 
     messages: tuple[NewestMessage, ...] = ()
     looked_at: int = 0
@@ -68,7 +68,7 @@ def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadlin
     """From the end of the log backwards, each time twice as far."""
     key, kept = path.encode(), name == "retained"
     found: list[NewestMessage | None] = []
-    # Payloads may be large, and there are as many as were asked for in memory at once.
+    # Payloads may be large, and all requested messages are in memory at once.
     with closing(LogConsumer(kafka, name, max_records=50)) as log:
         partition = partition_of_key(key, len(log.partitions()))
         begin, last = log.beginnings()[partition], log.ends()[partition]
@@ -92,7 +92,7 @@ def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadlin
 
 
 def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
-    """None where the message was taken back or is damaged, and for what one subscription got once more."""
+    """None for a retracted or damaged message, and for a replay to one subscription."""
     notification = None if record.value is None else notification_in(record)
     if notification is None or notification.only:
         return None
@@ -102,8 +102,8 @@ def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
 
 
 class Busiest(NamedTuple):
-    """Topics with how many of the newest notifications they have; how many these are, and since when (ms). `problem`
-    says why they are not known."""
+    """Topics with their shares of the newest notifications, the number of these notifications, and the time of the
+    oldest (ms). `problem` is the reason for a failed read."""
 
     topics: list[tuple[str, int]]
     of: int = 0
@@ -113,7 +113,7 @@ class Busiest(NamedTuple):
 
 def busiest(kafka: KafkaSettings, most: int) -> Busiest:
     """The topics of the newest notifications, the busiest first. Raises InfrastructureError."""
-    # Payloads may be large, and there are as many as were asked for in memory at once.
+    # Payloads may be large, and all requested messages are in memory at once.
     log = LogConsumer(kafka, "notifications", max_records=50)
     try:
         ends, begins = log.ends(_BUSIEST_WITHIN_S), log.beginnings(_BUSIEST_WITHIN_S)

@@ -36,8 +36,8 @@ def plan(
     limit: int,
     progress: Progress = untold,
 ) -> PlannedReplay:
-    """The replay of what matches the subscription's filters and was accepted in this time (until now without
-    `until_ms`). Raises ReplayRefused for more than `limit`, ExpressionError, InfrastructureError."""
+    """The replay of notifications that match the subscription's filters and were accepted in an interval (open-ended
+    without `until_ms`). Raises ReplayRefused above `limit`, ExpressionError, InfrastructureError."""
     until_ms = time_ms() if until_ms is None else until_ms
     control = control_log.read_control(kafka)
     span = ReplaySpan(since_ms, until_ms, topic.test(kafka, control))

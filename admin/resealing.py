@@ -31,7 +31,8 @@ _LOOKS = 5
 
 @dataclass
 class ResealingReport:
-    """How many secrets of how many subscriptions were sealed again (or would be), and what there is after it."""
+    """Numbers of resealed secrets and subscriptions (planned numbers in a dry run), and the numbers by key
+    afterwards."""
 
     subscriptions: int = 0
     secrets: int = 0
@@ -58,7 +59,7 @@ class SealedSecrets:
                 self._beside.discard(key.removeprefix(resealing_key("")))
 
     def look(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
-        """The records after which the first key has sealed everything, and what they are about."""
+        """The records that reseal every secret with the first key, and the records' subjects."""
         records: list[ControlRecord] = []
         report = ResealingReport()
         for subscription in self._table.subscriptions():
@@ -78,7 +79,8 @@ class SealedSecrets:
 
 
 def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> ResealingReport:
-    """Have the first key seal everything. Raises InfrastructureError when Kafka is away; running it again goes on."""
+    """Reseal every secret with the first key. Raises InfrastructureError when Kafka is unavailable; a second run
+    continues."""
     secrets = SealedSecrets()
     subscriptions = done = 0
     with (

@@ -1,4 +1,4 @@
-"""Subscriptions: which there are, who gets a topic, and changes of them."""
+"""Subscriptions: list, recipients of a topic, and changes."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def changes(control: ControlView, change: Change, subscription: Subscription) ->
 
 
 def conditions_of(subscription: Subscription) -> str:
-    """What a notification must fulfil beyond its topic, in words; empty for nothing."""
+    """Conditions of a subscription beyond its topics, as text; empty for none."""
     return " and ".join(
         [f"payload: {each.text}" for each in subscription.content]
         + [f"producer: {each.text}" for each in subscription.producer]

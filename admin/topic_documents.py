@@ -1,4 +1,4 @@
-"""Whole topic trees as documents (LDIF, TopicSet, TopicNamespace, JSON), and what an import of them changes."""
+"""Topic trees as documents (LDIF, TopicSet, TopicNamespace, JSON), and the plan of an import."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _JSON_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[{\[]")
 
 
 def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Format:
-    """The format of a document: as said, else by the file's name, else by how it begins. Raises ConfigError."""
+    """The format of a document: the given one, else by file name, else by its first characters. Raises ConfigError."""
     if name is not None:
         return name
     if file is not None and file.suffix.lower() in _SUFFIXES:
@@ -103,7 +103,7 @@ def import_topics(
     return planned
 
 
-# So many topics are written at a time: one by one it would be slow, and all at once they might not be taken in time.
+# Topics per write: single writes would be slow, and one large write could exceed the timeout.
 _AT_ONCE = 2_000
 
 
@@ -118,7 +118,7 @@ def write_import(kafka: KafkaSettings, records: Sequence[ControlRecord], progres
 
 @dataclass(frozen=True)
 class Import:
-    """What an import comes to: the records to append, and how many topics that touches."""
+    """The result of an import: records to append, and the number of changed topics."""
 
     records: tuple[ControlRecord, ...]
     added: int
@@ -129,10 +129,8 @@ class Import:
 def plan_import(
     tree: TopicTree, wanted: Sequence[TopicRecord], *, replace: bool = False, progress: Progress = untold
 ) -> Import:
-    """The records that bring these topics in; `replace` also removes every other topic. Changes `tree` as it goes.
-
-    All or nothing: raises TopicError that names the topics which cannot be.
-    """
+    """The records that import these topics; `replace` also removes every other topic. Changes `tree`. All or nothing:
+    raises TopicError with the names of invalid topics."""
     # Removals first: a removed topic's code, or its being final, must not block its replacement.
     gone = sorted(set(tree.paths()) - {record.path for record in wanted}, reverse=True) if replace else []
     records: list[ControlRecord] = [TopicRemoved(path) for path in gone]

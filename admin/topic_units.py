@@ -65,8 +65,8 @@ def read(server: DirectorySettings, root: TopicPath | None, progress: Progress =
 
 @dataclass(frozen=True)
 class Additions:
-    """What the units of another system come to: topics to add, how many were there already and stay as they are, and
-    what cannot be, or not wholly."""
+    """The result of an import of units: topics to add, the number of existing topics, which stay unchanged, and units
+    that are skipped or changed."""
 
     topics: tuple[TopicRecord, ...]
     unchanged: int
@@ -74,8 +74,7 @@ class Additions:
 
 
 def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
-    """The topics that are not there yet. One whose code another topic has comes without it. Changes `tree` as it
-    goes."""
+    """Topics that are missing. A topic whose code is already in use is added without its code. Changes `tree`."""
     added: list[TopicRecord] = []
     problems = list(units.problems)
     unchanged = 0

@@ -84,8 +84,8 @@ def nodes(tree: TopicTree, depth: int | None = None) -> list[TopicNode]:
 
 
 def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False) -> TreeChange:
-    """Add a topic; with `update`, replace the facts of one that is there. Raises TopicError, InfrastructureError, as
-    the other changes."""
+    """Add a topic; with `update`, replace the facts of an existing one. Raises TopicError, InfrastructureError, as the
+    other changes."""
 
     def plan(tree: TopicTree) -> list[ControlRecord]:
         return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)

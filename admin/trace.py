@@ -27,8 +27,8 @@ def trace(
     subscription: str = "",
     connect: Callable[[Settings], KafkaSettings] = kafka_of,
 ) -> Story:
-    """The story of a notification; with a subscription (an id or an address), of that delivery only. Read from the
-    tables and from what the logs have beyond them; without Kafka from the tables alone. Raises UnknownNotification."""
+    """The history of a notification; with a subscription (id or address), of that delivery only. Read from the tables
+    and the newer records of the logs; without Kafka from the tables alone. Raises UnknownNotification."""
     # They load the library of the tables, and the one of content filters.
     from arborcast.dispatch.operations.trace.explain import explain
     from arborcast.dispatch.operations.trace.gathering import Gatherer

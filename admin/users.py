@@ -65,8 +65,8 @@ def users_file(settings: Settings) -> Path:
 
 
 def add(path: Path, name: str, password: Callable[[], str], groups: Iterable[str], *, keep_clear: bool = False) -> None:
-    """Add a user, or replace the password and the groups of one. The password is asked for when the file and the name
-    are valid. Raises ConfigError."""
+    """Add a user, or replace the password and groups of an existing one. The password is prompted for after the file
+    and the name are validated. Raises ConfigError."""
     users = dict(_read(path))
     check_name(name, name)
     users[name] = made(name, password(), frozenset(groups), keep_clear=keep_clear)
@@ -101,7 +101,7 @@ def rights_of(settings: Settings) -> Rights:
         raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
     policy = WatchedFile(Path(access.policy_file), read_policy).value if access.policy_file else DEFAULT
     elsewhere = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
-    # With bearer tokens alone all users are the issuer's; there is no file of ours to look into.
+    # With bearer tokens alone the issuer manages all users, and there is no user file.
     only_elsewhere = set(methods) == {"bearer"}
     find = (lambda _name: None) if only_elsewhere else user_source(access, settings.directory).find
     return Rights(find, policy, elsewhere)

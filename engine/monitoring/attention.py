@@ -29,7 +29,7 @@ THRESHOLDS: Mapping[str, float] = {
 """By the names of the alert rules."""
 
 STALE_S = 20.0
-"""Figures that are older are not shown as the current ones: a sample comes every five seconds."""
+"""Maximum age in seconds of a current sample: samples have an interval of five seconds."""
 
 # The samples from which a current rate or quantile is computed: those of the last minute.
 RATE_S = 60.0
@@ -38,7 +38,7 @@ _MINUTES = 5 * 60.0
 
 
 class Concern(NamedTuple):
-    """One thing that needs attention. `about` is the name of what it concerns: a page has a link for it."""
+    """One condition that needs attention. `about` names the affected object: a page links to it."""
 
     level: Literal["warn", "bad"]
     about: Literal[
@@ -66,18 +66,18 @@ def endpoint_health(one: Mapping[str, Any]) -> HealthWord:
 
 
 def is_stale(seen: EngineView, now_s: float | None = None) -> bool:
-    """Whether the newest sample says nothing of the present."""
+    """Whether the newest sample is outdated."""
     return not seen.samples or (time.time() if now_s is None else now_s) - seen.samples[-1].at > STALE_S
 
 
 def minute_of(samples: Sequence[MetricsSample], span_s: float = RATE_S) -> Sequence[MetricsSample]:
-    """The first and the last sample of the last minute: what a current rate is computed from."""
+    """The first and the last sample of the last minute: the basis of current rates."""
     inside = [sample for sample in samples if sample.at >= samples[-1].at - span_s] if samples else []
     return [inside[0], inside[-1]] if len(inside) > 1 else inside
 
 
 def concerns(seen: EngineView, now_s: float | None = None) -> list[Concern]:
-    """What needs attention, worst first."""
+    """Conditions that need attention, most severe first."""
     found = [*_unreachable(seen), *_unknown(seen, now_s)]
     if not found:
         found = [*_of_samples(seen.samples), *_of_endpoints(seen)]

@@ -25,13 +25,13 @@ _PROCESSES = ("kafka", "gateway", "dispatch-jvm", "dispatch-driver", "dispatch-w
 _JVMS = ("kafka", "dispatch")
 
 STYLE = Path(__file__).with_name("charts.css")
-"""What they look like."""
+"""Colours and line styles of the charts."""
 
 Values = Iterable[float | None]
 
 
 class Chart(NamedTuple):
-    """One chart: what it is called in addresses and ids, and how it is drawn."""
+    """One chart: its name in addresses and ids, and its series."""
 
     name: str
     title: str
@@ -43,8 +43,8 @@ class Chart(NamedTuple):
     def draw(
         self, samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, offset_s: float = 0.0
     ) -> str:
-        """The figure. `span` is from when to when its axis goes; else it is that of the samples. `offset_s` is how far
-        the clock of its axis is ahead of UTC."""
+        """The figure. `span` is the range of its time axis, by default that of the samples. `offset_s` is the
+        difference of the axis's time zone from UTC."""
         at = [sample.at for sample in samples]
         spacing = sorted(later - earlier for earlier, later in itertools.pairwise(at))
         gap = 4 * spacing[len(spacing) // 2] + 1 if spacing else 0.0
@@ -60,7 +60,7 @@ def _colour(name: str) -> int:
 
 
 def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float | None]) -> Chart:
-    """A chart of what each sample says by itself."""
+    """A chart with one value for each sample."""
     return Chart(name, title, unit, lambda samples: {"": map(of, samples)})
 
 

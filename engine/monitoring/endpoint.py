@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 
 _TEXT = "text/plain; charset=utf-8"
 
-# A client has so long for its request as a whole, and for its answer.
+# Timeouts of a client's whole request, and of its answer.
 _PATIENCE_S = 3.0
 _ANSWER_S = 30.0
 
-# With so many connections the one on which nothing has happened for longest is closed for a new one.
+# Maximum number of connections; a new one closes the longest idle one.
 _MOST_CONNECTIONS = 64
 
 # How often connections are looked through for those whose time is over.
@@ -59,8 +59,8 @@ _SWEEP_S = 0.5
 
 @dataclass(frozen=True)
 class Page:
-    """A page: what it is, and how it is made. `asked` makes it for a query, by the query's names; it raises ValueError
-    for one that cannot be read. Without it a query changes nothing."""
+    """A page: its content type and its function. `asked` renders it for a query's parameters and raises ValueError for
+    invalid ones. A page without it ignores the query."""
 
     content_type: str
     make: Callable[[], bytes]
@@ -68,11 +68,8 @@ class Page:
 
 
 class Endpoint:
-    """Serves pages by path, in threads of its own, which end with the process.
-
-    Each connection has a thread while its request comes in and its answer goes out. Pages are made one at a time:
-    frequent requests must not take more than one thread's share from the engine.
-    """
+    """Serves pages by path in daemon threads. Each connection has a thread during its request and answer. Pages are
+    rendered one at a time: frequent requests must not take more than one thread's CPU from the engine."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page], name: str) -> None:
         """Listens at once. Raises ConfigError when the port is taken."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from arborcast.core.printable import as_html
 from arborcast.engine.monitoring.ticks import Unit, clock, linear
 
-# What people read in the place of words that the tables, logs and metrics have: one word for one thing, everywhere.
-# Names of columns, logs, metrics and fields of JSON stay as they are; docs/command-line.md says which is which.
+# Display names of terms of the tables, logs and metrics: one term for each, everywhere. Columns, logs, metrics and
+# JSON fields keep their own names; docs/command-line.md has the list.
 WORDS: Mapping[str, str] = {
-    # What became of a delivery.
+    # Outcomes of a delivery.
     "parked": "waiting for retry",
     "pending": "waiting",
     "dead": "given up",
-    # What a batch spends its time on.
+    # Phases of a batch.
     "control": "reading changes of subscriptions",
     "view": "sharing these with the workers",
     "job": "matching and pushing",
@@ -39,14 +39,11 @@ def line_plot(
     colours: Mapping[str, int] | None = None,
     offset_s: float = 0.0,
 ) -> str:
-    """A figure with one line for each of `series`, from 0 up. Lines break where two points are further apart than
-    `gap_s`: nothing is known about what was between. `span` is from when to when, where that is not the points' own.
-    What each line was last, and at most, is said in words, too. `colours` are numbers of colours by series, where they
-    are not those of their places. `offset_s` is how far the clock of the axis is ahead of UTC.
-
-    The drawing is stretched to the width there is, and only lines are in it: labels beside it stay as large as they are
-    on a small screen.
-    """
+    """A figure with one line for each of `series`, from 0 up. A line has a gap where two points are further apart than
+    `gap_s`. `span` is the range of the time axis, by default that of the points. The last and the highest value of each
+    line are also text. `colours` are colour numbers by series, by default their positions. `offset_s` is the difference
+    of the axis's time zone from UTC. The drawing is stretched to the available width and contains only lines: labels
+    beside it keep their size on a small screen."""
     times = [at for points in series.values() for at, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
     if not times or not values:
@@ -89,7 +86,7 @@ def line_plot(
 
 
 def _legend(series: Mapping[str, Points], unit: Unit, colour: Mapping[str, int]) -> str:
-    """Which line is which, and what it says."""
+    """The colour, name and values of each line."""
     lines = []
     for name, points in series.items():
         known = [value for _, value in points if value is not None]
@@ -119,10 +116,8 @@ _PLAIN = str.maketrans(_BARS + "…", "_.,-=+*#~")
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float = 0.0) -> str:
-    """A chart of one line, the newest value on the right; what is not known is left blank.
-
-    It reaches from 0 to the largest value, or to `top` if that is larger.
-    """
+    """A chart of one line, the newest value on the right; missing values are blank. Its range is 0 to the largest
+    value, or to `top` if that is larger."""
     shown = list(values[-width:]) if width > 0 else []
     most = max((value for value in shown if value is not None), default=0.0)
     most = max(most, top)
@@ -135,7 +130,7 @@ def _bar(share: float) -> str:
 
 
 def plain(text: str) -> str:
-    """The charts in a text made of characters that every terminal has."""
+    """The text with charts in ASCII, for terminals without block characters."""
     return text.translate(_PLAIN)
 
 
@@ -195,7 +190,7 @@ WRITTEN: Mapping[Unit, Callable[[float | None], str]] = {
 
 
 def shortened(text: str, width: int) -> str:
-    """At most so many characters; the middle goes, because addresses differ at both ends."""
+    """The text cut to a maximum length in the middle, because addresses differ at both ends."""
     if len(text) <= width:
         return text
     left = (width - 1) // 2
@@ -203,5 +198,5 @@ def shortened(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would move a terminal's cursor: endpoints are what strangers have written."""
+    """The text without control characters: endpoint addresses come from untrusted clients."""
     return "".join(character if character.isprintable() else "?" for character in text)

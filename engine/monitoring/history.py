@@ -1,7 +1,7 @@
-"""What the engine was like: samples in memory for the last minutes, and in a ring of two files for the last day.
+"""History of the engine's load: samples of the last minutes in memory, and of the last day in a ring of two files.
 
-Files in the data directory, because they outlive every restart, cost nothing while they are not read, and can be read
-when the engine is down, which is when people ask. What became of deliveries is in the tables; this is only about load.
+The files are in the data directory: they survive restarts, cost nothing while unread, and can be read while the engine
+is down. Outcomes of deliveries are in the tables.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ def files_in(folder: Path) -> tuple[Path, Path]:
 
 
 def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
-    """The samples there since a time (seconds of the epoch), the oldest first. What cannot be read is left out."""
+    """Samples since a time (seconds since the epoch), oldest first. Unreadable lines are skipped."""
     current, older = files_in(folder)
     found = [*_read(older, since), *_read(current, since)]
     return sorted(found, key=lambda sample: sample.at)
 
 
 def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
-    """At most so many of the samples between two times, the last one of each stretch, with its peaks. A day has
-    seventeen thousand, and no more than these are held in memory, or decoded as a whole."""
+    """A maximum number of samples between two times: the last one of each interval, with its peaks. A day has 17,000
+    samples; only the result is decoded and held in memory."""
     kept: dict[int, bytes] = {}
     peaks: dict[int, Peaks] = {}
     for file in reversed(files_in(folder)):
@@ -97,7 +97,7 @@ def read_thinned(folder: Path, since: float, until: float, most: int) -> list[Me
                 if not (line.startswith(_TIME_FIRST) and line.endswith(b"}\n")):
                     continue  # half a line: its writer was killed
                 try:
-                    # As we write them, the time comes first.
+                    # The writer puts the time first.
                     at = float(line[len(_TIME_FIRST) :].partition(b",")[0].rstrip(b"}\n"))
                 except ValueError:
                     continue

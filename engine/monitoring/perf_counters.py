@@ -1,8 +1,8 @@
-"""What a Java virtual machine on this host uses inside, from the counters that it keeps in a file for `jstat`.
+"""Internal figures of a Java virtual machine on this host, from its counter file for `jstat`.
 
-`jcmd PID PerfCounter.print` prints the same file. But each jcmd is a virtual machine that starts (70 ms of CPU, and
-only where there is a JDK), and reading the file takes a fraction of a millisecond. The layout is that of HotSpot's
-jvmstat, version 2.0, which has not changed since Java 5.
+`jcmd PID PerfCounter.print` prints the same file. Each jcmd starts a virtual machine (70 ms of CPU, and only with a
+JDK); reading the file takes a fraction of a millisecond. The layout is that of HotSpot's jvmstat, version 2.0,
+unchanged since Java 5.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _GENERATION_MAX = re.compile(r"sun\.gc\.generation\.\d+\.maxCapacity")
 
 
 def read_jvm(pid: int, folder: Path = Path("/tmp")) -> JvmFigures | None:  # noqa: S108  # HotSpot knows no other place
-    """The figures of a process; None when it keeps none there (-XX:-UsePerfData), or is gone."""
+    """The figures of a process; None without a counter file (-XX:-UsePerfData), or after its end."""
     try:
         user = Path(f"/proc/{pid}").stat().st_uid
         with (folder / f"hsperfdata_{pwd.getpwuid(user).pw_name}" / str(pid)).open("rb") as stream:
-            # The folder is everybody's: only who runs the machine may say what it uses.
+            # The folder is writable by everyone: only files of the process's own user are trusted.
             if os.fstat(stream.fileno()).st_uid != user:
                 return None
             return figures_of(counters(stream.read(_MOST_BYTES)))
@@ -70,7 +70,7 @@ def counters(content: bytes) -> Mapping[str, int | str]:
 
 
 def figures_of(known: Mapping[str, int | str]) -> JvmFigures:
-    """What matters of them. Raises ValueError when the machine does not count it."""
+    """The relevant counters. Raises ValueError when one is missing."""
     numbers = {name: value for name, value in known.items() if isinstance(value, int)}
     spaces = {"used": 0, "capacity": 0}
     for name, value in numbers.items():

@@ -46,7 +46,7 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
     """
     if url is not None:
         base = base_url(url)
-        # First what is small, and has to come soon.
+        # Small and urgent pages first.
         seen = EngineWatch([base]).look()
         if not seen.samples:
             raise StackError(f"no history can be had from {seen.problem}")
@@ -58,7 +58,7 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
     try:
         endpoints = EngineWatch([metrics_address(path)]).look().endpoints
     except StackError:
-        endpoints = ()  # it does not run now; what it was like is in its files
+        endpoints = ()  # the engine is down; its history is in its files
     folder = Home(path).metrics
     if not folder.is_dir():
         raise StackError(f"there is no history in {path}: an engine that was started with arborcast up writes one")

@@ -1,4 +1,4 @@
-"""The engine's metrics: what a scrape says, small samples of it, and what can be said from two of them. Pure."""
+"""The engine's metrics: parsing of a scrape, compact samples of it, and rates between two samples. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Scrape:
 
 
 def read_line(line: str) -> ScrapedValue | None:
-    """A sample; None for a comment, an empty line, or what is neither."""
+    """A sample; None for a comment, an empty line, or an invalid line."""
     match = _SAMPLE.fullmatch(line.strip())
     if match is None or line.startswith("#"):
         return None
@@ -96,7 +96,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 class ProcessFigures(msgspec.Struct, frozen=True):
-    """What a process, or several of a kind, use: CPU seconds since the start, and now."""
+    """Usage of a process, or the sum of several: CPU seconds since the start, and current memory."""
 
     cpu_seconds: float
     memory_bytes: float
@@ -106,7 +106,7 @@ class ProcessFigures(msgspec.Struct, frozen=True):
 
 
 class JvmSample(msgspec.Struct, frozen=True):
-    """What a Java virtual machine uses inside; what only grows since its start is marked (+)."""
+    """Internal figures of a Java virtual machine; counters since its start are marked (+)."""
 
     heap_used: float
     heap_committed: float
@@ -118,7 +118,7 @@ class JvmSample(msgspec.Struct, frozen=True):
 
 
 class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Figures at `at` (seconds since the epoch). What only grows since a process's start is marked (+)."""
+    """Figures at `at` (seconds since the epoch). Counters since a process's start are marked (+)."""
 
     at: float
     parts: dict[str, bool] = {}
@@ -148,7 +148,7 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def sample_of(at: float, readings: Scrape) -> MetricsSample:
-    """What matters of a scrape."""
+    """The relevant figures of a scrape."""
     stages = readings.by("arborcast_dispatch_batch_seconds_sum", "stage")
     return MetricsSample(
         at=at,
@@ -172,7 +172,7 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         breakers=readings.by("arborcast_endpoint_breakers", "state"),
         requests=readings.by("arborcast_queue_requests", "state"),
         servers=readings.by("arborcast_queue_servers", "state"),
-        # Every gateway knows all of them.
+        # Every gateway exports all of them.
         subscriptions=readings.most("arborcast_subscriptions"),
         suspended=readings.most("arborcast_suspended_subscriptions"),
         processes=_processes(readings),
@@ -227,7 +227,7 @@ def grown_by(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 
 
 def grown_buckets(before: Buckets, after: Buckets) -> Buckets:
-    """The same for a histogram: what came in between."""
+    """The growth of a histogram's buckets between two samples."""
     earlier = dict(before)
     if not before or before[-1][1] > (after[-1][1] if after else 0):
         return after
@@ -235,10 +235,8 @@ def grown_buckets(before: Buckets, after: Buckets) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float | None:
-    """The time in seconds within which this share of all were done; None without any.
-
-    Within a bucket they are taken to be spread evenly. What lies beyond the last finite bound counts as that bound.
-    """
+    """The time in seconds within which this share of all observations was done; None without any. Observations are
+    assumed to be spread evenly in a bucket; those beyond the last finite bound count as that bound."""
     total = buckets[-1][1] if buckets else 0.0
     if not total:
         return None
@@ -274,8 +272,8 @@ def growth(samples: Sequence[MetricsSample], name: str, key: str = "") -> float:
 
 
 def _sums(samples: Sequence[MetricsSample], name: str, key: str) -> list[float]:
-    """The growth of a counter since the first sample. A sample without it, of a moment in which its process did not
-    answer, is no reset: the next one goes on where the last was."""
+    """The growth of a counter since the first sample. A sample without the counter (its process did not answer) is no
+    reset: the next sample continues from the last value."""
     sums, before = [0.0], _value(samples[0], name, key) if samples else 0.0
     for sample in samples[1:]:
         now = _value(sample, name, key)
@@ -285,7 +283,7 @@ def _sums(samples: Sequence[MetricsSample], name: str, key: str) -> list[float]:
 
 
 def quantiles(samples: Sequence[MetricsSample], name: str, share: float) -> list[float | None]:
-    """A quantile in seconds of what came between each sample and the one before that has the histogram."""
+    """A quantile in seconds of the observations between each sample and the previous one with the histogram."""
     result: list[float | None] = [None]
     before: Buckets = getattr(samples[0], name) if samples else ()
     for sample in samples[1:]:
@@ -327,7 +325,7 @@ def newest(values: Sequence[float | None]) -> float | None:
 
 
 def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
-    """At most so many of them, evenly, the last always among them. Counters lose nothing by it, peaks stay."""
+    """A maximum number of samples, evenly spaced, including the last. Counters lose nothing, peaks are kept."""
     if len(samples) <= most:
         return list(samples)
     step = len(samples) / most

@@ -16,7 +16,7 @@ from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 # Two looks that far apart make a rate.
 _FIRST_PAUSE_S = 1.0
 
-# As many as the frame has room for: a rate is that of its last point, and both shall say the same.
+# The number of points in the frame: a rate is that of the last point, and both have to agree.
 _POINTS = 50
 
 
@@ -30,7 +30,7 @@ def first_look(watch: EngineWatch, sleep: Callable[[float], None] = time.sleep) 
 
 
 def document(seen: EngineView, where: str) -> dict[str, Any]:
-    """Rates are per second, up to now; null is what nobody knows (yet)."""
+    """The JSON document. Rates are per second, up to the newest sample; null is unknown."""
     about: dict[str, Any] = {"engine": where, "problem": seen.problem or None}
     if not seen.samples:
         return about

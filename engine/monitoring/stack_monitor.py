@@ -41,9 +41,8 @@ class Use(NamedTuple):
 
 
 class ProcessAccounts:
-    """Adds up by name, and keeps CPU seconds of what has ended: a sum that falls would look like a restart, and the
-    whole of it like work done since.
-    """
+    """Sums by name that keep the CPU seconds of ended processes: a falling sum would look like a restart, and its total
+    like new work."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, float], float] = {}
@@ -69,14 +68,15 @@ class ProcessAccounts:
         return figures
 
 
-# A size that differs by less is the same, for so long.
+# Smaller differences of the resident size count as unchanged, for this time.
 _SAME = 1 / 50
 _MEMORY_S = 60.0
 
 
 class MemoryReader:
-    """The memory of processes. Linux goes through all pages of one to say it, some milliseconds for a JVM: so only when
-    its resident size is another one, or after a minute, for others may share its pages no longer."""
+    """The memory of processes. Linux walks all pages of a process for its proportional size (some milliseconds for a
+    JVM), so it is read only when the resident size has changed, or after a minute, because the number of sharers may
+    have changed."""
 
     def __init__(
         self, read: Callable[[psutil.Process], int] = resident, now: Callable[[], float] = time.monotonic
@@ -115,10 +115,8 @@ def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[Use]:
 
 
 def role(part: str, command: list[str]) -> str:
-    """What a process is, from its part and its command line. A closed set: it becomes a label.
-
-    The dispatch job is three: Spark's JVM, the driver, and the Python workers, which are forks of one daemon.
-    """
+    """The role of a process, from its part and its command line. A closed set: it becomes a label. The dispatch job has
+    three: Spark's JVM, the driver, and the Python workers, which are forks of one daemon."""
     if part != "dispatch" or not command:
         return part
     if Path(command[0]).name == "java":
@@ -141,10 +139,10 @@ def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
 
 logger = logging.getLogger(__name__)
 
-# Who asks while the last look is this young gets what it saw.
+# Maximum age of a look that is reused for a request.
 _FRESH_S = 1.0
 
-# A part that does not answer by then is left out of this look.
+# Timeout of a part's metrics; a part beyond it is missing from the look.
 _PATIENCE_S = 2.0
 
 _JSON = "application/json"
@@ -157,7 +155,7 @@ _MOST_PAGE = 1024 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Look:
-    """What one look saw."""
+    """The result of one look."""
 
     at: float
     text: str
@@ -166,7 +164,7 @@ class Look:
 
 
 class StackMonitor:
-    """Looks now and then, and when asked. Runs in threads of its own; whatever goes wrong here stays here."""
+    """Collects the figures of all parts, periodically and on request, in its own threads. No failure leaves it."""
 
     def __init__(
         self,
@@ -176,7 +174,7 @@ class StackMonitor:
         sample_s: float,
         fetch: Callable[[str], bytes] | None = None,
     ) -> None:
-        """`status` says how the parts are; `urls` are base addresses of those that show metrics, by part."""
+        """`status` gives the states of the parts; `urls` are base addresses of parts with metrics, by part."""
         self._status = status
         self._urls = urls
         self._history = history
@@ -243,7 +241,7 @@ class StackMonitor:
         return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
 
     def _history_asked(self, query: Mapping[str, str]) -> bytes:
-        """`?since=…&points=…`: at most so many of the samples since then, evenly."""
+        """`?since=…&points=…`: a maximum number of samples since a time, evenly spaced."""
         now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", _MOST_POINTS))
         if not 0 < points <= _MOST_POINTS or not since < now:
             raise ValueError(f"since is a time before now, points at most {_MOST_POINTS}")
@@ -264,7 +262,7 @@ def declare_stack(
     status: Callable[[], EngineStatus | None],
     figures: Callable[[], Mapping[str, ProcessFigures]],
 ) -> None:
-    """What only the supervisor knows: the state of the parts, and what each process uses."""
+    """Metrics that only the supervisor has: the state of the parts, and the usage of each process."""
 
     def of_parts(read: Callable[[Any], float]) -> dict[tuple[str, ...], float]:
         known = status()
@@ -318,7 +316,7 @@ def own_page(url: str) -> bytes:
 
 
 def get(url: str, timeout: float = _PATIENCE_S, *, verify: bool = True) -> bytes:
-    """The body of a page. Raises OSError, of which FileNotFoundError says that there is no such page."""
+    """The body of a page. Raises OSError; FileNotFoundError for an unknown page."""
     status, body = fetch(url, timeout, most=_MOST_PAGE, verify=verify)
     if status == 404:
         raise FileNotFoundError(f"{url} is not there")

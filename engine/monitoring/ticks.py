@@ -1,4 +1,4 @@
-"""Where the ticks of an axis are, and what is written there: round numbers of the unit that suits. Pure."""
+"""Positions and labels of an axis's ticks: round numbers in a suitable unit. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLOCK = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_8
 
 _DAY = 86_400
 
-# What people call the decades of time, in milliseconds.
+# Common units of time, in milliseconds.
 _TIMES = (
     *((10.0**power, f"{10.0**power:g} ms") for power in range(-3, 3)),
     (1e3, "1 s"),
@@ -48,7 +48,7 @@ _TIMES = (
 
 
 def linear(most: float, unit: Unit = "count", intervals: int = 5) -> Ticks:
-    """From 0 to the first tick that is not below `most`, in at most so many equal steps."""
+    """From 0 to the first tick not below `most`, in a maximum number of equal steps."""
     if not most > 0 or not math.isfinite(most):
         most = 0.01 if unit == "share" else 1.0
     step = _step(most / intervals, unit)
@@ -72,7 +72,7 @@ def _step(least: float, unit: Unit) -> float:
 def _decimal(least: float) -> float:
     power = 10.0 ** math.floor(math.log10(least) + 1e-9)
     step = next((factor * power for factor in _DECIMAL if factor * power >= least * (1 - 1e-9)), 10 * power)
-    # 3 * 0.1 is not 0.3: without this the labels would say so.
+    # 3 * 0.1 is not 0.3: labels would show the difference.
     return float(f"{step:.6g}")
 
 

@@ -42,11 +42,9 @@ class _NotOurs(ValueError):
 
 @dataclass(frozen=True)
 class EngineView:
-    """What can be shown: the last minutes, the slowest endpoints, and what stands in the way of seeing more.
-
-    `failing` are endpoints with failures, worst first, and `failing_count` is the number of all of them; `failing` is
-    None if the dispatch job does not answer.
-    """
+    """The figures for display: the last minutes, the slowest endpoints, and the reason for missing figures. `failing`
+    are endpoints with failures, worst first, and `failing_count` is their total number; `failing` is None if the
+    dispatch job does not answer."""
 
     samples: Sequence[MetricsSample] = ()
     endpoints: Sequence[dict[str, Any]] = ()
@@ -57,9 +55,9 @@ class EngineView:
 
 @dataclass
 class EngineWatch:
-    """Asks an embedded engine's monitor, which remembers the last minutes; or any number of gateways and jobs, whose
-    figures are added up and remembered here. `find` gives the address where that may change: an engine of this machine
-    has other ports after each start."""
+    """Reads an embedded engine's monitor, which has the history of the last minutes, or any number of gateways and
+    jobs, whose figures are summed and kept here. `find` returns the address where that may change: an engine of this
+    machine has other ports after each start."""
 
     urls: Sequence[str] = ()
     fetch: Callable[[str], bytes] = get
@@ -72,7 +70,7 @@ class EngineWatch:
         self.urls = [base_url(url) for url in self.urls]
 
     def look(self) -> EngineView:
-        """Never raises. What cannot be reached is said in `problem`, beside what was seen last."""
+        """Never raises. An unreachable address is named in `problem`, beside the last figures."""
         try:
             urls = self.urls if self.find is None else [base_url(self.find())]
         except ArborcastError as error:
@@ -126,7 +124,7 @@ class EngineWatch:
 
 
 def decoded(recent: bytes) -> list[MetricsSample]:
-    """An engine's samples. Raises ValueError, which says that something else answers there."""
+    """An engine's samples. Raises ValueError for the answer of another program."""
     try:
         return decode_samples(recent)
     except ValueError as error:
@@ -141,7 +139,7 @@ def _ours(page: bytes) -> str:
 
 
 def base_url(url: str) -> str:
-    """A metrics address as people give it, without the page. Raises ConfigError for what is none."""
+    """A metrics address without the page. Raises ConfigError for an invalid one."""
     try:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         parts.port  # noqa: B018  # which is where a port that is none is noticed

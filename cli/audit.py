@@ -57,11 +57,8 @@ def audit(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that deliveries = delivered + given up + expired + cancelled + dropped + waiting, and name what
-    breaks it.
-
-    The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
-    """
+    """Check that deliveries = delivered + given up + expired + cancelled + dropped + waiting, and name every violation.
+    The exit status is 0 without violations, 1 with violations, 2 when the check could not be completed."""
     since_ms = moment_ms("since", since)
     until_ms = moment_ms("until", until) if until else None
     from arborcast.admin.audit import audit as examine

@@ -89,7 +89,7 @@ def namespaces_of(declarations: list[str] | None) -> dict[str, str]:
 
 
 def agreed(question: str) -> bool:
-    """Whether the person at the terminal says yes."""
+    """Whether the person at the terminal confirms."""
     return typer.confirm(question, err=True)
 
 

@@ -1,5 +1,5 @@
-"""`arborcast init`: a settings file to begin with. `arborcast config`: what is in force, and where it came from.
-`arborcast bundle`: what a Spark cluster gets of it."""
+"""`arborcast init`: a settings file with defaults. `arborcast config`: settings in force, with their sources.
+`arborcast bundle`: files for a Spark cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file that is there.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
 ) -> None:
-    """Write a settings file with what is changed most often, commented out, as it is by default."""
+    """Write a settings file with the most common settings, commented out, at their defaults."""
     from arborcast.admin.configuration import example
 
     if stdout:

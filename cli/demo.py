@@ -198,7 +198,7 @@ def _show(state: DemoState) -> None:
     if not screen.is_terminal:
         _show_lines(state)
         return
-    # The alternate screen: what the supervisor has to say meanwhile cannot tear the picture for longer than a refresh.
+    # The alternate screen: messages of the supervisor disturb the frame until the next refresh at most.
     with Live(get_renderable=lambda: render(state), console=screen, screen=True, refresh_per_second=REFRESH_PER_SECOND):
         threading.Event().wait()
 
@@ -243,7 +243,7 @@ def _publish(state: DemoState, stop: threading.Event) -> None:
             try:
                 client.notify(reading.topic, reading.payload(int(time.time() * 1000)))
             except ArborcastError as error:
-                # The engine may be restarting a part: say so and go on.
+                # The engine may be restarting a part: report it and continue.
                 state.refused = str(error)
             else:
                 state.refused = ""

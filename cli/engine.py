@@ -77,7 +77,7 @@ def up(
     from arborcast.engine.embedded.commands import up as bring_up
 
     reached: dict[str, str] = {}
-    # A process of its own, so that a demonstration gone wrong cannot hurt the engine.
+    # A process of its own, so that a failed demonstration cannot harm the engine.
     companion = [sys.executable, "-m", "arborcast.cli.demo", str(settings.home)] if demo else []
     bring_up(settings, UpOptions(detach=detach, companion=companion, on_ready=reached.update))
     if json:
@@ -97,7 +97,7 @@ def down(config: ConfigOption = None, home: HomeOption = None) -> None:
 
 
 def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """Say how the engine is. The exit status is 0 when it is ready, 3 when it is not, 4 when it is ready and no
+    """Show the engine's health. The exit status is 0 when it is ready, 3 when it is not, 4 when it is ready and no
     streaming job runs."""
     from arborcast.engine.embedded.status import NO_JOB, job_state
     from arborcast.engine.embedded.status import status as read_status
@@ -113,7 +113,7 @@ def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOptio
     if document["ready"] and document["job"] == "none":
         raise typer.Exit(4)
     if not document["ready"]:
-        # 3 is what init scripts answer for "not running"; 1 and 2 mean that the question failed.
+        # 3 is "not running" for init scripts; 1 and 2 mean that the command failed.
         raise typer.Exit(3)
 
 

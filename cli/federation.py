@@ -1,4 +1,4 @@
-"""`arborcast federation`: the secret that engines share, who is there, and what links carry."""
+"""`arborcast federation`: the shared secret of engines, members, and traffic of links."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def key(
 
 @federation_app.command()
 def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """List the engines there are, and who represents which group."""
+    """List the engines, and the representative of each group."""
     from arborcast.admin import federation as admin
 
     found = admin.members(settings_of(config, home))
@@ -63,7 +63,7 @@ def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOpti
 
 @federation_app.command()
 def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """Show groups, and who speaks for them."""
+    """Show groups and their representatives."""
     from arborcast.admin import federation as admin
 
     found = admin.groups(settings_of(config, home))
@@ -77,7 +77,8 @@ def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
 
 @federation_app.command()
 def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """List this engine's links to others, what they carry, and how much waits. What that is: `arborcast waiting`."""
+    """List this engine's links to others, their traffic, and the number of waiting deliveries (details: `arborcast
+    waiting`)."""
     from arborcast.admin import control_log
     from arborcast.admin import federation as admin
 

@@ -1,4 +1,4 @@
-"""`arborcast backup`, `arborcast restore`, `arborcast keys`: what an operator does now and then."""
+"""`arborcast backup`, `arborcast restore`, `arborcast keys`: maintenance tasks."""
 
 from __future__ import annotations
 
@@ -62,10 +62,8 @@ def backup(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write what an engine needs to go on with another Kafka: subscriptions, topics, what is undelivered, dead letters.
-
-    The engine may be running. Tables and the key file are files, to be copied as such.
-    """
+    """Write the state that an engine needs to continue with another Kafka: subscriptions, topics, undelivered
+    notifications, dead letters. The engine may be running. Tables and the key file are files, to be copied as such."""
     settings = settings_of(config, home)
     if drill:
         from arborcast.admin.data_directory import drill as prove

@@ -299,10 +299,8 @@ def listen(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Start a small receiver, subscribe it, and print what arrives, until Ctrl-C. With --json one line per message.
-
-    The subscription ends with the command; when that is killed, or its machine goes away, five minutes later.
-    """
+    """Start a small receiver, subscribe it, and print notifications until Ctrl-C. With --json one line per message. The
+    subscription ends with the command, or five minutes after the command was killed or its machine has failed."""
     from arborcast.cli.shell_client import LeasedSubscription
     from arborcast.client.listener import Listener
 

@@ -1,4 +1,4 @@
-"""`arborcast queues`: work queues, what waits in them, who works, and for how long."""
+"""`arborcast queues`: work queues, waiting requests, servers, and working times."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def show_queue(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a queue: its servers, what each works on for how long, and what waits or is executed."""
+    """Show a queue: its servers, the request and working time of each, and waiting and running requests."""
     from arborcast.admin import control_log
     from arborcast.admin import queues as admin
 

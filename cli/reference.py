@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are generated from the code, so that they cannot say anything else: `make docs`."""
+"""Writes the pages of docs/ that are generated from the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ begin a trace. A push that carries notifications of several traces is a span of 
 
 
 def catalogue() -> Mapping[str, Sequence[Description]]:
-    """Every metric there is, by who shows it. Nothing is read, so nothing need be there to be read."""
+    """Every metric by its exporter. Collects no values, so it needs no running engine."""
     nothing: Any = None
     gateway = Registry()
     declare_process(gateway)
@@ -142,7 +142,7 @@ def metric_names() -> set[str]:
 
 
 def metrics_page() -> str:
-    """docs/metrics.md: every metric, with its unit, its labels and who shows it."""
+    """docs/metrics.md: every metric, with its unit, its labels and its exporter."""
     lines = [METRICS_INTRODUCTION]
     for who, described in catalogue().items():
         lines += [f"## {who}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|"]

@@ -29,7 +29,7 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.threads import Service
 from arborcast.engine.terminal import noting_silence
 
-# To connect, and to answer: the broker gives up on its storage after ten seconds, and says so.
+# Timeouts of connecting and of an answer: the broker gives up on its storage after ten seconds, with an error.
 TIMEOUT_S = (1.0, 15.0)
 
 # Maximum silence at a terminal.
@@ -74,7 +74,7 @@ class ShellClient(Client):
 
 
 def _credentials(host: str | None) -> Credentials | None:
-    """What this user's netrc file has for the host. Raises ConfigError for a file that cannot be used."""
+    """The user's netrc credentials for the host. Raises ConfigError for an unusable file."""
     file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     if host is None or not file.exists():
         return None
@@ -173,7 +173,7 @@ class LeasedSubscription:
         return True
 
     def _note(self, *, there: bool) -> None:
-        """Tell that the broker is away, or back, when that has changed."""
+        """Report the loss of the broker, and its return."""
         if there != self._there:
             self._there = there
             end = time.strftime("%H:%M:%S", time.localtime(self._until_s))

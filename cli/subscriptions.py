@@ -1,4 +1,4 @@
-"""`arborcast subscriptions`: who is subscribed, who is suspended, and how a suspension is ended."""
+"""`arborcast subscriptions`: subscriptions, suspensions, and their end."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def list_subscriptions(
     tell_of_more(found.more)
 
 
-# An address may be as long as it likes; what stands behind it is looked for within a screen's width.
+# An address has no maximum length; the column after it is expected within a screen's width.
 _WIDEST = 48
 
 
@@ -120,7 +120,7 @@ def resume(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let suspended subscriptions go on: what waits for them is pushed at once."""
+    """Resume suspended subscriptions: their waiting deliveries are pushed at once."""
     from arborcast.admin import control_log
     from arborcast.admin import subscriptions as admin
 

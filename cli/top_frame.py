@@ -32,7 +32,7 @@ _ENDPOINTS = 3
 # Empty lines: above processes, and below.
 _GAPS = 2
 
-# Narrower charts say nothing.
+# Minimum width of a readable chart.
 _NARROWEST = 4
 
 
@@ -49,7 +49,7 @@ def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> li
         head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
     head += [*_charts(seen.samples, width), *_state(last, width)]
     processes = _processes(seen.samples, width)
-    # What can be read comes before what only sets it apart.
+    # Content has priority over spacing.
     spare = height - len(head) - len(processes) - min(len(seen.endpoints) + 1, _ENDPOINTS)
     lines = [*head, *[""] * (spare >= 1), *processes, *[""] * (spare >= _GAPS)]
     lines += _endpoints(seen, width, height - len(lines))
@@ -184,7 +184,7 @@ def once(watch: EngineWatch, where: str, out: TextIO) -> bool:
 
 
 def forever(watch: EngineWatch, where: str, out: TextIO, interval_s: float) -> None:
-    """Frame after frame on a screen of its own, until q or Ctrl-C."""
+    """Frame after frame on the alternate screen, until q or Ctrl-C."""
     screen = Live(console=console(out), screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), _keys() as pressed, screen:
         while True:
@@ -205,7 +205,7 @@ def _sleeping(seconds: float) -> str:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """The keys that are pressed within so many seconds, as they are pressed; "" without a terminal."""
+    """Keys pressed within an interval, one by one; "" without a terminal."""
     if not sys.stdin.isatty():
         yield _sleeping
         return
@@ -219,7 +219,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         until = time.monotonic() + seconds
         while select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0]:
             keys = os.read(terminal, 100).decode(errors="replace")
-            if not keys:  # the terminal is gone
+            if not keys:  # the terminal is closed
                 return "q"
             if "q" in keys.lower():
                 return keys
@@ -233,7 +233,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _suited(text: str, out: TextIO) -> str:
-    """With what the terminal's encoding has: not every one has the characters that charts are made of."""
+    """The text with characters that the terminal's encoding has: some encodings lack those of the charts."""
     encoding = out.encoding or "utf-8"
     try:
         text.encode(encoding)

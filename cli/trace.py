@@ -1,4 +1,5 @@
-"""`arborcast trace` and `arborcast why`: what became of a notification, and why a subscription has it or not."""
+"""`arborcast trace` and `arborcast why`: the history of a notification, and the reason for a delivery or its
+absence."""
 
 from __future__ import annotations
 
@@ -50,10 +51,8 @@ def trace(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show every step of a notification: accepted, stored, matched by which expression, each attempt, and the end.
-
-    Reads the tables and what the logs have beyond them, so it knows of the last second too.
-    """
+    """Show every step of a notification: accepted, stored, matched by which expression, each attempt, and the outcome.
+    Reads the tables and the newer records of the logs, so it covers the last second too."""
     _print(_story(notification, "", config, home), json)
     note_no_job(config, home)
 

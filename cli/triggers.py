@@ -98,7 +98,7 @@ def remove(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """End a trigger: what is accepted from now on does not set it off."""
+    """Remove a trigger: notifications accepted from now on do not start it."""
     with client_of(url, config, home) as client:
         client.destroy_trigger(name)
 

@@ -1,4 +1,4 @@
-"""`arborcast users`, `arborcast access`: who may come in, and whether owners may still have their subscriptions."""
+"""`arborcast users`, `arborcast access`: users, their rights, and rights that owners of subscriptions have lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def add(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Add a user, or give one a new password and groups. The password is asked for, never an argument."""
+    """Add a user, or replace the password and groups of an existing one. The password is prompted for, never an
+    argument."""
     from arborcast.admin import users
 
     path = users.users_file(settings_of(config, home))
@@ -109,10 +110,8 @@ def check_access(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List subscriptions whose owners could not make them today. The exit status is 1 when any are left.
-
-    Rights are checked when a subscription is made; what is taken away later is found here.
-    """
+    """List subscriptions that their owners would not be allowed to create today. The exit status is 1 when there are
+    any. Rights are checked when a subscription is created; rights revoked later are found here."""
     from arborcast.admin import control_log, users
 
     rights = users.rights_of(settings_of(config, home))

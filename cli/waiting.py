@@ -1,4 +1,4 @@
-"""`arborcast waiting`: what waits to be tried again, or for its turn."""
+"""`arborcast waiting`: deliveries that wait for a retry, or for their turn."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def list_waiting(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List deliveries that wait, those that wait longest first, with what became of the last try."""
+    """List waiting deliveries, longest wait first, with the result of the last attempt."""
     from arborcast.admin.waiting import WaitingFilter, oldest
 
     wanted = WaitingFilter(subscription or "", endpoint or "", topic_filter(topic, namespace), notification or "")

@@ -41,10 +41,8 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end; also without a terminal.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show how the engine is, live: throughput, latency, lag, what waits, and what every process uses.
-
-    With --json the figures are printed once.
-    """
+    """Show the engine's state, live: throughput, latency, lag, waiting deliveries, and usage of every process. With
+    --json the figures are printed once."""
     watch, where = _watch(config, home, url)
     if json:
         from arborcast.engine.monitoring.snapshot import document, first_look

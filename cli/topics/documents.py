@@ -124,7 +124,7 @@ def export_topics(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Write all topics as a document. The LDIF is what ldapadd takes."""
+    """Write all topics as a document. The LDIF format is input for ldapadd."""
     from arborcast.admin import control_log, topic_documents
 
     form = topic_documents.format_of(file, form)

@@ -127,7 +127,7 @@ def who(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show which subscriptions get the notifications of a topic, through which expression, and on what condition."""
+    """Show the subscriptions that match a topic, with the matching expression and the further conditions."""
     from arborcast.admin import control_log
     from arborcast.admin.subscriptions import recipients
 
@@ -147,7 +147,7 @@ def who(
 
 
 def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """Show what cannot be taken over from the directory or written to it: which entry, why, and what to do."""
+    """Show entries and topics that cannot be synchronized with the directory, with the reason and the remedy."""
     from arborcast.admin import directory
 
     found = directory.problems(settings_of(config, home).home)
@@ -163,7 +163,7 @@ def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
 
 
 def _facts_of(record: TopicRecord) -> str:
-    """What a topic has to say beside its code, in words."""
+    """The facts of a topic beside its code, as text."""
     policy = record.policy
     words = [*record.message_types]
     words += ["final"] * record.final

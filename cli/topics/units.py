@@ -18,12 +18,12 @@ from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.ldap_connection import NoSuchEntry
 from arborcast.engine.terminal import ProgressShown, complain, print_json, say
 
-# So many entries that are skipped are named; after that the numbers must do.
+# Number of skipped entries that are named; beyond it only the count is shown.
 _MAX_NAMED = 50
 
 
 def server(url: str, base: str, bind_dn: str, stdin: bool, start_tls: bool, ca_file: str) -> DirectorySettings:
-    """How the other system's server is reached; asks for the password. Raises ConfigError."""
+    """Connection settings of the other system's server; prompts for the password. Raises ConfigError."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise ConfigError("--from-ldap: no user in the address; who reads is --bind-dn, and its password is asked for")

@@ -78,8 +78,8 @@ def shared_memory(path: Path) -> memoryview:
 
 
 def new_shared_memory(path: Path, size: int) -> memoryview:
-    """The same of a new file of so many bytes, all 0: who still has an earlier one of this name shares that one with
-    nobody any more."""
+    """New shared memory of a size, all 0, in a new file: processes with an earlier file of this name no longer share
+    it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(bytes(size))

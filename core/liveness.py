@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 def nobody() -> None:
-    """Nobody listens."""
+    """The default listener."""
 
 
 class _Thread(threading.local):
@@ -30,8 +30,8 @@ def listen(hear: Callable[[], None]) -> None:
 
 
 def beat() -> None:
-    """This thread has come round. For every loop that may take long, also where it waits for Kafka as long as it has
-    to: who, if anybody, listens is not the loop's business. A beat costs a tenth of a microsecond."""
+    """The thread's heartbeat, for every loop that may take long, also while it waits for Kafka. The loop does not
+    depend on a listener. A beat costs a tenth of a microsecond."""
     _thread.hear()
 
 

@@ -9,8 +9,8 @@ class Progress(Protocol):
     """Told often, so it must cost next to nothing; may be told from any thread."""
 
     def __call__(self, what: str, done: int = 0, total: int = 0) -> object:
-        """`what` is under way, as in "reading the log"; `done` of `total`, which is 0 while nobody knows it."""
+        """`what` is under way, as in "reading the log"; `done` of `total`, which is 0 while it is unknown."""
 
 
 def untold(what: str, done: int = 0, total: int = 0) -> None:
-    """Where nobody looks."""
+    """The progress of a command without display."""

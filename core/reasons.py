@@ -1,7 +1,7 @@
-"""Why something could not be reached, read or written, in plain words instead of a library's.
+"""Reasons of failed connections, reads and writes in plain words.
 
-Libraries wrap what the system said in exceptions of their own, several deep. What a person can act on is what lies
-innermost: nobody listens there, no such name, no rights, no room.
+Libraries wrap system errors in several layers of exceptions; the actionable reason is the innermost: connection
+refused, unknown host, no permission, disk full.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _inside(error: BaseException) -> Iterator[BaseException]:
 
 
 def _words(error: BaseException) -> str:
-    # Nobody has an exception of a module that is not loaded, and those of the network are dear.
+    # An exception of a module that is not loaded cannot occur, and loading network modules is slow.
     kinds = sys.modules
     if (ssl := kinds.get("ssl")) and isinstance(error, ssl.SSLError):
         return _words_of_tls(error)

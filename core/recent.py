@@ -1,7 +1,7 @@
-"""What was used lately, by a key that others choose: the address of a subscriber, the id of a subscription.
+"""Recently used values by a key from outside: the address of a subscriber, the id of a subscription.
 
-Such keys come and go without end, and a worker does not learn that one is gone. So the memory is bounded in bytes, not
-in entries, and in age.
+Such keys appear without end, and a worker gets no notice of their removal. So the memory is bounded in bytes and age
+instead of entries.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ _ENTRY = 200
 
 
 class Recent(Generic[_K, _V]):
-    """A memory in two generations, each of at most `most` bytes, or one entry. Used by one thread.
+    """A memory of two generations, each of at most `most` bytes, or one entry. Used by one thread.
 
-    When the younger generation is full, or `age_s` seconds old, the older one goes, all at once: with what was not
-    asked for meanwhile. So what nobody asks for is gone after at most twice that time, as long as anybody asks for
-    anything.
+    When the younger generation is full, or `age_s` seconds old, the older one is dropped as a whole. An entry that is
+    not read is dropped after at most twice that time, as long as other entries are read.
     """
 
     def __init__(self, most: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:

@@ -57,7 +57,7 @@ class VersionedCodec(Generic[_V]):
             # What a newer version wrote may look like nothing to us; it must not pass for damaged.
             self._refuse_newer(self._version_of(value), key)
             raise InfrastructureError(f"{self._named(key)} cannot be read: {error}") from error
-        # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
+        # A newer record may be decodable (unknown fields are skipped), but the skipped fields might matter.
         if found.v > self.version:
             self._refuse_newer(found.v, key)
         return found

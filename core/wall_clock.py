@@ -24,12 +24,12 @@ def time_ms() -> int:
 
 
 def lies_ahead(at_ms: int, now_ms: int) -> bool:
-    """Whether a moment that has passed has yet to come, by the clock of now."""
+    """Whether a moment in the past is in the future of the present clock."""
     return at_ms > now_ms + TOLERANCE_MS
 
 
 def has_come(due_ms: int, decided_ms: int, now_ms: int) -> bool:
-    """Whether what was to wait until `due_ms`, as was decided at `decided_ms`, need not wait any longer."""
+    """Whether a wait until `due_ms`, decided at `decided_ms`, is over."""
     return due_ms <= now_ms or lies_ahead(decided_ms, now_ms)
 
 

@@ -319,9 +319,9 @@ class TableSettings:
 
 @dataclass(frozen=True)
 class TopicRules:
-    """What the gateway's settings say of all topics, for what is published here: `topics.retain_all` and
-    `topics.check_types`; and how many notifications the triggers of one owner may publish in a minute, as
-    `limits.deliveries_per_minute`, 0 for any number."""
+    """The gateway's settings of all topics, for notifications published here: `topics.retain_all` and
+    `topics.check_types`; and the maximum number of notifications that the triggers of one owner may publish in a
+    minute, as `limits.deliveries_per_minute`, 0 for any number."""
 
     retain_all: bool = False
     check_types: bool = False

@@ -38,5 +38,5 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     owner: str = ""
 
     def expired(self, now_ms: int) -> bool:
-        """Whether the termination time has come."""
+        """Whether the termination time is over."""
         return self.terminates_ms is not None and self.terminates_ms <= now_ms

@@ -96,11 +96,13 @@ class XPathFilter(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a subscriber asked for beyond "push it". None means: the engine's setting; of `deadline_ms`, after how long
-    without a message the subscriber is told so, that there is none. `interval_ms`, unless 0, is how far apart messages
-    are accepted that it gets, of each topic or of all together; `priority` ranks it among the subscriptions that are
-    pushed to, larger first. `fragment_bytes`, unless 0, is what a push in the older form may have: what is larger comes
-    in parts."""
+    """A subscriber's policy beyond "push it". None means the engine's setting; for `deadline_ms` (a notice after this
+    time without a message) no deadline.
+
+    `interval_ms`, unless 0, is the minimum time between accepted messages, of each topic or of all together; `priority`
+    ranks the subscription among others in pushes, larger first. `fragment_bytes`, unless 0, is the maximum size of a
+    push in the older form: larger messages are split.
+    """
 
     reliability: Reliability = "adaptive"
     order: Order = "acceptance"
@@ -146,8 +148,8 @@ class Protection(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class BoundEndpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What is left of a pull point that a client of HPwsn made for its subscription: its address goes on as one of the
-    subscription's. `name` is what the client calls it, empty for nothing."""
+    """The remainder of a pull point that a client of HPwsn made for its subscription: its address is one of the
+    subscription's addresses. `name` is the client's name for it, empty for none."""
 
     id: str
     name: str = ""
@@ -190,9 +192,9 @@ Datagrams = Literal["", "only", "without"]
 
 
 class Peer(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What makes a subscription a link to another engine, whose pushes have the form `peer`: who we are, and who that
-    is, as GROUP/NAME. A link to another group has no NAME there: whoever represents the group is pushed to. Two links
-    may share a peer: one takes `only` what leaves as datagrams, the other is `without` it."""
+    """The properties of a subscription that is a link to another engine, with pushes in the form `peer`: our name and
+    its name, as GROUP/NAME. A link to another group has no NAME: the group's representative is pushed to. Two links may
+    share a peer: one has `only` datagrams, the other is `without` them."""
 
     own: str
     to: str
@@ -240,8 +242,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def in_turn(self) -> bool:
-        """Whether what was tried, and waits, holds up what comes behind it on its topic, and no more than that: so it
-        is with links. Where all topics together are in one strict order, only one place can push."""
+        """Whether a waiting retry blocks later notifications of its topic, and no others: the case of links. A strict
+        order over all topics allows only one sender."""
         return self.peer is not None and self.policy.strict
 
     @property
@@ -254,7 +256,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return not (self.pull_point or self.form == "legacy" or self.policy.reliability == "timely")
 
     def expired(self, now_ms: int) -> bool:
-        """Whether the termination time has come."""
+        """Whether the termination time is over."""
         return self.terminates_ms is not None and self.terminates_ms <= now_ms
 
     def selector(self) -> str:

@@ -1,3 +1,3 @@
-"""How a process tells what it does: metrics, traces, and the form of its log lines."""
+"""Metrics, traces, and the format of log lines."""
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ _HUMAN = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z +[a-z]+ +\S+: (.*)", re.DOTALL)
 
 
 def write(form: Form, at: float, level: str, part: str, message: str, facts: Mapping[str, str] | None = None) -> str:
-    """A line, without its end. `at` in seconds of the epoch. In the human form whatever begins a line is ours: what is
-    on further lines (a stack trace) is indented. In both, names and messages from outside do nothing to a terminal.
-    """
+    """A line, without its end. `at` in seconds of the epoch. In the human format the first line starts with our prefix
+    and further lines (a stack trace) are indented. Both formats escape terminal control characters in names and
+    messages from outside."""
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if form == "json":
         document = {"at": moment, "level": level, "part": part, "message": message, **(facts or {})}

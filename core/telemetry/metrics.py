@@ -1,4 +1,4 @@
-"""Metrics in the Prometheus text format. Counted where things happen, by one thread; written out when somebody asks."""
+"""Metrics in the Prometheus text format, counted by one thread and rendered for each scrape."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Counter(_Metric):
 
 
 class Readings(_Metric):
-    """What is read when somebody asks, for each combination of label values: gauges, or counters that are counted
-    elsewhere. What is no longer read is no longer shown."""
+    """Values that are read for each scrape, by combination of label values: gauges, or counters that are counted
+    elsewhere. A combination that is no longer returned is no longer exported."""
 
     def __init__(
         self, name: str, help: str, kind: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]
@@ -170,7 +170,7 @@ def merged(texts: Mapping[str, str], label: str) -> str:
     samples: dict[str, list[str]] = {}
     for name, text in texts.items():
         metric = ""
-        # Not splitlines: a label's value may hold what ends a line for Python, and for nobody else.
+        # Not splitlines: a label's value may contain line separators of Python that are none in this format.
         for line in text.split("\n"):
             if line.startswith("#"):
                 metric = line.split(" ", 3)[2]

@@ -37,11 +37,9 @@ _LONGEST = 512
 
 
 def read_traceparent(text: str) -> str:
-    """The trace context (W3C Trace Context, version 00) in a `traceparent` header, in lower case.
-
-    Empty for what is no legal one: a publisher's mistake in it is no reason to refuse a notification. `tracestate` is
-    not stored: it is for the systems that wrote it, and a push may come long after their trace.
-    """
+    """The trace context (W3C Trace Context, version 00) in a `traceparent` header, in lower case. Empty for an invalid
+    one: a publisher's mistake in it is no reason to refuse a notification. `tracestate` is not stored: it is for the
+    systems that wrote it, and a push may follow long after their trace."""
     text = text.strip(" \t")
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or match["version"] == "ff" or (match["version"] == "00" and match["more"]):
@@ -169,7 +167,7 @@ class Tracing:
     def begin(
         self, name: str, kind: Kind, parent: str = "", links: Sequence[str] = (), facts: Facts | None = None
     ) -> Span:
-        """A span begins. `parent` and `links` are trace contexts, `facts` what is known of it from the beginning."""
+        """Begin a span. `parent` and `links` are trace contexts, `facts` its first attributes."""
         from opentelemetry.trace import Link, SpanKind
 
         span = self._tracer.start_span(
@@ -196,7 +194,7 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Send what is left, for a moment: a collector that is away must not hold a stop."""
+        """Send the remaining spans within a short time: an unavailable collector must not delay a stop."""
         start_thread("tracing-close", self._provider.shutdown).join(_CLOSE_S)
 
 

@@ -143,7 +143,7 @@ class FileDirectory:
         return self._poll_seconds
 
     def _await_settled(self) -> None:
-        """Return when nobody is writing the file any more (or when closing)."""
+        """Return when no other process is writing the file (or when closing)."""
         signature = self._stat()
         while signature != self._signature and not self._service.wait(_SETTLE_SECONDS):
             again = self._stat()
@@ -173,10 +173,8 @@ class FileDirectory:
             return None
 
     def _replace(self, data: bytes) -> Stamp:
-        """Put a new file in the place of the old one; returns what marks it.
-
-        Looked at before it is in place: an edit by somebody right afterwards must not pass for ours.
-        """
+        """Replace the file; returns the mark of the new one. The mark is taken before the rename: an edit by another
+        process right afterwards must not pass for ours."""
         # A symbolic link stays one: it is the file behind it that is replaced.
         target = Path(os.path.realpath(self._path))
         try:
@@ -217,7 +215,7 @@ def _renamed(blocks: dict[_Key, ldif.Block], edit: RenameEntry) -> dict[_Key, ld
 
 
 def _updated(blocks: dict[_Key, ldif.Block], entries: EntrySet) -> dict[_Key, ldif.Block]:
-    """The blocks that hold exactly these entries; the text of unchanged ones and of what is no entry is kept."""
+    """The blocks that hold exactly these entries; the text of unchanged entries and of other lines is kept."""
     kept: dict[_Key, ldif.Block] = {}
     if not blocks:
         kept[-1] = ldif.Block(_HEADER.encode(), None)

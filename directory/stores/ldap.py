@@ -66,8 +66,8 @@ class LdapDirectory:
         # Guards the mirror and the listing. The writer holds it during its requests, so that the follower cannot take
         # an event from before a write for a change after it.
         self._lock = threading.RLock()
-        # Keys of entries that we have written and whose event has not come back yet. The next write waits for them:
-        # an event of ours that trails behind a later write of ours would look like an edit by somebody else.
+        # Keys of entries that we have written and whose event is outstanding. The next write waits for them: an event
+        # of ours after a later write of ours would look like an edit by another client.
         self._echoes: set[Dn] = set()
         self._echoed = threading.Condition(self._lock)
         self._streaming = False
@@ -127,7 +127,7 @@ class LdapDirectory:
             try:
                 _carry_out(session, edit)
             except (EntryRefused, NoSuchEntry) as error:
-                # There although we did not see it, or gone although we did: somebody was quicker, the watch will tell.
+                # Added or removed by another client in between: the watch will report it.
                 conflict = isinstance(error, NoSuchEntry) or error.exists
                 kind = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED
                 return EntryProblem(kind, format_dn(edit.entry.dn), str(error), touched(change)[-1])

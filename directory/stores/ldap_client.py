@@ -1,7 +1,7 @@
-"""What we ask of an LDAP server, one bound connection at a time: reads, changes, and the stream of changes by others.
+"""Operations on an LDAP server, one bound connection at a time: reads, changes, and the stream of changes by others.
 
-Connections use ldap3's synchronous strategy; the stream is read from the socket by our own thread (ldap3's
-asynchronous strategies raise in a thread of theirs, where nobody can catch it, and notice a dead server late).
+Connections use ldap3's synchronous strategy; the stream is read from the socket by our own thread (ldap3's asynchronous
+strategies raise in their own thread, out of the caller's reach, and detect a dead server late).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from arborcast.directory.stores.ldap_connection import (
     words,
 )
 
-# Servers refuse pages larger than their size limit for one answer, which is 500 where nobody has set it.
+# Servers refuse pages larger than their size limit for one answer, which is 500 by default.
 _PAGE_SIZE = 500
 _RECEIVE_BYTES = 65_536
-# An entry of ours has hundreds of bytes; whoever announces more than this does not speak LDAP.
+# An entry of ours has hundreds of bytes; a server that announces more than this does not speak LDAP.
 _MAX_MESSAGE_BYTES = 16 << 20
 
 _PAGED = "1.2.840.113556.1.4.319"

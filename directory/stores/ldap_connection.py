@@ -80,8 +80,8 @@ def connect(settings: DirectorySettings) -> Any:
 
 
 def can_bind_with(password: str) -> bool:
-    """Whether a simple bind can carry it: SASLprep (RFC 4013) has no way to write some texts, so they are nobody's
-    password, and ldap3 raises an error of its own for them."""
+    """Whether a simple bind can carry the password: SASLprep (RFC 4013) cannot represent some texts, so they are no
+    valid passwords, and ldap3 raises an error of its own for them."""
     try:
         validate_simple_password(password)
     except (LDAPExceptionError, ValueError):

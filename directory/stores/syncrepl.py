@@ -38,7 +38,7 @@ class SyncDecodeError(ValueError):
 
 
 class SyncState(Enum):
-    """What has happened to an entry."""
+    """The change of an entry."""
 
     PRESENT = 0
     ADD = 1
@@ -56,11 +56,9 @@ class EntryState:
 
 @dataclass(frozen=True, slots=True)
 class SyncInfo:
-    """A message about a phase rather than an entry.
-
-    `refresh_done`: the state at the time of the request is complete. `absent_are_deleted`: what was not mentioned
-    during the refresh is gone. `uuids` are entries that are gone (`deleted`) or unchanged.
-    """
+    """A message about a phase rather than an entry. `refresh_done`: the state at the time of the request is complete.
+    `absent_are_deleted`: entries that the refresh did not mention are deleted. `uuids` are entries that are deleted
+    (`deleted`) or unchanged."""
 
     refresh_done: bool = False
     absent_are_deleted: bool = False

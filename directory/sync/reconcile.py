@@ -30,10 +30,10 @@ _VERSION = 1
 
 
 class _State(msgspec.Struct, frozen=True):
-    """What the tree and its directory last agreed on, stored over restarts in a small file of the engine's own.
+    """The last common state of the tree and its directory, stored over restarts in a small file of the engine's own.
 
-    Without it nobody could tell, after a restart, whether a topic that only one side has was added there or removed
-    from the other. It is no truth but a memory: when it is lost, both sides' topics stay.
+    Without it a restart could not distinguish a topic added on one side from a topic removed on the other. It is a
+    memory and no truth: when it is lost, both sides' topics stay.
     """
 
     v: int
@@ -42,7 +42,8 @@ class _State(msgspec.Struct, frozen=True):
 
 
 def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
-    """What was saved for this directory; empty when nothing was, or it was for another one, or cannot be read."""
+    """The saved state for this directory; empty when none is saved, it belongs to another directory, or cannot be
+    read."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_State)
     except FileNotFoundError:
@@ -85,11 +86,11 @@ class Plan:
 
 
 def first_contact(known: Records, directory: Listing, tree: Records) -> bool:
-    """Whether the directory is to be taken for an empty one that nobody has filled yet, and not for one emptied.
+    """Whether the directory counts as an empty one that is not filled yet, and not as one emptied.
 
-    A missing base entry, or no topics at all after a time in which we did not watch, is far more often a new or
-    restored server (or a lost file) than the wish to have no topics; so it never empties the tree. To remove every
-    topic, remove them through the engine, or while it watches.
+    A missing base entry, or no topics at all after a time without a watch, is far more often a new or restored server
+    (or a lost file) than a deliberate removal of all topics; so it never empties the tree. To remove every topic,
+    remove them through the engine, or while it watches.
     """
     if not tree and not known:
         return False
@@ -158,8 +159,8 @@ class _Merge:
         return msgspec.structs.replace(theirs, code=raw.code) == canonical(raw)
 
     def _look_at_held(self, path: TopicPath) -> None:
-        """An entry that cannot be used is left to whoever wrote it; but a code from a place we have written ourselves,
-        while somebody chose the same one for another topic."""
+        """An unusable entry is left to its author; but a code from a place that we have written ourselves, while
+        another client chose the same one for another topic."""
         ours = self._tree.get(path)
         if ours is not None and ours.placed and path in self._clashing:
             self._to_directory[path] = self._agreed[path] = canonical(ours)

@@ -36,7 +36,7 @@ _BACKOFF = Backoff(0.2, 10.0)
 _REFUSED_SECONDS = 60.0
 # A directory full of foreign entries shall not fill the log.
 _MAX_LOGGED = 20
-# Saving what is known may take this fraction of the time.
+# Maximum share of the time for saving the state.
 _SAVE_SHARE = 0.02
 
 
@@ -246,7 +246,7 @@ class DirectorySync:
         self._allowed = condition
 
     def pause(self) -> None:
-        """Another process does this for now. What is applied, and what the directory holds, goes on to be followed."""
+        """Another process synchronizes for now. The applied state and the directory's contents are still followed."""
         self._paused = True
 
     def resume(self) -> None:
@@ -255,7 +255,7 @@ class DirectorySync:
         self._service.wake()
 
     def close(self) -> None:
-        """Stop, write down what is known, close the directory."""
+        """Stop, save the state, close the directory."""
         self._service.stop(None)
         self._directory.close()
         self._known.save()
@@ -343,7 +343,7 @@ class DirectorySync:
         _log.info("directory.taken-over %d edits from %s", len(edits), self._directory.name)
 
     def _write_changes(self, plan: Plan, listing: Listing) -> tuple[EntryProblem, ...]:
-        """Write what is to be written; returns the changes that the directory refuses, now or since a while ago."""
+        """Write pending changes; returns the changes that the directory refuses, now or since earlier attempts."""
         changes, refused = self._refusals.split(plan.changes)
         if not changes:
             self._reconciled = listing

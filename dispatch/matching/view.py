@@ -261,10 +261,10 @@ class RoutingView(ControlState):
     def advance(
         self, timeout_s: float, anew: bool, end: int | None = None, *, stopped: Callable[[], bool] = lambda: False
     ) -> Advance:
-        """Read the control log to its end, or to a known end; returns the changes since the last call, or, `anew`,
-        since the newest base. For workers in real time, which get small steps and keep their base. Raises as `refresh`
-        does; then the next call must be one anew. A caller that was `stopped` while it waited for the view gets
-        nothing: the steps are those of the next one."""
+        """Read the control log to its end, or to a known end; returns the changes since the last call, or, with `anew`,
+        since the newest base. For workers in real time, which apply small steps and keep their base. Raises as
+        `refresh` does; then the next call must have `anew`. A caller that was `stopped` while it waited for the view
+        gets nothing: the steps are part of the next call."""
         with self._lock:
             if stopped():
                 raise InfrastructureError("the updates of these workers have stopped")

@@ -144,7 +144,7 @@ class JobMetrics:
 
     @contextmanager
     def batch(self) -> Iterator[Stages]:
-        """Around a batch of the hot path; what was measured of its stages counts if it comes to its end."""
+        """A batch of the hot path; its stages' measurements count when it completes."""
         self._batch_began = self._clock()
         stages = Stages()
         try:
@@ -172,7 +172,7 @@ class JobMetrics:
         self._thinned.add(by=thinned)
 
     def deadline(self, kind: str) -> None:
-        """A subscriber was told that its deadline was missed, or is met again."""
+        """A subscriber got a notice that its deadline was missed, or is met again."""
         self._deadlines.add(kind)
 
     def recorded(self, rows: pa.Table) -> None:

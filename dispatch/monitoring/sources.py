@@ -1,4 +1,4 @@
-"""Figures of the job that are only looked up when somebody asks."""
+"""Figures of the job that are read only for a scrape or a page."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def read_progress(text: str) -> QueryProgress:
     )
 
 
-# Looked at every few seconds, this is more than an hour; what is older is thinned out, not forgotten.
+# More than an hour of looks with an interval of a few seconds; older looks are thinned out.
 _MOST_MARKS = 1_000
 
 
 @dataclass(frozen=True)
 class Lag:
-    """What is in the log and not settled yet, and since when the oldest of it has been there."""
+    """Unsettled records of a log, and the time since which the oldest of them has been there."""
 
     records: int = 0
     seconds: float = 0.0
@@ -109,8 +109,7 @@ class ViewSize(NamedTuple):
 
 @dataclass
 class Sources:
-    """Where the figures come from that are only looked up when somebody asks. This one is of a job that has not
-    begun."""
+    """Sources of figures that are read on request. This class is the source of a job that has not begun."""
 
     view: Callable[[], ViewSize] = ViewSize
     """The workers' view."""
@@ -144,7 +143,7 @@ _PATIENCE_S = 2.0
 
 
 class Watched(NamedTuple):
-    """Somebody who follows a log, and how far that is."""
+    """A reader of a log, and its position."""
 
     log: str
     progress: Callable[[], QueryProgress | None]
@@ -192,7 +191,7 @@ class JobSources(Sources):
 
     @staticmethod
     def _ends(log: LogConsumer) -> Mapping[int, int]:
-        """The offset of the next record, by partition; empty when nobody can say."""
+        """The offset of the next record, by partition; empty when unknown."""
         try:
             return log.ends(_PATIENCE_S)
         except InfrastructureError:

@@ -110,7 +110,7 @@ class _Rows:
         self._full = False  # the reading thread waits for room
         self.ended = False
         self.last_offset = -1
-        """Of what was read."""
+        """Figures of the records read."""
         self.error: BaseException | None = None
 
     def start(self) -> None:

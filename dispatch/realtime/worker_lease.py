@@ -37,8 +37,8 @@ class LeaseRenewal:
     """Since when the lease counts. Pure but for what it is given."""
 
     def __init__(self, ask_end: Callable[[], int], read_to: Callable[[], int], extend: Callable[[float], None]) -> None:
-        """`ask_end` asks where the log ends, `read_to` says how far it was read; `extend` is told since when the lease
-        counts."""
+        """`ask_end` asks for the log's end, `read_to` gives the position read so far; `extend` gets the time from which
+        the lease counts."""
         self._ask_end = ask_end
         self._read_to = read_to
         self._extend = extend

@@ -37,7 +37,7 @@ _SILENT_S = LEASE_S
 # Until a task is heard for the first time a Python has to be started for it.
 _STARTS_S = 120.0
 
-# Somebody looks at least every second.
+# Maximum interval between two checks, in seconds.
 _LONGEST_LOOK_S = 2.0
 
 
@@ -138,7 +138,7 @@ class WorkersElsewhere:
         if not self._may_be_there or orderly or newest < 0:
             return
         self._say(WorkerUpdate(newest + 1, -1, 0, -1, complete=False, stop=True))
-        # Whoever asks from now on finds that; who has asked before may go on for so long from then.
+        # Later renewals see it and exit; a renewal made before is valid for this long.
         self._until = self._clock() + LEASE_S
         self._may_be_there = False
         self._silences = {}

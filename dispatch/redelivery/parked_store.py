@@ -364,8 +364,8 @@ class ParkedStore:
         return self._places(lane, "accepted_ms <= ? ORDER BY accepted_ms", limit, ms, besides=besides)
 
     def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
-        """Deliveries whose validity ends by then: the earliest first, without `besides`, and without those accepted in
-        time with a pending later result."""
+        """Deliveries whose validity ends by a time: the earliest first, without `besides`, and without those accepted
+        in time with a pending later result."""
         condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms"
         return self._places(lane, condition, limit, ms, besides=besides)
 

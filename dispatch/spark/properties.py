@@ -75,7 +75,8 @@ def properties(
         "spark.sql.shuffle.partitions": str(settings.task_slots),
         "spark.default.parallelism": str(settings.task_slots),
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
-        # What is collected counts against the heap, and a full heap ends the job, pushes included. The default is 1 GB.
+        # Collected results count against the heap, and a full heap ends the job, pushes included. The default is 1
+        # GB.
         "spark.driver.maxResultSize": f"{settings.driver_memory_mb // 2}m",
         "spark.driver.extraJavaOptions": " ".join(
             (
@@ -208,8 +209,8 @@ _SECRET = "spark.authenticate.secret"  # noqa: S105  # its name
 
 
 def guarded(settings: DispatchSettings) -> dict[str, str]:
-    """What the parts of a cluster need, so that nobody else can give tasks to them, or read what they send: whoever
-    reaches an executor's port without it has a shell there. The same for job, master and workers."""
+    """Secrets of the cluster's parts, so that no other host can give tasks to them, or read their traffic: an
+    executor's port without a secret is a shell for everyone who reaches it. The same for job, master and workers."""
     if not settings.spark_authenticate:
         return {}
     return {**_GUARDED, **({_SECRET: settings.spark_secret} if settings.spark_secret else {})}

@@ -80,7 +80,7 @@ HEALTHY_S = 60.0
 # A query with a backlog is ready, too.
 CATCH_UP_S = 5.0
 
-# After so many failures in a row this process may be what is broken: leave it to its own supervisor.
+# After this many failures in a row the process itself may be broken: leave it to its own supervisor.
 MAX_FAILURES = 10
 
 
@@ -156,7 +156,7 @@ class QuerySupervisor:
             try:
                 self._query = self._start()
                 if self._gate.wait_closed(0):
-                    # Whoever stops us may have looked for a query before there was this one.
+                    # A stop may have been requested before this query existed.
                     self._query.stop()
                     return
                 self._running.set()

@@ -95,7 +95,7 @@ def turn_to_commit(location: str) -> threading.Lock:
 
 class DeltaTableWriter:
     """A write commits as a whole, with the writer's position (a Delta application transaction), so a restarted writer
-    knows what is stored."""
+    can tell stored records from missing ones."""
 
     def __init__(self, spec: TableSpec, location: str) -> None:
         self.spec = spec

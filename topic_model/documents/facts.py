@@ -136,7 +136,7 @@ _decoder = msgspec.json.Decoder(_Document)
 
 def write_json(records: Iterable[TopicRecord]) -> bytes:
     """The JSON document of these topics; equal topics give equal bytes."""
-    # Elsewhere a code from a place is one that somebody chose.
+    # Elsewhere a code from a place was chosen by a person.
     plain = (msgspec.structs.replace(each, placed=False) if each.placed else each for each in records)
     topics = tuple(sorted(plain, key=lambda record: record.path))
     return msgspec.json.format(msgspec.json.encode(_Document(VERSION, topics)), indent=2) + b"\n"

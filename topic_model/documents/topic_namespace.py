@@ -114,7 +114,7 @@ def write_topic_namespace(records: Iterable[TopicRecord], namespace: str) -> byt
     for record in own:
         above = parent_of(record.path)
         parent = None if above is None else elements.get(above)
-        # What the file was sorted by guarantees that a parent of this namespace has come before.
+        # The sort order guarantees that a parent of this namespace precedes it.
         element = elements[record.path] = etree.SubElement(root if parent is None else parent, _TOPIC)
         element.set("name", last_step(record.path).rpartition("}")[2])
         _write_message_types(element, record)

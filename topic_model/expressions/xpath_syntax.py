@@ -146,7 +146,7 @@ class Scanner(ABC):
             self.fail(token, f"{token.text}() is not available{self._words.unavailable}")
 
     def symbol(self, index: int, token: Token, operand: bool) -> None:
-        """Check what is neither an operand nor a bracket. `operand` says whether it follows one."""
+        """Check a token that is neither an operand nor a bracket. `operand` is set when it follows an operand."""
         if token.text == "$":
             self.fail(token, self._words.variables)
         if token.text == "|":
@@ -226,7 +226,7 @@ class Scanner(ABC):
     def _scalar_begins(self, start: int) -> bool:
         """Whether no node set can begin here."""
         if start >= len(self.tokens):
-            return True  # whoever reads on says what is wrong
+            return True  # the next check reports the error
         token = self.tokens[start]
         function = token.kind == "name" and token.text not in NODE_TESTS and self.text_at(start + 1) == "("
         return function or token.kind in ("literal", "number")

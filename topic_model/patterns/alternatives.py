@@ -1,6 +1,6 @@
-"""What patterns consist of: an anchor in the topic tree, steps from there, and what is selected where they arrive.
+"""Parts of patterns: an anchor in the topic tree, steps from there, and the nodes selected at the end.
 
-Values with their matching; `patterns` makes them from normal forms and puts them into one.
+Values with their matching; `patterns` makes them from normal forms and combines them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNIVERSAL_ROOT: Final = ""
 
 
 class Reach(enum.Enum):
-    """What is selected at a node that an alternative has arrived at."""
+    """The nodes selected at the end of an alternative."""
 
     SELF = ""
     CHILDREN = "/*"

@@ -50,10 +50,8 @@ class TopicSelection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A selector that is not simple. `narrowest` is what is linked, `others` must match as well.
-
-    With XPath filters `narrowest` is None: the topics are taken from the tree, and nothing is left to ask.
-    """
+    """A selector that is not simple. `narrowest` is linked, `others` must match as well. With XPath filters `narrowest`
+    is None: the topics are taken from the tree, and no further checks are needed."""
 
     narrowest: Pattern | None
     others: tuple[Pattern, ...] = ()
@@ -120,7 +118,7 @@ def is_one_topic(key: str) -> bool:
 
 
 def compile_selector(normals: Sequence[str]) -> Selector:
-    """What is behind these normal forms, all of which must match. Raises ExpressionError."""
+    """The selector of these normal forms, all of which must match. Raises ExpressionError."""
     xpaths = tuple(_parse_xpath(normal) for normal in normals if normal.startswith(XPATH_SCHEME))
     patterns = [parse_normal(normal) for normal in normals if not normal.startswith(XPATH_SCHEME)]
     if xpaths:

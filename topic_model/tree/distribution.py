@@ -29,7 +29,7 @@ _PLAIN = frozenset({LOCAL, GROUP, EVERYWHERE})
 
 
 def check_routing(routing: str) -> None:
-    """Raises TopicError for a routing policy that nobody would follow."""
+    """Raises TopicError for an invalid routing policy."""
     found: list[str] = []
     for word in routing.split():
         if is_distribution(word):

@@ -72,10 +72,8 @@ class Lag:
 
 
 class LagClock:
-    """Remembers where the log's end was at earlier looks: a record beyond it has come later.
-
-    No record need be read for that. The seconds are a lower bound, exact to the time between two looks.
-    """
+    """Remembers the log's end at earlier looks: a record beyond it was written later. No record is read for that. The
+    seconds are a lower bound, exact to the time between two looks."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, Mapping[int, int]]] = deque()

@@ -1,9 +1,10 @@
-"""How many pushes the workers have under way: numbers in memory that they share with the driver, one for each task.
+"""The in-flight gauge: numbers in shared memory, one for each task, that workers write and the driver reads.
 
 A worker writes its number once per round over its connections, however many pushes that round ends: some 0.1 us. The
-driver adds the numbers up when somebody asks. The memory is a file that all have mapped, so it is there only where the
-workers run on the driver's host; of a cluster nobody knows the number of this moment, but its average over any time is
-the seconds of all pushes in it, divided by its length.
+driver sums them for a scrape.
+
+The memory is a mapped file, so the gauge exists only where the workers run on the driver's host. On a cluster the
+average over an interval is the seconds of all pushes in it, divided by its length.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class UnderWay:
     """The driver's side."""
 
     def __init__(self, file: Path) -> None:
-        """Makes the file anew, with nothing under way: workers of a job that was killed may have the last one still."""
+        """Creates a new file, with nothing in flight: workers of a killed job may still have the old one mapped."""
         self.file = str(file.absolute())
         self._numbers = new_shared_memory(file, _BYTES).cast("I")
 
@@ -40,7 +41,7 @@ class Shown:
     """A worker's side."""
 
     def __init__(self, file: str) -> None:
-        """`file` empty, or one that is not there: nobody is told."""
+        """An empty `file`, or a missing one: numbers are dropped."""
         self._numbers: memoryview | None = None
         if file:
             try:
@@ -49,7 +50,7 @@ class Shown:
                 self._numbers = None  # a figure is no reason not to push
 
     def teller(self, task: int) -> Callable[[int], None]:
-        """What is to be told how many pushes a task has under way."""
+        """A function for a task's number of pushes in flight."""
         numbers, place = self._numbers, task % _TASKS
         if numbers is None:
             return ignore_count

@@ -1,4 +1,4 @@
-"""Finding dead letters: what is asked for, and the way through the compacted `dead` log."""
+"""Queries for dead letters, over the compacted `dead` log."""
 
 from __future__ import annotations
 
@@ -57,14 +57,13 @@ class DeadLetterAdmin:
         self._dead.close()
 
     def redrive(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> int:
-        """Park these deliveries anew, each at its old place in its lane; how many. Letters younger than
+        """Park these deliveries again, each at its old place in its lane; returns their number. Letters younger than
         SETTLED_AFTER_S stay.
 
-        The name under which one is parked follows from its letter, so that doing it again after a crash changes
-        nothing, and differs from the one before, so that nothing that was on its way to the log then can end it.
-
-        Their tries are counted from none again, and their lifespan begins now: else what was given up for its age
-        would be so at once.
+        The name of a parked record follows from its letter, so that a repetition after a crash changes nothing; it
+        differs from the earlier name, so that no earlier record on its way to the log can end it. The number of
+        attempts begins at none again, and the lifespan begins now: deliveries given up for their age would otherwise be
+        given up at once.
         """
         done = 0
         now_s = self._now()
@@ -142,10 +141,10 @@ def _every(_path: TopicPath) -> bool:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which dead letters. What is empty or None is not asked for.
+    """Conditions for dead letters. Empty or None is no condition.
 
     `reason` is one of the error classes (`client-error`, `lifespan`, ...), a state (`dead`, `expired`), an HTTP status,
-    or part of the detail; `since_ms` and `until_ms` are about when the delivery was given up.
+    or part of the detail; `since_ms` and `until_ms` bound the time at which the delivery was given up.
     """
 
     subscription: str = ""

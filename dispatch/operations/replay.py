@@ -27,7 +27,7 @@ from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
-# What is settled at a time: bounds memory, and how far a failure can leave a replay from what it says of itself.
+# Deliveries per commit: bounds memory, and the distance of a failed replay's progress record.
 _AT_ONCE = 500
 
 _WRITE_S = 30.0
@@ -49,8 +49,8 @@ class ReplaySpan:
 class Replay:
     """One replay to one subscription. Used by one thread.
 
-    `table` is the control log as it is now: the subscription's filters of today decide, not those of then. What is sent
-    is accepted as of that table.
+    `table` is the present control log: the subscription's present filters decide. Replayed notifications are accepted
+    as of that table.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Replay:
                         continue
                     again = replayed(notification, self.id, self._subscription.id, time_ms(), self._table.position)
                     if self._subscription.policy.reliability == "timely":
-                        # Whoever has it sent again wants all of it, and not what is newest.
+                        # A replay delivers all notifications, without the rule for the newest.
                         again = msgspec.structs.replace(again, reliable=True)
                     key, value = notifications.encode(again)
                     writer.send(partition_of_key(key, writer.partitions), value, key)
@@ -122,7 +122,7 @@ class Replay:
         return sent
 
     def _matches(self, notification: Notification) -> bool:
-        # What was for one subscription only stands in the log as itself, too.
+        # Replays to a single subscription are records of their own in the log and are skipped.
         if notification.only or not self._span.since_ms <= notification.accepted_ms < self._span.until_ms:
             return False
         if not self._span.topic(notification.topic):

@@ -175,7 +175,7 @@ def _windows(waits: Iterable[Wait]) -> Iterator[tuple[int, int, list[Wait]]]:
 
 
 def _near(log: LogScan, first_ms: int, last_ms: int, waits: Sequence[Wait]) -> Iterator[Attempt | None]:
-    """What was written of these deliveries in this time; None for each record that says nothing of them."""
+    """Records of these deliveries written in an interval; None for each record about none of them."""
     partitions = len(log.partitions())
     wanted: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
     for wait in waits:

@@ -45,12 +45,14 @@ _FORGET_S = 2.0
 
 @dataclass(frozen=True)
 class RealtimeJob:
-    """What a task needs to know. `run` is the number of the query's run, which its rows have in place of a batch's;
-    what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock `clock_of` says.
+    """The parameters of a task.
 
-    `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
-    partition; `since` is as in `StartState`. `passed` is what counts there for minimum intervals. `base`
-    is that of the routing view where a worker is elsewhere, and cannot open the driver's files."""
+    `run` is the number of the query's run, which its rows have in place of a batch's; parked records have a higher one,
+    which grows by one each millisecond since `began_s`, by the clock `clock_of`. `earlier` are outcomes of earlier runs
+    behind this run's start, and before the offset `again` of each partition; `since` is as in `StartState`. `passed` is
+    the state of minimum intervals there. `base` is that of the routing view for a worker on another host, which cannot
+    open the driver's files.
+    """
 
     settings: JobSettings
     run: int
@@ -233,7 +235,7 @@ class LogLink(DriverLink):
                 taken.partition,
                 position,
                 self._job.since if again else self._job.run,
-                clean and not again,  # else an earlier run may have begun what is behind the position
+                clean and not again,  # else an earlier run may have begun offsets behind the position
                 report.notifications,
                 report.deliveries,
                 tuple(report.signs),

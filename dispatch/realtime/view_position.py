@@ -1,4 +1,4 @@
-"""Whether the routing view has come far enough to say who gets a notification."""
+"""Whether the routing view is new enough to match a notification."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ViewPosition:
         self._waits_for: tuple[int, float] | None = None
         self._beyond = -1  # stamps from here on are of a control log that is no more
         self.control = -1
-        """How far the view has come."""
+        """The view's position."""
 
     def covers(self, notification: Notification, offset: int, last_offset: int) -> bool:
-        """Whether the view can say who gets the notification at this offset: it has come to its stamp, or nothing that
-        may concern it has changed from here to there. `last_offset` is that of the last one which is here."""
+        """Whether the view can match the notification at this offset: it has reached the notification's stamp, or no
+        relevant change lies between. `last_offset` is the offset of the last notification read."""
         stamp = notification.control
         if stamp == UNSTAMPED:
             stamp = self._stamp_for(offset, last_offset)
@@ -50,7 +50,7 @@ class ViewPosition:
         return end
 
     def _is_beyond(self, stamp: int, offset: int) -> bool:
-        """Whether the view will never come to where this was stamped: the control log was made anew since."""
+        """Whether the view will never reach this stamp: the control log was recreated since."""
         now = time.monotonic()
         if 0 <= self._beyond <= stamp:
             return True

@@ -46,10 +46,10 @@ class TaskReplaced(InfrastructureError):
 
 
 def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Push what comes, until no more comes; for `mapInArrow`, with the columns value, partition and offset.
+    """Push rows until the input ends; for `mapInArrow`, with the columns value, partition and offset.
 
-    Nothing is yielded before the end: the JVM reads a worker's output only when it cannot write its input, and a worker
-    that has written what nobody reads stands still.
+    Nothing is yielded before the end: the JVM reads a worker's output only when it cannot write its input, so a worker
+    with unread output would block.
     """
     import pyarrow as pa  # workers of the other gear never load it
 
@@ -62,8 +62,7 @@ def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[p
             # that a process is gone.
             os._exit(1)
     if taken is None:
-        # Asked to stop: the query has been stopped since, and nobody reads what is yielded. pyspark would print that as
-        # an error.
+        # The query has been stopped, and the output is not read any more. pyspark would print that as an error.
         os._exit(0)
     yield pa.RecordBatch.from_pydict({"taken": pa.array([taken], pa.int64())})
 

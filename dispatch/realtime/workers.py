@@ -1,8 +1,8 @@
-"""Whether the workers of a run are there, and that none of them begins anything any more when the next run does.
+"""Liveness of a run's workers, and their exclusion before the next run begins.
 
-A partition is one worker's at a time: two of them could push a lane past each other. On the driver's host the
-processes are seen, and killed. A worker elsewhere is seen by its signs of life, and ends by its lease (`worker_lease`):
-the driver writes in `feed` that the run is over, and waits until nobody can have a lease from before.
+A partition belongs to one worker at a time: two of them could push a lane out of order. On the driver's host the
+processes are visible, and killed. A worker elsewhere is known by its heartbeats, and ends by its lease
+(`worker_lease`): the driver writes the run's end in `feed`, and waits until every earlier lease has expired.
 """
 
 from __future__ import annotations

@@ -50,14 +50,14 @@ def properties(
     classes: Path | None = None,
     archive_to: Path | None = None,
 ) -> dict[str, str]:
-    """Spark properties for the dispatch job. On a cluster either Arborcast is installed where Python workers start, or
-    it comes along as `code`, a zip file of our packages.
+    """Spark properties for the dispatch job. On a cluster either Arborcast is installed on the hosts of Python workers,
+    or it is sent along as `code`, a zip file of our packages.
 
     `master` None is for spark-submit without a master, which is local mode; "" leaves a cluster's to its command line;
-    "local" is local mode with as many task slots as the settings say. `local_dir` is where Spark keeps temporary files.
-    `classes` is an archive of the classes that the driver's JVM loads; `archive_to` is where it is to write one when it
-    ends. Only what is on the JVM's own class path can be archived, so the jars are put there, and executors are not
-    sent them: for local mode.
+    "local" is local mode with as many task slots as the settings have. `local_dir` is for Spark's temporary files.
+    `classes` is an archive of the classes that the driver's JVM loads; `archive_to` is the path of a new one, written
+    at exit. Only classes on the JVM's own class path can be archived, so the jars are put there and not sent to
+    executors: for local mode.
     """
     chosen = dict(_FIXED)
     if master is not None and not master.startswith("local"):

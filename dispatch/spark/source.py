@@ -53,9 +53,9 @@ def connection_options(kafka: KafkaSettings) -> dict[str, str]:
         "kafka.reconnect.backoff.max.ms": "1000",
         # Who leads a partition is looked up again after this, also by a client that keeps trying one that is gone.
         "kafka.metadata.max.age.ms": "3000",
-        # Asked for the end of a log, Kafka's admin client waits this long for the broker that led it then, also when
-        # that is gone and another leads. Spark asks anew, with a new client: with 20 s
-        # deliveries stalled for as long when a broker was killed, with 5 s for 6.
+        # Kafka's admin client, asked for a log's end, waits this long for the partition's last known leader, also
+        # when that is gone and another leads. Spark then retries with a new client: with 20 s deliveries stalled for as
+        # long when a broker was killed, with 5 s for 6.
         "kafka.request.timeout.ms": str(_attempt_ms(kafka)),
         "kafka.default.api.timeout.ms": str(_attempt_ms(kafka)),
         # A host that is cut off refuses nothing, it is silent.

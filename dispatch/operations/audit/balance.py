@@ -70,7 +70,7 @@ def balance(
     least = np.where(evaluations.caused[inside][first] > 0, once, least)
 
     report.notifications = len(keys)
-    # Where the evaluations leave room, what was found is what they came to.
+    # Where the evaluations allow a range, the number of found deliveries counts.
     report.matches = int(np.clip(found, least, most).sum())
     report.duplicates = int((theirs.delivered > 1).sum())
     _tally(report, ledger, theirs)
@@ -169,8 +169,8 @@ def _blame_orphans(report: Report, orphans: DeliveryRows, limit: int) -> None:
 def _gaps(
     report: Report, evaluations: Evaluations, stretches: Mapping[int, Stretch], limit: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Offsets in the log have no gaps (it is not compacted, and has no transactions), so what is not evaluated shows
-    without the log being read."""
+    """Offsets in the log have no gaps (it is not compacted, and has no transactions), so missing evaluations are
+    visible without reading the log."""
     gaps: list[tuple[int, int]] = []
     count = 0
     for partition, (first, end) in stretches.items():

@@ -67,10 +67,8 @@ def check_kept(
     limit: int,
     progress: Progress = untold,
 ) -> None:
-    """Add to the report the deliveries of the interval that are not kept where they must be.
-
-    What is not found is looked for again for some seconds, its state, too: it may have come to something else.
-    """
+    """Add to the report the deliveries of the interval that are missing where they must be kept. A missing one is
+    looked up again for some seconds, with its state, which may have changed meanwhile."""
     notifications_inside = found.evaluations.notification
     for keeper in _KEEPERS:
         deadline = time.monotonic() + patience_s
@@ -125,10 +123,8 @@ def examine_deeply(
     limit: int,
     progress: Progress = untold,
 ) -> None:
-    """Add to the report what only this finds. `read_on` takes in what was written to the attempts log meanwhile.
-
-    Raises as the audit does.
-    """
+    """Add to the report the findings of the deep audit. `read_on` reads new records of the attempts log. Raises as the
+    audit does."""
     report = found.report
     report.deep = True
     old = int((found.evaluations.written_ms < time_ms() - CONTROL_HISTORY_MS).sum())
@@ -155,7 +151,7 @@ class _Run(NamedTuple):
 
 
 class _Past:
-    """The routing table as it was, going forward, with what has changed since the first were accepted."""
+    """The routing table of the past, moving forward, with the changes since the first acceptance."""
 
     def __init__(self, control: LogScan, since_ms: int) -> None:
         (partition,) = control.beginnings()
@@ -166,7 +162,7 @@ class _Past:
         self._next: tuple[int, ControlRecord] | None = None
 
     def advance(self, control: int) -> None:
-        """Apply what is before this offset."""
+        """Apply the records before this offset."""
         while True:
             if self._next is None:
                 record = next(self._records, None)
@@ -181,8 +177,8 @@ class _Past:
 
 
 class _Spacing:
-    """Who has a minimum interval need not have what came within it. Judged by what was delivered to him before: from
-    where on he had to have more is not known before the first of these."""
+    """A subscription with a minimum interval need not have the notifications within it. Judged by its earlier
+    deliveries: requirements before the first of these are unknown."""
 
     def __init__(self, since_ms: int) -> None:
         self._since_ms = since_ms

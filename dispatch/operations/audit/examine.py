@@ -29,14 +29,12 @@ def audit(
     limit: int = MAX_PROBLEMS,
     progress: Progress = untold,
 ) -> Report:
-    """Examine what was accepted from `since_ms` on and before `until_ms` (now, when left out).
+    """Examine the notifications accepted from `since_ms` on and before `until_ms` (now by default).
 
-    The engine may be running: what does not balance is looked at again for up to `patience_s` seconds, because a batch
-    says for how many a notification is before it says what became of it; and for a fifth of that when some are still to
-    be matched. `limit` is how many problems are named.
-
-    Raises InfrastructureError when Kafka cannot be read, RecordVersionError when a newer Arborcast wrote its logs: then
-    nothing is known.
+    The engine may be running: an imbalance is examined again for up to `patience_s` seconds, because a batch records a
+    notification's number of deliveries before their outcomes; and for a fifth of that when some notifications are still
+    to be matched. `limit` is the maximum number of named problems. Raises InfrastructureError when Kafka cannot be
+    read, RecordVersionError when a newer Arborcast wrote its logs.
     """
     started = time.monotonic()
     with ExitStack() as stack:
@@ -59,8 +57,8 @@ def audit(
 
 
 def _patience_s(found: Balance, patience_s: float) -> float:
-    """How long it is looked again for something else. What nobody has looked at yet may be a backlog, but what was
-    accepted a moment ago may be delivered already, and be said to be in another moment."""
+    """How long an imbalance is examined again. Unmatched notifications may be a backlog; but one that was accepted a
+    moment ago may be delivered already, with its records still to come."""
     if found.report.unbalanced or found.gap_count:
         return patience_s
     return patience_s / 5 if found.report.waiting else 0.0
@@ -74,7 +72,7 @@ class _Examination:
         self._limit = limit
         self.notes: list[str] = []
         self.ledger = Ledger()
-        # Now is after what was accepted in this very millisecond.
+        # Now is after every acceptance of this millisecond.
         self._until_ms = until_ms if until_ms is not None else time_ms() + 1
         self._begin = attempts.at(since_ms - CLOCKS_APART_MS)
         self._next = dict(self._begin)
@@ -89,7 +87,7 @@ class _Examination:
         return balance(self.ledger, self._since_ms, self._until_ms, self._stretches, self._limit)
 
     def read_on(self) -> None:
-        """Take in what was written since."""
+        """Read new records."""
         ends = self._attempts.ends()
         for record in self._attempts.read_from(self._next, ends):
             self.ledger.add(record.value, record.timestamp)

@@ -140,11 +140,11 @@ def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> DeliveryRo
 
 
 def settled(rows: DeliveryRows) -> DeliveryRows:
-    """One entry per delivery: what its rows, in the order written, come to.
+    """One entry per delivery: the result of its rows, in the order written.
 
-    A final row counts, whatever comes after it: a batch writes what it has parked before it says so in a row, and the
-    redelivery may be quicker. Only a row that says that a dead letter was redriven begins anew. May be applied to its
-    own result, followed by more rows.
+    A final row counts, whatever follows it: a batch parks a delivery before it writes the row about it, and the
+    redelivery may be quicker. Only a row about a redriven dead letter begins again. May be applied to its own result,
+    followed by more rows.
     """
     if not len(rows):
         return rows
@@ -163,7 +163,7 @@ def settled(rows: DeliveryRows) -> DeliveryRows:
     result.redriven = np.maximum.reduceat(rows.redriven, starts)
     result.delivered = np.add.reduceat(rows.delivered, starts)
     result.by_batches = np.add.reduceat(rows.by_batches, starts)
-    # Redriven ones are accepted anew; the delivery is that of the notification, and as old.
+    # Redriven ones are accepted again; the delivery is that of the notification, with the notification's age.
     result.accepted_ms = np.minimum.reduceat(rows.accepted_ms, starts)
     return result
 
@@ -177,12 +177,12 @@ _DRAW_TOGETHER = 4_000_000
 
 @dataclass
 class Evaluations:
-    """What was said of each place in the `notifications` log, one entry for each.
+    """The evaluations of each position in the `notifications` log, one entry for each. `least` and `most` bound the
+    number of deliveries.
 
-    `least` and `most` are how many deliveries there may be. A batch that is repeated after a crash evaluates again, by
-    the subscriptions that there are then, and delivers to all of these for whom it has no row yet: the last evaluation
-    is the least that there must be. Rows of the earlier one remain, for subscriptions that ended in between: when the
-    evaluations differ there may be as many as all of them together.
+    A batch that is repeated after a crash evaluates again, with the subscriptions of that time, and delivers to all of
+    these that have no row yet: the last evaluation is the minimum. Rows of the earlier one remain, for subscriptions
+    that ended in between: when the evaluations differ, the maximum is the sum of all.
     """
 
     notification: Numbers

@@ -80,12 +80,12 @@ class Tally:
 class Report:
     """An audit of the notifications accepted from `since_ms` on and before `until_ms`.
 
-    `matches` is how many deliveries these notifications were evaluated to, `totals` what has become of them: all equal
-    when nothing is amiss. Of the `notifications`, `system_notices` are the engine's own (those below the topic
-    `topic_model.topics.SYSTEM`), `triggered` are what triggers have published, and `replays` were accepted
-    before and brought again; the others publishers have sent. `waiting` notifications no batch has looked at yet, nor
-    at later ones. `duplicates` are deliveries that a receiver has taken more than once. `unbalanced` counts all
-    `problems`, of which not all may be named. `notes` say what could not be told for sure.
+    `matches` is the number of deliveries of these notifications, `totals` are their states: the sums are equal when
+    nothing is amiss. Of the `notifications`, `system_notices` are the engine's own (those below the topic
+    `topic_model.topics.SYSTEM`), `triggered` were published by triggers, and `replays` are replays of earlier ones; the
+    others came from publishers. `waiting` notifications are not matched yet, nor are later ones. `duplicates` are
+    deliveries that a receiver has taken more than once. `unbalanced` is the number of all `problems`, of which not all
+    may be named. `notes` are limits of the audit.
     """
 
     since_ms: int

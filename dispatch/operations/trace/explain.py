@@ -1,4 +1,4 @@
-"""From what is known of a notification to a story that anyone can read. Pure."""
+"""The history of a notification as readable text. Pure."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def _delivery(
     return DeliveryStory(name, endpoint, expression, outcome, why, steps)
 
 
-# What is written down of a delivery that is not over, beside its pushes.
+# Records of an unsettled delivery beside its pushes.
 _WAITS = {"redriven": "tried anew", "reported": "failed, its receiver says", "no-result": "no result in time"}
 
 

@@ -1,5 +1,5 @@
-"""Gathering what is known of a notification: from the tables, and from the ends of the logs, because the tables are
-some seconds behind them."""
+"""Collects the records of a notification: from the tables, and from the ends of the logs, because the tables are some
+seconds behind them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CLOCKS_MS = 5_000
 
 _APPEND_MS = 60_000
 
-# A trace is a question, not a job: an engine whose tables are hours behind is told about instead.
+# A trace must be quick: of an engine whose tables are hours behind it reports the delay instead.
 _MOST_RECORDS = 300_000
 
 _MOST_SECONDS = 20.0

@@ -1,4 +1,4 @@
-"""What a trace tells of a notification, and of what was subscribed when: the control log with its times. Pure."""
+"""The data of a trace, and the subscriptions at a time: the control log with its times. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _APPEND_MS = 60_000
 
 
 class When(NamedTuple):
-    """A moment. `control` is where the control log ended for whoever accepted something then (`accepted`), or matched
-    it, if that is known: subscriptions come and go within the milliseconds from there to the first push."""
+    """A point in time. `control` is the control log's end at an acceptance (`accepted`) or a match, if known:
+    subscriptions change within the milliseconds between it and the first push."""
 
     ms: int
     control: int | None = None
@@ -52,9 +52,9 @@ class SubscriptionState:
 
 @dataclass
 class ControlHistory:
-    """Subscriptions with their states over time, and topics and suspensions as they are now.
+    """Subscriptions with their states over time, and topics and suspensions in their present state.
 
-    The log is compacted: of what is older than a day only the last state is left.
+    The log is compacted: of changes older than a day only the last state is left.
     """
 
     topics: list[ControlRecord] = field(default_factory=list)
@@ -110,7 +110,7 @@ class ControlHistory:
         return next((each.subscription for each in reversed(self.states.get(name, [])) if each.subscription), None)
 
     def table(self, when: When) -> RoutingTable:
-        """The routing table with the subscriptions of that moment and the topics of now."""
+        """The routing table with the subscriptions of that time and the present topics."""
         table = RoutingTable(remembered_answers=16)
         for record in self.topics:
             table.apply(record)

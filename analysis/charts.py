@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Of fewer a quantile says nothing.
 ENOUGH = 10
 
-# More rows than these nobody reads; the others share one.
+# Maximum number of readable rows; the others share one.
 _ROWS = 15
 
 _QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
@@ -50,7 +50,7 @@ _BINS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_60
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which groups get a row, and what is summed up: those that have enough but no room, and those with too few."""
+    """Groups with a row of their own, and sums of the others: those beyond the space, and those with too few values."""
 
     shown: Sequence[str]
     others: Sequence[str]
@@ -148,7 +148,8 @@ def ranked(title: str, counts: Any, by: str) -> Picture:
 def _finish_bars(
     axes: Axes, names: Sequence[str], sums: Sequence[float], others: int, rest: float, unit: str, by: str
 ) -> None:
-    """Names, numbers at the ends of bars, and a last row for what has no bar: a sum of many would dwarf the others."""
+    """Names, numbers at the ends of bars, and a last row for groups without a bar: a sum of many would dwarf the
+    others."""
     text = f"{rest:,.0f} together, {rest / others:,.1f} each" if others else ""
     _put_rows_and_others(axes, names, others, by, text)
     most = max([1.0, *sums])

@@ -195,7 +195,7 @@ def put_ticks(axes: Axes, ticks: Ticks, axis: str = "x") -> None:
 
 
 def put_rows(axes: Axes, labels: Sequence[str], *, quiet: Sequence[bool] = ()) -> None:
-    """One row for each label, the first on top; the quiet ones are sums of what has no row."""
+    """One row for each label, the first on top; grey ones are sums of groups without a row."""
     plain = plain_topics(dict.fromkeys(labels))
     host, paths = at_one_host([each for number, each in enumerate(labels) if not any(quiet[number : number + 1])])
     plain |= paths

@@ -29,7 +29,7 @@ _LEVELS = 6
 
 @dataclass
 class Branch:
-    """A path with what is below it; `topics`, `notifications` and `subscriptions` are of all these together."""
+    """A path with its subtree; `topics`, `notifications` and `subscriptions` are totals of the subtree."""
 
     path: TopicPath
     label: str
@@ -47,8 +47,8 @@ class Branch:
 
 @dataclass(frozen=True)
 class Cell:
-    """A branch on the page: its column, its first row and how many it has. `hidden`: this stands for so many branches
-    that are not shown, and `branch` sums them up. `is_leaf`: nothing of what is below it is shown."""
+    """A branch on the page: its column, its first row and its number of rows. `hidden`: the number of branches that
+    this cell stands for, with their sums in `branch`. `is_leaf`: no part of its subtree is shown."""
 
     branch: Branch
     column: int
@@ -69,8 +69,8 @@ class Cell:
 def branches(
     notifications: Mapping[TopicPath, int], wanted: Mapping[TopicPath, Iterable[str]], root: str = ""
 ) -> list[Branch]:
-    """The trees of these topics (the keys of `wanted`), or of those at and below `root`. What is above a topic need not
-    be one; where it only leads to one other branch, both are one."""
+    """The trees of these topics (the keys of `wanted`), or of those at and below `root`. A path above a topic need not
+    be a topic; one with a single branch is merged with it."""
     every: dict[TopicPath, Branch] = {}
     top: list[Branch] = []
     for topic in sorted(wanted):
@@ -157,7 +157,7 @@ def _chosen(top: Sequence[Branch], rows: int) -> set[str]:
         if count >= _FAMILY and not is_second:
             later.append(entry)
             continue
-        # The first one takes the row of what is above it; the last one takes that of the rest.
+        # The first one takes the row of its parent; the last one takes that of the rest.
         more = (1 if count or not family else 0) + (size > 1 and count == 0) - (0 < count == size - 1)
         if used + more > rows:
             continue
@@ -206,7 +206,7 @@ def edges_of(cells: Sequence[Cell]) -> list[float]:
     needs = [_NARROWEST] * (1 + max(cell.column for cell in cells))
     for cell in cells:
         needs[cell.column] = max(needs[cell.column], min(_WIDEST, len(cell.text) + 2))
-    # Wide names shrink before the page grows; what is left over is for the last column.
+    # Wide names shrink before the page grows; the remaining width is for the last column.
     shrink = min(1.0, _CHARACTERS / sum(needs))
     edges = [shrink * sum(needs[:number]) for number in range(len(needs))]
     return [*edges, float(_CHARACTERS)]

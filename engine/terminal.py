@@ -123,7 +123,7 @@ def _console_class() -> type[Console]:
                 yield segment if segment.control else segment._replace(text=printable(segment.text))
 
         def render_str(self, text: str, **named: Any) -> Text:
-            """Texts once more before they are measured, so that a table makes room for what is written out."""
+            """Renders texts before they are measured, so that a table has room for escaped characters."""
             return super().render_str(printable(text), **named)
 
     return PrintableConsole
@@ -131,8 +131,8 @@ def _console_class() -> type[Console]:
 
 @contextlib.contextmanager
 def noting_silence(line: str, after_s: float = 1.0) -> Iterator[None]:
-    """Complain with this line, if what is done meanwhile takes longer than that. For questions to others: somebody who
-    looks at a silent terminal should know who is waited for."""
+    """Print this line if the block takes longer than a time. For requests to other systems: a silent terminal should
+    name the system that is waited for."""
     timer = threading.Timer(after_s, complain, [line])
     timer.daemon = True
     timer.start()
@@ -164,8 +164,8 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-# How far a command has come, for who waits for it: a bar on a terminal, else a line now and then. One way for all
-# commands. What is done within two seconds shows nothing.
+# Progress of a command: a bar on a terminal, else a line now and then. The same for all commands. Work of less than
+# two seconds shows nothing.
 
 _QUIET_S = 2.0
 """Nobody asks what is going on before."""
@@ -176,7 +176,7 @@ _DRAWN_EVERY_S = 0.2
 
 
 class ProgressShown:
-    """A `core.progress.Progress` that shows what it is told, within a `with`. Printing goes on beside it."""
+    """A `core.progress.Progress` that is displayed within a `with`. Other output remains possible."""
 
     def __init__(self, *, quiet_s: float = _QUIET_S, line_every_s: float = _LINE_EVERY_S) -> None:
         self._quiet_s = quiet_s

@@ -1,4 +1,4 @@
-"""Our own addresses: which path is which kind of thing, and what clients are told to use."""
+"""The gateway's own addresses: paths by kind of resource, and the addresses given to clients."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from arborcast.wire.errors import ConsumerRefused
 # The subscriber's name server may be arbitrarily slow.
 _LONGEST_S = 2.0
 
-# Each request of a queue names where its answer goes. What was found of a place is kept so long, in so many bytes,
-# twice.
+# Each request of a queue names an address for its answer. The result of its check is kept for this time, in two
+# generations of this size.
 _NAME_S, _AGREED_S = 60.0, 3_600.0
 _REMEMBERED = 1024 * 1024
 

@@ -1,4 +1,4 @@
-"""What is submitted to Spark: `dispatch_stream.py`.
+"""Scripts for spark-submit: `dispatch_stream.py`.
 
 spark-submit puts this folder first on the import path, so that no file in it may have the name of a package.
 """

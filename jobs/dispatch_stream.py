@@ -114,8 +114,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="data directory")
     options = parser.parse_args(arguments)
     log_format.configure("human", "dispatch")
-    # A thread that computes (what is recorded is made into columns here) lets go of the interpreter after this long. A
-    # batch asks for it some fifty times; with the default of 5 ms each of them may wait for as long.
+    # Maximum time that a computing thread (conversion of records to columns) keeps the interpreter. A batch needs it
+    # some fifty times; with the default of 5 ms each of these may wait for as long.
     sys.setswitchinterval(0.000_5)
     # SQLQueryContextLogger prints every exception of Spark's a second time, as JSON with two stack traces.
     for name, level in (
@@ -263,8 +263,8 @@ def _watched_workers(spark: SparkSession, settings: JobSettings, metrics: JobMet
 
 
 def _ready(heart: Heart) -> None:
-    # What is there now stays. The garbage collector would look through all of it again and again, a tenth of a second
-    # each time for the modules alone, and nothing else in this process runs meanwhile.
+    # Exclude present objects from garbage collection. The collector would traverse all of them again and again, a
+    # tenth of a second each time for the modules alone, and all threads of this process would wait.
     gc.collect()
     gc.freeze()
     logger.info("ready to deliver")

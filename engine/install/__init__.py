@@ -1,3 +1,3 @@
-"""What is fetched before the first start: Java, jars, the archive of classes. And what packages of us are made of."""
+"""Downloads before the first start: Java, jars, the archive of classes; and the builds of our own packages."""
 
 from __future__ import annotations

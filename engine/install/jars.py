@@ -50,11 +50,9 @@ class IvyResult:
 def retrieve(
     descriptor: Path, conf: str, into: Path, cache: Path, java: Path, expected: int, progress: Progress
 ) -> IvyResult:
-    """Resolves one configuration of the descriptor and copies its jars into a folder.
-
-    `cache` is Ivy's own, kept so that an interrupted fetch goes on where it was; `progress` is told of each jar that is
-    found and then of each download, up to `expected`.
-    """
+    """Resolves one configuration of the descriptor and copies its jars into a folder. `cache` is Ivy's own, kept so
+    that an interrupted download resumes; `progress` gets each jar that is found and then each download, up to
+    `expected`."""
     command = [
         str(java),
         *proxy_options(os.environ),
@@ -282,7 +280,7 @@ def _verify(place: Path, pinned: Pins, advice: str) -> None:
 
 
 def _move_into_place(draft: Path, place: Path) -> None:
-    # What is there now failed its check a moment ago, under the lock.
+    # The present file failed its check a moment ago, under the lock.
     shutil.rmtree(place, ignore_errors=True)
     draft.rename(place)
 

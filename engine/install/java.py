@@ -167,7 +167,7 @@ def _candidates(environ: Mapping[str, str], places: tuple[str, ...]) -> Iterator
 
 
 def _inspect(path: Path, found: str) -> Java | None:
-    """What is at `path`, a home or an executable; None when it is no Java that runs."""
+    """The Java at `path`, a home or an executable; None when it does not run."""
     executable = path if path.is_file() else path / "bin" / "java"
     if not executable.is_file() or not os.access(executable, os.X_OK):
         return None

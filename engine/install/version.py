@@ -42,7 +42,7 @@ def commit(here: Path) -> str:
 
 def _asked_of_git(root: Path) -> str:
     git = shutil.which("git")
-    # Only of a clone of ours: a virtual environment may lie in somebody else's repository.
+    # Only of a clone of Arborcast: a virtual environment may be inside another repository.
     if git is None or not (root / ".git").exists():
         return UNKNOWN
     try:

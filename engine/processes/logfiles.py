@@ -50,7 +50,7 @@ class JsonLines:
         return bool(self._open)
 
     def take(self, line: str, now: float) -> Iterator[str]:
-        """The next line, without its end; `now` in seconds of the epoch. Gives what is complete by it."""
+        """The next line, without its end; `now` in seconds of the epoch. Returns the entries that it completes."""
         if self._open and _MORE.match(line):
             if len(self._trace) < _MOST_LINES:
                 self._trace.append(line)
@@ -64,7 +64,7 @@ class JsonLines:
             self._open = self._begun(line, now)
 
     def finish(self) -> Iterator[str]:
-        """What is held, if anything."""
+        """The pending entry, if any."""
         if self._open:
             document = {**self._open, **({"trace": "\n".join(self._trace)} if self._trace else {})}
             self._open, self._trace = {}, []
@@ -171,7 +171,7 @@ def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
 
 
 class LogTail:
-    """Reads what is appended to a log from now on."""
+    """Reads lines that are appended to a log from now on."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

@@ -228,10 +228,10 @@ def dying_with_us(command: Sequence[str]) -> list[str]:
 
 
 def session(leader: int) -> list[psutil.Process]:
-    """All processes that still run in the session of a process we spawned, itself first if it is there.
+    """All running processes of the session of a process we spawned, itself first if it runs.
 
-    Unlike the tree of descendants this finds what is left when the leader has died; unlike the process group it holds
-    what made a group of its own, as Spark's Python workers do.
+    Unlike the tree of descendants this includes processes whose leader has died; unlike the process group it includes
+    processes with a group of their own, as Spark's Python workers.
     """
     members = []
     for pid in psutil.pids():

@@ -1,3 +1,3 @@
-"""What is set, read in one place: files, environment, command line; and what follows from it for the parts."""
+"""Settings from files, environment and command line, and the parts' configuration derived from them."""
 
 from __future__ import annotations

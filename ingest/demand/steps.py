@@ -1,8 +1,8 @@
-"""Demand-based publishing: which subscriptions at publishers there should be, and what to do to get there. Pure.
+"""Demand-based publishing: the subscriptions at publishers that should exist, and the steps to get there. Pure.
 
-A publisher that registers with Demand publishes only while somebody subscribes at it, so we do exactly while somebody
-wants what it offers: one subscription per registered topic. When the last one who wants it is gone, the subscription
-is paused, or ended where the publisher knows no pause. A paused one is not renewed: it runs out by itself.
+A publisher that registers with Demand publishes only while it has a subscriber, so the gateway subscribes while a topic
+of it is wanted: one subscription per registered topic. When the last subscriber is gone, the subscription is paused, or
+ended where the publisher does not support pausing. A paused one is not renewed: it expires.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Step = SubscribeUpstream | ChangeUpstream
 
 
 def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
-    """What is to be done for a registration. `wanted` says whether somebody wants a topic of it."""
+    """The steps for a registration. `wanted` is set while a subscriber wants a topic of it."""
     planned: list[Step] = []
     there = {upstream.topic: upstream for upstream in registration.upstream}
     for topic in registration.topics:

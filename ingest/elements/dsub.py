@@ -67,7 +67,7 @@ def check_topic(expression: TopicFilter) -> None:
         raise TopicNotSupported(f"the topic {expression.text:.200} is not offered; of IHE's topics these are: {named}")
 
 
-# From a slot's values to a predicate or path. Each raises ValueError with what is wrong.
+# From a slot's values to a predicate or path. Each raises ValueError with the reason.
 
 
 def _quoted(value: str) -> str:

@@ -65,15 +65,14 @@ class _Incoming:
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """One connection.
+    """One connection. It supports no upgrades, and ignores them, as RFC 9110 (7.8) allows.
 
-    It takes no upgrades, and says so by ignoring them, as RFC 9110 (7.8) allows. Java's HTTP client offers
-    `Upgrade: h2c` with every POST. httptools takes any Upgrade for the end of HTTP on the connection: it reports a
-    message without body and reads no further. So when that happens, nothing of this message is passed on, and its head
-    is parsed again by a new parser with the offer left out. CONNECT, which means the same, is refused.
+    Java's HTTP client offers `Upgrade: h2c` with every POST. httptools takes any Upgrade for the end of HTTP on the
+    connection: it reports a message without body and reads no further. So the parsed message is then discarded, and its
+    head is parsed again by a new parser with the offer left out. CONNECT, with the same meaning, is refused.
 
-    Whatever comes either gets a request further or is counted, and what is counted ends the connection: no bytes keep
-    the parser busy for nothing, and none gather that nobody looks at.
+    Bytes either advance a request or are counted, and counted bytes end the connection: no input keeps the parser busy
+    without progress, and none is buffered without a reader.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""One memory budget for all requests that are not answered yet: for their bodies, and for parsing them.
+"""One memory budget for all unanswered requests: for their bodies, and for parsing them.
 
 A body that does not arrive in one packet and may get large needs a reservation of its whole size before it is read
-further, so that what was begun can end. Without free memory it waits, with reading paused; after a few seconds, or
-when too many wait, it is answered 503. While somebody waits, a body that makes no progress is refused: a client that
-keeps connections open without sending reserves no memory. Requests that arrive in one packet never wait, and the last
-part of the budget is for them.
+further, so that a request once begun can complete. Without free memory it waits, with reading paused; after a few
+seconds, or when too many wait, it is answered 503. While requests wait, a body without progress is refused: a client
+that keeps connections open without sending reserves no memory. Requests that arrive in one packet never wait, and the
+last part of the budget is for them.
 
 All of it happens on the event loop's thread. The clock and the loop's timer are passed in.
 """

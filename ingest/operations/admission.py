@@ -1,11 +1,12 @@
 """Open topic sets: may a first notification on an unknown topic add it?
 
 Topics cost memory in every process and an entry in the directory, and notifications come from anyone: without bounds a
-publisher with a counter in its topic names would fill the tree. So the set may only grow to a size, and only so fast.
+publisher with a counter in its topic names would fill the tree. So the set has a maximum size and a maximum rate of
+growth.
 
-One publisher that uses up what may be added must not keep out the notifications that somebody waits for. So topics
-that a subscription names go in at any time: each costs a subscription. Those that a subscription reaches through a
-wildcard have a minute's number of their own; without one, whoever subscribes to everything would lift the bound.
+A publisher that exhausts the rate must not block notifications that have subscribers. So topics that a subscription
+names are always added: each costs a subscription. Topics that match a subscription's wildcard have a rate of their own;
+without one, a subscription to everything would lift the bound.
 """
 
 from __future__ import annotations

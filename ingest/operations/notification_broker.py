@@ -1,4 +1,4 @@
-"""The NotificationBroker port type: Notify and Subscribe, and honest refusals of what is not offered."""
+"""The NotificationBroker port type: Notify and Subscribe, and faults for unsupported operations."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
 
 
 async def destroy_trigger(gateway: Gateway, request: Request, _target: Target) -> Reply:
-    """End a trigger: what is accepted after the answer does not set it off."""
+    """Remove a trigger: notifications accepted after the answer do not start it."""
     name = request.operation.get("Name", "")
     async with gateway.locks.hold(("trigger", name)):
         await gateway.changes.catch_up()

@@ -44,7 +44,7 @@ _GATHER_S = 0.002
 _AT_A_TIME = 250
 _ALL_SENT: Final = object()
 
-# How often what is under way is looked through for what takes too long; only while something is.
+# Interval of the search for appends that take too long; only while there are appends.
 _SWEEP_S = 0.25
 
 # Between attempts to find the broker again.
@@ -228,7 +228,7 @@ class NotificationLog:
             await asyncio.wait([append.future for append in self._under_way])
 
     async def stop(self) -> None:
-        """Wait a moment for what is under way, then let go."""
+        """Wait a short time for pending appends, then close."""
         with self._ending:
             self._ended = True
         if self._connecting is not None:
@@ -289,7 +289,7 @@ class NotificationLog:
         return records
 
     def _hand_over(self) -> None:
-        """Give what has gathered to the producer."""
+        """Give the collected records to the producer."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None

@@ -1,8 +1,8 @@
-"""Handing out what waits in pull points: at most once at a time, at least once in all.
+"""Handing out messages of pull points: to one client at a time, at least once in all.
 
-Who wants messages claims them in the log, hands them out, and settles the claim when the answer has left. A gateway
-that dies in between leaves a claim that is never settled; after some time any gateway returns it, and the messages wait
-again, in their place. So nothing is lost, and twice a client only gets what was on its way to it at a crash.
+A request claims messages in the log, hands them out, and settles the claim when the answer is sent. A gateway that dies
+in between leaves an unsettled claim; after some time any gateway returns it, and the messages wait again, in their
+order. Nothing is lost, and a client gets only those messages twice that were on the way to it at a crash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WRITERS = 8
 
 
 class PullView(LogView[_Keyed]):
-    """What waits in the pull points. `changed(pull_point_id)` is called when something has come to wait in one."""
+    """The waiting messages of pull points. `changed(pull_point_id)` is called when a message has been added to one."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class PullLog:
         return found
 
     async def cut(self) -> None:
-        """Let Kafka delete what is no longer needed, so that a start has little to read. Never raises."""
+        """Let Kafka delete settled records, so that a start has little to read. Never raises."""
         earliest = self._view.store.earliest()
         before = self._view.applied if earliest is None else min(earliest, self._view.applied)
         if before > self._cut:
@@ -122,7 +122,7 @@ _CLOSE_S = 1.0
 
 
 class CommitsPullRecords(Protocol):
-    """What is needed of a PullLog."""
+    """The part of PullLog that is used here."""
 
     async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None: ...
 
@@ -245,7 +245,7 @@ class PullQueues:
                     handout = await self._claim(pull_point_id, maximum, watch)
                     if handout.elements:
                         return handout
-                    continue  # somebody else got them, or they could not stand together
+                    continue  # another gateway claimed them, or they cannot be in one answer
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
@@ -283,8 +283,8 @@ class PullQueues:
                 await self._log.cut()
 
     async def sweep(self, catch_up: Callable[[], Awaitable[None]]) -> None:
-        """Return the claims of gateways that died, forget pull points that are gone, say what was dropped. `catch_up`
-        reads the control log to its end."""
+        """Return the claims of gateways that died, forget removed pull points, log dropped messages. `catch_up` reads
+        the control log to its end."""
         for pull_point_id, claim in self._deadlines.passed(self._store.open_claims()):
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
             await self._append_quietly(pull_point_id, Returned(claim))

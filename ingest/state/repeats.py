@@ -1,12 +1,12 @@
-"""Accepting once what a publisher sends again under the same wsa:MessageID, because it did not see our answer.
+"""Deduplication of requests that a publisher repeats under the same wsa:MessageID, because it did not receive our
+answer.
 
-Two requests are the same when sender, message id, topics, payloads, producers, and what is said of their delivery are.
-The id alone would not do: there are
-clients that call every message the same, and theirs must not vanish.
+Two requests are equal when sender, message id, topics, payloads, producers, and delivery options are. The id alone is
+not enough: some clients use one id for all messages, and theirs must not be dropped.
 
-What was acknowledged is remembered as a fingerprint of 16 bytes with the second in which it was, in a table of fixed
-size: no growth, no garbage, and in memory that several workers of a gateway can share. A full bucket forgets its
-oldest entry, so beyond a quarter of a million requests within the window the window gets shorter.
+An acknowledged request is remembered as a fingerprint of 16 bytes with its second, in a table of fixed size: no growth,
+no garbage, and in memory that several workers of a gateway can share. A full bucket drops its oldest entry, so beyond a
+quarter of a million requests within the window the window gets shorter.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ TABLE_BYTES = _BUCKETS * _BUCKET
 
 """Size of the memory behind a RepeatMemory."""
 
-# The machine's own count begins with its start, and what was acknowledged before that must have a time as well.
+# The monotonic clock begins with the machine's start, and requests acknowledged before that must have a time as well.
 _EARLIER_S = 1 << 30
 
 
 def steady_now() -> float:
-    """Seconds of a clock that nobody sets, the same in all processes of this machine: were it that on the wall, one
-    that is put back would make repetitions of what is new."""
+    """Seconds of a monotonic clock, the same in all processes of this machine: with the wall clock, a clock put back
+    would turn new requests into repetitions."""
     return _EARLIER_S + time.monotonic()
 
 
 def fingerprint(notifications: Sequence[Notification], owner: str = "", said: Sequence[object] = ()) -> bytes:
-    """What a request is known by: its message id, who sends it (`owner`, empty without authentication), and all that it
-    says: of each notification also what is `said` of its delivery. Empty for one without a message id.
+    """The fingerprint of a request: its message id, its sender (`owner`, empty without authentication), and its whole
+    contents: of each notification also the delivery options. Empty for a request without a message id.
 
-    Otherwise a publisher that sends a message of another one first, to expire at once, would have that one's taken for
-    a repetition.
+    Otherwise a publisher could send another publisher's message first, to expire at once, and the other's request would
+    count as a repetition.
     """
     message_id = notifications[0].message_id
     if not message_id:
@@ -126,11 +126,11 @@ class Repeats:
         return self._memory.enabled
 
     async def once(self, known: bytes, store: Callable[[], Awaitable[None]]) -> bool:
-        """Return when the request with this fingerprint is stored; `store` is called unless it is already. Whether it
-        was.
+        """Return when the request with this fingerprint is stored; `store` is called unless it is already. Returns
+        whether it was.
 
-        One that comes while an equal one is being stored waits for it and shares its fate, an error too. Only what
-        was acknowledged is remembered. An empty fingerprint stands for requests that cannot be told apart.
+        A request that arrives while an equal one is being stored waits for it and shares its result, an error too. Only
+        acknowledged requests are remembered. An empty fingerprint stands for requests without identity.
         """
         if not known or not self.enabled:
             await store()
@@ -154,7 +154,7 @@ class Repeats:
         except BaseException as error:
             failure = error if isinstance(error, Exception) else InfrastructureError("the gateway stops", 1)
             outcome.set_exception(failure)
-            outcome.exception()  # mostly nobody else waits, and nothing is to be said about that
+            outcome.exception()  # mostly there is no other waiter, and the error is reported by its own request
             raise
         else:
             self._memory.add(known, self._clock())
@@ -170,11 +170,8 @@ _MOST_RECORDS = 50_000
 
 
 def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float) -> int:
-    """Put into `memory` what the last `window_s` seconds of the log hold; returns how many requests.
-
-    Only requests of which all notifications are found count: of one that was cut off by a crash nobody was told that
-    it is stored. Raises InfrastructureError.
-    """
+    """Put the requests of the log's last `window_s` seconds into `memory`; returns their number. Only requests of which
+    all notifications are found count: a request cut off by a crash was not acknowledged. Raises InfrastructureError."""
     found: dict[bytes, int] = {}
     complete = 0
     for each, then_s in accepted_lately(kafka, window_s):
@@ -196,7 +193,7 @@ def accepted_lately(kafka: KafkaSettings, window_s: float) -> Iterator[tuple[Not
     since_ms = int((time.time() - window_s) * 1000)
     with LogScan(kafka, "notifications") as log:
         begins, ends = log.beginnings(), log.ends()
-        # What is not in the log any more, or is beyond the table's size, is left out.
+        # Records that are deleted from the log, or beyond the table's size, are left out.
         firsts = {
             number: max(at, begins[number], ends[number] - _MOST_RECORDS) for number, at in log.at(since_ms).items()
         }

@@ -1,9 +1,9 @@
-"""Messages of old publishers that come in parts and have to be put together.
+"""Messages of old publishers that arrive in parts.
 
-Each part is a record of the log `fragments`, and answered when it is stored. Whoever has stored the part that completes
-a message joins their contents, checks the whole as any message, and accepts it, under an id that is derived from the
-key and the place of that part. If it dies in between, the holder of the lease does the same some seconds later: what
-both have accepted has one id. The holder also gives up messages of which no further part comes.
+Each part is a record of the log `fragments`, and answered when it is stored. The gateway that stores the completing
+part joins their contents, checks the whole as any message, and accepts it, under an id that is derived from the key and
+the position of that part. If it dies in between, the holder of the lease does the same some seconds later: both
+acceptances have one id. The holder also gives up messages whose parts stop arriving.
 """
 
 from __future__ import annotations

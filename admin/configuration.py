@@ -26,7 +26,7 @@ INTRODUCTION = """\
 # Settings of Arborcast. Commands read this file where it is in the current folder, or as --config FILE names it.
 #
 # Everything here is commented out and has its default: remove the # in front of what you change.
-# docs/settings.md has all settings; arborcast config show says what is in force, and where it came from.
+# docs/settings.md has all settings; arborcast config show lists the settings in force and their sources.
 # A variable such as ARBORCAST_KAFKA_PREFIX is stronger than this file.
 
 # The data directory, relative to this file. Without this line it is .arborcast in the current folder.

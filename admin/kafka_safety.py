@@ -113,7 +113,7 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
     if facts.broker_configs.get("auto.create.topics.enable") == "true":
         yield KafkaRisk(
             "warn",
-            "the brokers create topics that somebody only asks for (auto.create.topics.enable)",
+            "the brokers create topics on first use (auto.create.topics.enable)",
             "A log could come into being with one partition and a week's retention: set it to false.",
         )
     if facts.broker_configs.get("log.cleaner.enable") == "false":

@@ -138,7 +138,7 @@ class TableReader:
         if since is None and until is None:
             return None
         if not self.spec.time:
-            raise NoSuchTable(f"the table {self.spec.name} has no column of time: it says what is, not what was")
+            raise NoSuchTable(f"the table {self.spec.name} has no column of time: it holds the present state only")
         condition = None
         for when, is_lower in ((since, True), (until, False)):
             if when is None:

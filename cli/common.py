@@ -105,7 +105,9 @@ SubscriptionOption = Annotated[
 
 AcceptedSinceOption = Annotated[
     str,
-    typer.Option("--since", help="What was accepted from then on: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME"),
+    typer.Option(
+        "--since", help="Only notifications accepted since: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME"
+    ),
 ]
 
 UntilOption = Annotated[

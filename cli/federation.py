@@ -72,7 +72,7 @@ def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
         print_json(document(found))
         return
     for name, group in found.groups.items():
-        say(one_line(f"{name}: {group.representative or 'nobody there'} of {', '.join(group.members)}"))
+        say(one_line(f"{name}: {group.representative or 'no representative'} of {', '.join(group.members)}"))
 
 
 @federation_app.command()

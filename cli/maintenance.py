@@ -56,7 +56,7 @@ def backup(
         ),
     ] = False,
     since: Annotated[
-        str, typer.Option("--since", help="With --drill: what was accepted from then on is compared.", metavar="TIME")
+        str, typer.Option("--since", help="With --drill: compare notifications accepted since.", metavar="TIME")
     ] = "7d",
     config: ConfigOption = None,
     home: HomeOption = None,

@@ -118,7 +118,9 @@ def subscribe(
     lifespan: Annotated[int | None, typer.Option("--lifespan", help="Try for so many seconds.", min=1)] = None,
     deadline: Annotated[
         float | None,
-        typer.Option("--deadline", help="Tell the subscriber when nothing has come for so many seconds.", min=0.5),
+        typer.Option(
+            "--deadline", help="Send the subscriber a notice after this many seconds without a message.", min=0.5
+        ),
     ] = None,
     per_topic: Annotated[bool, typer.Option("--per-topic", help="That of each topic of which something came.")] = False,
     priority: Annotated[
@@ -326,7 +328,7 @@ def listen(
             while count is None or received < count:
                 message = arrived.get()
                 if message is None:
-                    raise InputError("the subscription was ended by somebody else: nothing will come any more")
+                    raise InputError("the subscription was ended by another client: no more notifications will arrive")
                 _print_message(message, json)
                 received += 1
 

@@ -86,7 +86,7 @@ def show_queue(
         line = f"server {server.subscription} at {server.endpoint}, {server.capacity} at a time"
         say(one_line(f"{line}, {server.state}{busy}"))
     if not found.servers:
-        complain("nobody serves this queue")
+        complain("this queue has no server")
     for request in waits.requests:
         line = f"{moment(request.accepted_ms)}  {request.notification}  priority {request.priority}"
         again = f", sent {request.attempts} times" * bool(request.attempts)

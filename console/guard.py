@@ -177,13 +177,13 @@ class PageGuard:
                 return None
             return PlainTextResponse(
                 f"{visitor.name} may not see this console: a rule of access.policy_file has to allow "
-                'do = ["subscribe"] for topics = ["//."]. Sign in as somebody else at /sign-in.\n',
+                'do = ["subscribe"] for topics = ["//."]. Sign in as another user at /sign-in.\n',
                 403,
             )
         if scope["method"] == "GET" and headers.get("sec-fetch-mode", "navigate") == "navigate":
             query = "?" + scope["query_string"].decode("latin-1") if scope["query_string"] else ""
             return RedirectResponse(f"/sign-in?next={quote(scope['path'] + query, safe='')}", 303)
-        return PlainTextResponse("Nobody is signed in (any more).\n", 401)
+        return PlainTextResponse("Not signed in, or the session has expired.\n", 401)
 
 
 def visitor_of(scope: Scope) -> Visitor:

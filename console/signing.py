@@ -90,7 +90,7 @@ def signing_for(settings: Settings) -> SigningIn | None:
         return None
     if not access.chosen():
         raise ConfigError(
-            f"console.host = {host!r} is reached from the network, and nobody has to say who it is: set access.methods "
+            f"console.host = {host!r} is reachable from the network without authentication: set access.methods "
             '(for instance "basic", then `arborcast users add NAME`), or listen on 127.0.0.1'
         )
     if not _WITH_PASSWORD & set(access.chosen()):

@@ -168,7 +168,7 @@ class _PrintableFormatter(logging.Formatter):
 # two seconds shows nothing.
 
 _QUIET_S = 2.0
-"""Nobody asks what is going on before."""
+"""Seconds without display, at the beginning."""
 
 _LINE_EVERY_S = 10.0
 

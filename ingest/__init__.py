@@ -6,9 +6,9 @@
     operations/    one module per port type, with ONVIF's and the older system's
     state/         the logs: followed, changed, appended to
     access/        who may do what, and how much of it
-    consumers      how the gateway itself calls somebody, and what it asks of consumers
+    consumers      calls of the gateway to consumers, and their checks
     agreement      the question to consumers, and its answer
-    demand/        subscribing at publishers while somebody wants what they offer
+    demand/        subscribing at publishers while their topics are wanted
 
 May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process
 management and settings files (that is `engine`).

@@ -57,7 +57,9 @@ def import_topics(
     ] = None,
     bind_dn: Annotated[
         str | None,
-        typer.Option("--bind-dn", help="Who reads there; the password is asked for (default: nobody).", metavar="DN"),
+        typer.Option(
+            "--bind-dn", help="The name to bind with; the password is prompted for (default: anonymous).", metavar="DN"
+        ),
     ] = None,
     stdin: Annotated[
         bool, typer.Option("--stdin", help="Read that password from the first line of standard input.")

@@ -341,7 +341,7 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         "it does not accept our credentials: see kafka.sasl_username, kafka.sasl_password and kafka.sasl_mechanism",
     ),
     ((errors.UnsupportedSaslMechanismError,), "it does not know kafka.sasl_mechanism"),
-    ((errors.AuthorizationError,), "its access rules do not let our user do that: whoever runs it can allow it"),
+    ((errors.AuthorizationError,), "its access rules do not allow this to our user: its administrator can grant it"),
     ((errors.UnknownTopicOrPartitionError,), "there is no such topic"),
     (
         (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError),

@@ -61,7 +61,7 @@ def conflicts(changes: Sequence[Change], seen: Listing, now: Listing) -> dict[Ch
         for path in touched(change):
             before, after = seen.entries.get(path), now.entries.get(path)
             if (before and before.record) != (after and after.record) or path in now.held - seen.held:
-                reason = "not written: somebody has edited it in the directory meanwhile"
+                reason = "not written: it was edited in the directory meanwhile"
                 found[change] = EntryProblem(ProblemKind.CONFLICT, after.dn if after else path, reason, path)
     return found
 

@@ -73,7 +73,7 @@ def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
     """The outcome of a result; its receiver may report later until then."""
     status = result.status
     if result.sent:
-        return Outcome("", "sent as a datagram, which nobody confirms")
+        return Outcome("", "sent as a datagram, without confirmation")
     if result.later and result_by_ms:
         return Outcome("later", f"HTTP {status}: its receiver says later how it ended", status)
     if 200 <= status < 300:

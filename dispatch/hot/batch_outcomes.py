@@ -112,7 +112,7 @@ class BatchOutcomes:
         failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1
         if failures >= self._retry.breaker_failures:
             return waits(f"the {failures} pushes before it failed, the last with {outcome.error!r}")
-        return waits(f"what was before it waits for another try after {outcome.error!r}") if holds else None
+        return waits(f"an earlier notification waits for a retry after {outcome.error!r}") if holds else None
 
     def answered(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
         """The outcome of a push that was `UNANSWERED` when it was settled: the redelivery continues with it."""

@@ -161,7 +161,7 @@ def recall_passed(
                 ends, firsts = firsts, log.at(since_ms - near_ms)
                 fold(passed, _evaluations(log, firsts, ends), positions, policies)
     except InfrastructureError as error:
-        logger.warning("minimum intervals of more than %d s begin anew: %s", near_ms // 2_000, error)
+        logger.warning("minimum intervals of more than %d s start again: %s", near_ms // 2_000, error)
     return passed
 
 

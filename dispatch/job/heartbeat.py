@@ -105,7 +105,7 @@ def beat_from_here_on() -> None:
     try:
         numbers = shared_memory(Path(file)).cast("q") if file else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
     except (OSError, ValueError) as error:
-        logger.warning("nobody will notice a worker that hangs: %s cannot be mapped (%s)", file, error)
+        logger.warning("hanging workers will not be detected: %s cannot be mapped (%s)", file, error)
         return
     daemon, own, own_time = os.getpid(), BeatSlot(numbers, 0), OwnTime(2 * _BEAT_S)
     own.take()

@@ -307,7 +307,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_dispatch_lag_records",
-            "Records in a query's log that it has not settled yet; what is under way counts.",
+            "Records in a query's log that it has not settled yet, those in flight included.",
             ("query",),
             lambda: {(query,): lag.records for query, lag in self.sources.lag().items()},
         )
@@ -425,7 +425,7 @@ class JobMetrics:
         )
         registry.gauge(
             "arborcast_view_base_age_seconds",
-            "How old that base is; it is made anew when enough has changed.",
+            "Age of that base; a new one is written after enough changes.",
             lambda: self._clock() - made if (made := self.sources.view().made_at) else 0.0,
         )
         registry.gauge(

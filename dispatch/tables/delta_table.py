@@ -114,7 +114,7 @@ class DeltaTableWriter:
             except DeltaError as error:
                 raise InfrastructureError(
                     f"the table at {self.location} cannot be opened: {str(error).splitlines()[0]}. If it is damaged, "
-                    "move it away, and it is made anew from its log"
+                    "move it away, and it is rebuilt from its log"
                 ) from error
         return self._table
 

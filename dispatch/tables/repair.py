@@ -74,7 +74,7 @@ class _Mending:
         if self._found:
             logger.warning(
                 "the table at %s was damaged (%s) and is as it was at version %d now; it is written on from there. "
-                "What was taken out is in %s",
+                "The removed files are in %s",
                 self._folder,
                 _some(self._found),
                 DeltaTable(str(self._folder)).version(),
@@ -156,7 +156,7 @@ class _Mending:
     def _move_away(self, why: str) -> None:
         target = self._folder.with_name(f"{self._folder.name}.damaged-{self._aside.name}")
         self._folder.rename(target)
-        logger.error("%s: the table is made anew from its log. What there was is in %s", why, target)
+        logger.error("%s: the table is rebuilt from its log. The old files are in %s", why, target)
 
     def _put_aside(self, path: Path) -> None:
         self._aside.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ class StoredMembers(msgspec.Struct, frozen=True):
 class _Known:
     registration: MemberRegistration
     number: int
-    heard: float  # by a clock that nobody sets; of one not heard of since our start, that start
+    heard: float  # by a monotonic clock; of one not heard of since our start, that start
     before_s: float = 0.0  # how long it had been silent at our start
     state: State = "live"
 

@@ -97,7 +97,7 @@ def check_users(access: AccessSettings, report: Report) -> None:
     except FileNotFoundError:
         raise ConfigError(no_users(path)) from None
     if not any(user.password for user in users.values()):
-        report(f"nobody can come in with a password yet: {path} has no user with one; {ADD_ONE}")
+        report(f"no user can sign in with a password yet: {path} has no user with one; {ADD_ONE}")
 
 
 def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) -> None:

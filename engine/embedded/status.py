@@ -58,7 +58,7 @@ def status(path: Path) -> dict[str, Any]:
 
 
 NO_JOB = (
-    "no streaming job runs: what is accepted is stored, and delivered when one runs. The engine was started with "
+    "no streaming job runs: notifications are stored, and delivered when one runs. The engine was started with "
     '--no-job (stack.job = "external"): start the job with spark-submit, or the engine without --no-job'
 )
 

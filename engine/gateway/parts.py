@@ -112,7 +112,7 @@ def check_exposed(settings: Settings) -> None:
     if settings.access.chosen() or settings.access.open_network or is_loopback(host):
         return
     raise ConfigError(
-        f"gateway.host = {host!r} is reached from the network, and nobody has to say who it is: set access.methods "
+        f"gateway.host = {host!r} is reachable from the network without authentication: set access.methods "
         '(for instance "basic", then `arborcast users add NAME`), or listen on 127.0.0.1, or, where a network or a '
         "proxy keeps strangers out, set access.open_network = true"
     )

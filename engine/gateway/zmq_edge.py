@@ -88,8 +88,8 @@ def declare(metrics: Registry, counts: Callable[[], Mapping[tuple[str, ...], flo
     """What the edges count."""
     metrics.counts(
         "arborcast_zmq_messages_total",
-        "Messages by socket (its setting) and what came of them: accepted, sent, lost (nobody waits for a PUB), "
-        "dropped (a receiver that does not read), refused by the gateway, or what was wrong with them.",
+        "Messages by socket (its setting) and result: accepted, sent, lost (a PUB without confirmation), "
+        "dropped (a receiver that does not read), refused by the gateway, or the error.",
         ("socket", "outcome"),
         counts,
     )

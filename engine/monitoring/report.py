@@ -70,11 +70,7 @@ def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[di
     samples = [sample for sample in stored if sample.at >= start]
     if len(samples) >= _FEWEST:
         return EngineView(samples, endpoints)
-    there = (
-        f"what is kept goes from {_date(stored[0].at)} to {_date(stored[-1].at)}"
-        if stored
-        else "nothing is kept at all"
-    )
+    there = f"samples from {_date(stored[0].at)} to {_date(stored[-1].at)}" if stored else "nothing is kept at all"
     return EngineView(samples, endpoints, there)
 
 

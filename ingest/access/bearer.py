@@ -156,7 +156,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
         if not isinstance(key, dict) or key.get("kty") not in ("RSA", "EC", "OKP"):
             raise ConfigError(f"{where}: only public keys (RSA, EC, OKP) can check tokens of others")
         if "d" in key:
-            raise ConfigError(f"{where} is a private key; whoever can read the file could make tokens")
+            raise ConfigError(f"{where} is a private key; every reader of the file could issue tokens")
         if key.get("use", "sig") != "sig":
             continue
         try:

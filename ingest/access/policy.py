@@ -178,7 +178,7 @@ def review(
         if subscription.peer is not None:
             continue  # it is the engine's own
         if not owner:
-            yield ReviewFinding(subscription, "it was made while nobody had to say who it is", certain=False)
+            yield ReviewFinding(subscription, "it was made while no authentication was required", certain=False)
             continue
         if owner not in callers:
             known = find(owner)

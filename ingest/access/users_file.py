@@ -5,7 +5,7 @@
     groups = ["operators"]
 
 `clear` is there only for users who send WS-Security's PasswordDigest: to check a digest, one
-has to know the password itself. Whoever can read the file has these passwords, so only its owner may read it.
+has to know the password itself. Every reader of the file has these passwords, so only its owner may read it.
 """
 
 from __future__ import annotations

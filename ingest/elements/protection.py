@@ -6,7 +6,7 @@
     <p:Credentials><p:Bearer>…</p:Bearer></p:Credentials>
     <p:Credentials><p:ClientCertificate>NAME</p:ClientCertificate></p:Credentials>
 
-Secrets pass through here in the clear, so no message of this module quotes what was sent.
+Secrets pass through here in the clear, so no message of this module quotes its input.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class _ToldPeers:
             )
         except DeliveryError as error:
             # Sent again in a moment; whether the engine is there is the administrator's to decide.
-            logger.debug("%s cannot be told what is wanted here: %s", to, error)
+            logger.debug("%s could not be notified of the topics wanted here: %s", to, error)
         else:
             self._told[to] = told._replace(taken=True)
         finally:
@@ -267,7 +267,7 @@ class FederationMember:
                 tasks.create_task(self._forever("the administrator", self._membership.renew, BEAT_S))
                 tasks.create_task(self._forever("the topology", self._follow, 0.0))
                 tasks.create_task(self._forever("links to other engines", self._keep_links, _LOOK_S))
-                tasks.create_task(self._forever("what is wanted here", self._tell, 0.0))
+                tasks.create_task(self._forever("wanted topics", self._tell, 0.0))
         finally:
             for task in self._tasks:
                 task.cancel()

@@ -225,7 +225,7 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
     if not 0 < len(forwarded.id) <= _MOST_TEXT or not forwarded.id.isascii() or not forwarded.id.isprintable():
         raise MalformedMessage(f"{forwarded.id[:60]!r} is no id of a notification")
     if not all(map(is_engine, forwarded.path)):
-        raise MalformedMessage("its path names what is no engine")
+        raise MalformedMessage("its path names no engine")
     try:
         topic = parse_path(forwarded.topic)
     except TopicError as error:

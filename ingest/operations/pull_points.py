@@ -200,7 +200,7 @@ async def end_unused(gateway: Gateway) -> None:
         for pull_point_id in ended:
             await locks.enter_async_context(gateway.locks.hold(("pull point", pull_point_id)))
         await gateway.changes.commit([record for one in ended for record in ending_pull_point(one, "expired", now_ms)])
-    logger.info("ended %d pull points that nobody has used", len(ended))
+    logger.info("ended %d unused pull points", len(ended))
 
 
 async def end_orphans(gateway: Gateway) -> None:

@@ -293,7 +293,7 @@ class PullQueues:
         await self._forget_gone(catch_up)
         if self._store.dropped > self._reported:
             logger.warning(
-                "%d messages had to go from pull points that are full, lately from %s: nobody fetches them",
+                "%d messages were dropped from full pull points, lately from %s: they are not fetched",
                 self._store.dropped - self._reported,
                 self._store.dropped_from,
             )

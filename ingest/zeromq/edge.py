@@ -445,7 +445,7 @@ class ZmqEdge:
             if self._gateway.own.is_in_force(each.expression):
                 self._reply(each.identity, b"ok", b"")
             elif now >= each.until:
-                self._reply(each.identity, b"error", b"nobody has subscribed to this prefix, or the gateway is away")
+                self._reply(each.identity, b"error", b"no subscription for this prefix, or the gateway is unavailable")
             else:
                 waiting.append(each)
         self._asked = waiting

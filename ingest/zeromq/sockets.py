@@ -86,12 +86,12 @@ class Sockets:
         address = address.removeprefix(_CONNECTS)
         if self._keys is None and not connects and not _is_loopback(address):
             raise ConfigError(
-                f"zmq.{name} = {address} is reached from the network, and nobody has to say who it is: set "
+                f"zmq.{name} = {address} is reachable from the network without authentication: set "
                 "zmq.curve_key_file and zmq.clients_file, or take an address of 127.0.0.1"
             )
         if connects and not _is_loopback(address):
             logger.warning(
-                "zmq.%s = >%s: messages travel in clear to that address, and nobody has to say who it is", name, address
+                "zmq.%s = >%s: messages travel in clear to that address, without authentication", name, address
             )
         opened = self._context.socket(kind)
         opened.setsockopt(zmq.LINGER, 500)

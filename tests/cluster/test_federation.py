@@ -293,7 +293,7 @@ def test_within_a_group_what_is_fast_leaves_as_datagrams_and_all_else_is_confirm
             return {row.notification: (row.subscription, row.state, row.detail) for row in rows}
 
         wait_until(lambda: sent().keys() == {*small, *confirmed}, sent)
-        said = "sent as a datagram, which nobody confirms"
+        said = "sent as a datagram, without confirmation"
         assert {sent()[each] for each in small} == {("peer-fast.b", "delivered", said)}
         assert {sent()[each][:2] for each in confirmed} == {("peer-b", "delivered")}
 

@@ -64,7 +64,6 @@ class Accepted:
     valid_until_ms: int = 0
     reliable: bool = False
     stored_at: float = 0.0
-    stored: int = 0  # how many times: what a trigger publishes may be there again after a crash
     last: int = 0  # the offset of the last of these records
 
 
@@ -167,6 +166,8 @@ class Oracle:
         self.gone_at: dict[str, float] = {}  # when a push to it was answered with 410, and a process had that answer
         self.told_missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # when, and since when nothing came
         self.kafka_was_slow: list[tuple[float, float]] = []
+        # Records of a notification in the log: triggers and notices are appended again after a crash or a time-out.
+        self.copies: Counter[str] = Counter()
         self.excused = 0
         self.faults: list[str] = []
 
@@ -181,6 +182,7 @@ class Oracle:
         return made
 
     def stored(self, notification: Notification, record: Record) -> None:
+        self.copies[notification.id] += 1
         known = self.notifications.get(notification.id)
         if known is None and notification.cause in self.notifications:
             # It is for those that are in force from when its cause is there until it is.
@@ -189,7 +191,6 @@ class Oracle:
             self._told(notification)
         if known is None:
             return
-        known.stored += 1
         known.last = record.offset
         if known.place is None:
             known.place = record.partition, record.offset
@@ -392,8 +393,7 @@ class Oracle:
 
     def _twice(self, name: str, number: str, pushes: list[Push]) -> list[str]:
         taken = [each for each in pushes if each.accepted]
-        accepted = self.notifications.get(number)
-        if len(taken) < 2 or (accepted is not None and accepted.stored > 1):
+        if len(taken) < 2 or self.copies[number] > 1:
             return []
         for before, again in itertools.pairwise(taken):
             if not self._may_come_again(name, number, before, again):

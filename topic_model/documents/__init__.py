@@ -1,6 +1,6 @@
 """Documents of topics: wstop TopicSet and TopicNamespace (XML), and JSON; read and written.
 
-Reading gives TopicRecords, sorted by path, for somebody to plan changes with; it touches no tree. What the standard
+Reading gives TopicRecords, sorted by path, as input of a plan; it touches no tree. Facts that the standard
 documents have no words for (code, policy) is written as attributes in a namespace of our own, which other readers
 skip; so a tree survives a round trip through any of the three. Unreadable documents raise DocumentError with the line.
 """

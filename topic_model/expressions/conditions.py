@@ -1,6 +1,6 @@
 """Conditions: boolean XPath over a payload or over a producer's properties, in a part of XPath 1.0 of bounded cost.
 
-A subscriber's expression runs in our process for every notification of its topics, over documents that somebody else
+A subscriber's expression runs in our process for every notification of its topics, over documents that another client
 has sent, and libxml2 cannot be stopped. What is accepted therefore costs about the size of the document for each token,
 times its depth for predicates:
 

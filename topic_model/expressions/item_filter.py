@@ -1,4 +1,4 @@
-"""ONVIF's ItemFilter dialect of wsnt:MessageContent, written anew as the XPath that conditions are in.
+"""ONVIF's ItemFilter dialect of wsnt:MessageContent, rewritten as the XPath of conditions.
 
     boolean(//tt:SimpleItem[@Name="Token" and @Value="1"]) and not(boolean(//tt:ElementItem[@Name="Region"]))
 

@@ -187,7 +187,7 @@ class Scanner(ABC):
             return False
         if token.text in ("]", ")"):
             if not self.opened or (self.tokens[self.opened.pop()].text == "[") != (token.text == "]"):
-                self.fail(token, f"{token.text} closes what was not opened")
+                self.fail(token, f"{token.text} has no opening bracket")
             return True
         if token.kind in ("literal", "number"):
             return True

@@ -1,11 +1,11 @@
-"""Records of the `pullpoints` log, keyed by pull point: what was put into it, and what was taken out.
+"""Records of the `pullpoints` log, keyed by pull point: messages put in, and messages taken out.
 
     StoredMessage    put in, by dispatch or by a Notify to the pull point itself
-    Claimed          somebody wants to hand these out; the log's order decides who gets them
+    Claimed          a gateway wants to hand these out; the log's order decides between several
     Settled          a claim's messages have reached the client
     Returned         they have not, and wait again
 
-MessagePack, versioned like the other logs. The log has one partition: whoever reads it comes to the same result, so
+MessagePack, versioned like the other logs. The log has one partition: every reader gets the same result, so
 several gateways never hand out the same message, without talking to each other.
 """
 

@@ -9,7 +9,7 @@ expiry      which subscriptions are due
 sharing     equal parts of a million subscriptions, stored once
 links       the expansion of selectors that are more than one such key, in step with the tree
 overlay     checkpoints, from which snapshots are made, and what changed since
-history     what changed lately: whom a notification belongs to that was accepted before
+history     recent changes: the recipients of a notification accepted before them
 steps       the same two in small steps, for a view that lives as long as they come
 table       the fold itself
 """

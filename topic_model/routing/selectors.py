@@ -8,7 +8,7 @@ costs one key however many topics lie below. All other selectors are linked to s
     a | b//.          several alternatives      one key each
     a//. and */b      several filters           the keys of the narrowest one; the others are asked when a path resolves
     a//b//.           steps below the anchor    one key (`…/b//.`) for each b there is, followed as topics come and go
-    xpath:…           over the topic set        one key for each selected topic, selected anew when the set has changed
+    xpath:…           over the topic set        one key for each selected topic, selected again when the set has changed
 """
 
 from __future__ import annotations

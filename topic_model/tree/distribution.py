@@ -5,7 +5,7 @@
     everywhere    to other groups, too, which is so where nothing is said
     to:G1,G2      to the engines of our group, and to these groups
 
-    fast          to the engines of our group as datagrams, which nobody confirms
+    fast          to the engines of our group as datagrams, without confirmation
 
 A topic that has none of the first four has that of the nearest topic above it. `fast` holds for the topics below, too,
 but for those from one on that says `reliable`. Beside that `reliable` and `split` are about the topic itself, and are
@@ -48,7 +48,7 @@ def check_routing(routing: str) -> None:
     words = routing.split()
     if FAST in words and (RELIABLE in words or LOCAL in words):
         other = RELIABLE if RELIABLE in words else LOCAL
-        why = "what is reliable is always confirmed" if other == RELIABLE else "what is local goes to no other engine"
+        why = "a reliable topic is always confirmed" if other == RELIABLE else "a local topic goes to no other engine"
         raise TopicError(f"a topic is not {FAST} and {other}: {why}")
 
 

@@ -20,12 +20,12 @@ from arborcast.topic_model.tree.plans import check_record
 ROUTING: Final[Mapping[str, str]] = {
     RELIABLE: "Timely subscribers do not lose its messages either",
     SPLIT: "Large messages leave for old subscribers in parts",
-    FAST: "To the engines of the group as datagrams, which nobody confirms",
+    FAST: "To the engines of the group as datagrams, without confirmation",
 }
 """The words of a routing policy besides the destination, with their effects."""
 
 REACHES: Final[Mapping[str, str]] = {
-    LOCAL: "To nobody but this engine",
+    LOCAL: "To this engine only",
     GROUP: "To the engines of the group",
     EVERYWHERE: "To all groups",
     TO: "To the group, and to these",

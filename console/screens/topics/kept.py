@@ -79,7 +79,7 @@ class Drafts:
                 draft.kept = True
                 self._forget_old()
             except OSError as error:
-                _log.warning("what was gathered is not kept over a restart: %s", error)
+                _log.warning("samples of topics are lost at a restart: %s", error)
 
     def _read(self, person: str) -> Draft:
         try:
@@ -87,7 +87,7 @@ class Drafts:
         except FileNotFoundError:
             return Draft()
         except (OSError, msgspec.MsgspecError, ValueError) as error:
-            _log.warning("what was gathered cannot be read: %s", error)
+            _log.warning("samples of topics cannot be read: %s", error)
             return Draft()
         if kept.v != _VERSION or self._clock() - kept.at_ms / 1000 > _LASTS_S:
             return Draft()

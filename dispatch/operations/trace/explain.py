@@ -282,7 +282,7 @@ def _delivery(
 
 
 # Records of an unsettled delivery beside its pushes.
-_WAITS = {"redriven": "tried anew", "reported": "failed, its receiver says", "no-result": "no result in time"}
+_WAITS = {"redriven": "retried", "reported": "failed, its receiver says", "no-result": "no result in time"}
 
 
 def _attempt_step(row: AttemptRow) -> Step:
@@ -354,7 +354,7 @@ def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -
     suspended = evidence.control.suspensions.get(name)
     if suspended is not None:
         return (
-            f"it is kept until somebody resumes the subscription, which is suspended since {moment(suspended.at_ms)} "
+            f"it is kept until the subscription is resumed, which is suspended since {moment(suspended.at_ms)} "
             f"({suspended.reason})"
         )
     if now is not None and now.subscription is not None and now.subscription.paused:

@@ -1,4 +1,4 @@
-"""WsnProcess: what is asked in the older envelope, carried out by the code that carries out the standard's operations.
+"""WsnProcess: operations in the older envelope, carried out by the code of the standard's operations.
 
 The replies are the old system's strings, because its clients look for them:
 

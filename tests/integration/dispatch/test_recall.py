@@ -179,7 +179,7 @@ def test_what_has_passed_is_read_back_up_to_where_a_run_begins(
     # As if all that were more than ten minutes ago: it is read back for the long interval, if there is time for it.
     monkeypatch.setattr(intervals, "_accepted_ms", lambda *_: int(time.time() * 1000) + 661_000)
     assert ("long", "") in recalled(9)
-    assert "begin anew" not in caplog.text
+    assert "start again" not in caplog.text
     monkeypatch.setattr(intervals, "_OLDER_S", 0.0)
     assert recalled(9) == {}
-    assert "minimum intervals of more than 600 s begin anew" in caplog.text
+    assert "minimum intervals of more than 600 s start again" in caplog.text

@@ -174,7 +174,7 @@ def test_a_cookie_is_ours_or_none() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "nobody has to say who it is: set access.methods"),
+        ({}, "without authentication: set access.methods"),
         ({"access__methods": "certificate"}, 'access.methods has to hold "basic"'),
         ({"access__methods": "basic"}, "users"),
     ],

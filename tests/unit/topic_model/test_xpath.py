@@ -141,7 +141,7 @@ ILLEGAL = [
     ("//a[1 +]", 0, "not a legal XPath"),
     ("a[b[c[d]]]", 5, "nested"),
     ("a[" + "(" * 20, 17, "nested"),
-    ("a[b and (c]", 10, "closes what was not opened"),
+    ("a[b and (c]", 10, "has no opening bracket"),
     ("|".join("a" * 17), 31, "16 alternatives"),
     ("a" + "[1]" * 100, 256, "256 names"),
     ("a" * 4097, 4096, "4096 characters"),

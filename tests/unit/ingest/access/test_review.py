@@ -75,7 +75,7 @@ def test_of_users_that_others_know_nothing_is_certain() -> None:
 
 
 def test_what_belongs_to_nobody_is_told_and_never_certain() -> None:
-    assert found("", "a") == [("it was made while nobody had to say who it is", False)]
+    assert found("", "a") == [("it was made while no authentication was required", False)]
 
 
 def test_without_a_policy_whoever_is_there_may_have_everything() -> None:

@@ -178,7 +178,7 @@ def test_what_was_not_tried_says_so_in_plain_words() -> None:
     assert [step.what for step in delivery.steps] == [
         "waits for its turn",
         "attempt 3: no answer after 20 ms",
-        "tried anew",
+        "retried",
     ]
 
 
@@ -378,7 +378,7 @@ def test_what_is_parked_waits_for_what_stands_in_its_way_now() -> None:
     assert why(paused) == "it is kept until the subscription, which is paused, is resumed: put aside"
     assert why(paused, (300_000, subscription("s"))) == why()
     assert why(suspended) == (
-        "it is kept until somebody resumes the subscription, which is suspended since 1970-01-01 00:03:20 UTC "
+        "it is kept until the subscription is resumed, which is suspended since 1970-01-01 00:03:20 UTC "
         "(it answers nothing): put aside"
     )
     assert why(suspended, (300_000, Tombstone("susp:s"))) == why()

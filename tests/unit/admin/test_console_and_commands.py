@@ -51,7 +51,7 @@ ONLY_CONSOLE = {
     "messages.busiest": "*busiest topics*",
     "messages.last_messages": "*Last messages*",
     "subscriptions.changes": "*Pause*",
-    "topic_documents.plan_import": "changes that are gathered and saved together",
+    "topic_documents.plan_import": "changes that are collected and saved together",
 }
 
 # A function that one of both calls, and the function by which the other does the same.

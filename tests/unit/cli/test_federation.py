@@ -59,7 +59,7 @@ def _shows_what_was_known_last(tmp_path: Path, config: Path) -> None:
         ("H/b", "gone", False),
     ]
     done = CliRunner().invoke(app, ["federation", "topology", "--config", str(config)])
-    assert done.stdout.splitlines() == ["G: a of a", "H: nobody there of b"]
+    assert done.stdout.splitlines() == ["G: a of a", "H: no representative of b"]
 
 
 def test_an_engine_by_itself_says_so() -> None:

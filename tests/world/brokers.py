@@ -60,7 +60,8 @@ class Partition:
 
 
 class Broker:
-    """All logs. `appended` is called with each record that is in a log."""
+    """All logs. `appended` is called with each record of a log, `unacknowledged` with each record whose acknowledgement
+    is lost: its writer appends it again."""
 
     def __init__(self, kernel: Kernel, kafka: KafkaSettings) -> None:
         self.kernel = kernel
@@ -72,6 +73,7 @@ class Broker:
         self.read: dict[tuple[str, int], int] = {}  # records, by log and the process that has read them
         self.control_at: list[float] = []  # when each record of the control log was written
         self.appended: list[Callable[[str, Record], None]] = []
+        self.unacknowledged: list[Callable[[str, Record], None]] = []
         self.lost_acknowledgements = 0  # so many appends of the future are in the log, and time out
         self.topics: dict[str, list[Partition]] = {}
         for each in specifications(kafka):
@@ -87,6 +89,9 @@ class Broker:
     def log(self, name: str) -> list[Partition]:
         return self.topics[self.kafka.topic(name)]
 
+    def name(self, partition: Partition) -> str:
+        return partition.topic.removeprefix(self.kafka.prefix)
+
     def ready_at(self, partition: Partition) -> float:
         """From when on it answers."""
         return max(self.away_until, partition.leader_at)
@@ -99,7 +104,7 @@ class Broker:
         if partition.topic.endswith("control"):
             self.control_at.append(self.kernel.now)
         size = len(record.key) + len(value or b"")
-        name = partition.topic.removeprefix(self.kafka.prefix)
+        name = self.name(partition)
         self.bytes[name] = self.bytes.get(name, 0) + size
         self.largest[name] = max(self.largest.get(name, 0), size)
         for call in self.appended:
@@ -233,6 +238,9 @@ class SimulatedProducer:
         if self._broker.lost_acknowledgements > 0:
             self._broker.lost_acknowledgements -= 1
             self._kernel.count("appends that timed out and are there", len(records))
+            for sent, record in records:
+                for call in self._broker.unacknowledged:
+                    call(self._broker.name(sent.partition), record)
             return  # `_late` says that they timed out
         delay_s = _NETWORK_S * (1 + self._kernel.random.random())
         self._kernel.call(delay_s, lambda: self._acknowledge(records))

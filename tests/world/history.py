@@ -13,7 +13,7 @@ import msgspec
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs import attempts, parked
 from arborcast.ingest.elements.publication import Publication
 from arborcast.topic_model.records import control, notifications, pull
 from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TriggerRecord
@@ -55,6 +55,7 @@ class History:
         self.network.began.append(self.oracle.pushed)
         self.network.answered.append(self.oracle.answered)
         self.broker.appended.append(self._appended)
+        self.broker.unacknowledged.append(self._unacknowledged)
 
     def run(self, scenario: Callable[[History], Any], days: float) -> None:
         """Run it to its end; raises what goes wrong."""
@@ -188,6 +189,12 @@ class History:
             change = control.decode(record.key, record.value)
             if isinstance(change, SubscriptionEnded):
                 self.oracle.ended(change.id)
+
+    def _unacknowledged(self, log: str, record: Record) -> None:
+        if log == "parked" and record.value is not None:
+            delivery, _ = parked.decode_key(record.key)
+            if isinstance(value := parked.decode(record.value), parked.Parked):
+                self.oracle.parked_again.add((delivery.subscription, value.notification.id))
 
 
 def _memory() -> str | None:

@@ -168,6 +168,7 @@ class Oracle:
         self.kafka_was_slow: list[tuple[float, float]] = []
         # Records of a notification in the log: triggers and notices are appended again after a crash or a time-out.
         self.copies: Counter[str] = Counter()
+        self.parked_again: set[tuple[str, str]] = set()  # deliveries whose parked record is there twice, by a time-out
         self.excused = 0
         self.faults: list[str] = []
 
@@ -393,7 +394,7 @@ class Oracle:
 
     def _twice(self, name: str, number: str, pushes: list[Push]) -> list[str]:
         taken = [each for each in pushes if each.accepted]
-        if len(taken) < 2 or self.copies[number] > 1:
+        if len(taken) < 2 or self.copies[number] > 1 or (name, number) in self.parked_again:
             return []
         for before, again in itertools.pairwise(taken):
             if not self._may_come_again(name, number, before, again):

@@ -333,7 +333,7 @@ def _opened(file: Path, log: str) -> ParkedStore:
     try:
         store = ParkedStore(file, log)
     except SpoiltFile as error:
-        logger.warning("%s; it is made again from the log", error)
+        logger.warning("%s; it is rebuilt from the log", error)
         discard(file)
         return ParkedStore(file, log)
     try:

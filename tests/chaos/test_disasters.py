@@ -209,7 +209,7 @@ def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaS
         job.start()
         accepted |= {log.notify("a/b") for _ in range(50)}
         assert_all_is_well(kafka_settings, accepted, well, failing)
-        assert "it is made anew from the log" in job.log(100_000)
+        assert "it is rebuilt from the log" in job.log(100_000)
         # The tables have it all, too.
         table = tmp_path / "tables" / "attempts"
         wait_until(lambda: delivered(table) == {(name, to) for name in accepted for to in BOTH}, "all rows")

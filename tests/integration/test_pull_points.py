@@ -168,7 +168,7 @@ def test_the_oldest_go_when_nobody_fetches_and_bodies_are_read_from_the_log(
 
         def said() -> int:
             """How many went, as the log says; it says so once a second."""
-            return sum(map(int, re.findall(r"(\d+) messages had to go", gateway.log.read_text())))
+            return sum(map(int, re.findall(r"(\d+) messages were dropped", gateway.log.read_text())))
 
         gateway.wait_for(lambda: said() == 10, "said")
 

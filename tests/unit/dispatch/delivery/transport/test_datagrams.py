@@ -49,7 +49,7 @@ def test_it_is_sent_and_nobody_says_more_than_that(bound: socket.socket) -> None
     assert decode_datagram(bound.recv(9_000)) == (dict(SIGNED[:3]), b"body")
     outcome = classify(result)
     assert (outcome.delivered, outcome.status) == (True, 0)
-    assert "nobody confirms" in outcome.detail
+    assert "without confirmation" in outcome.detail
 
 
 @pytest.mark.parametrize(

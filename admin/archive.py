@@ -40,7 +40,7 @@ class BackupRecord(NamedTuple):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """Requirements for a log's file."""
+    """Expected size and checksum of a log's file."""
 
     records: int
     sha256: str

@@ -196,8 +196,8 @@ class LeasedSubscription:
         self._until_s = self._from_now()
         self._there = True
         self._tell(
-            f"{time.strftime('%H:%M:%S')} the broker is back; the subscription had ended, subscribed again: what was "
-            "published in between does not come"
+            f"{time.strftime('%H:%M:%S')} the broker is back; the subscription had ended, subscribed again; "
+            "notifications published in between are lost"
         )
         return True
 

@@ -114,8 +114,9 @@ class EngineHealth:
         return assess(sorted(found, key=lambda each: each.level))
 
     def _view(self) -> EngineView:
+        views = []
         for watch in self._watches:
-            seen = watch.look()
-            if not seen.problem:
-                return seen
-        return self._watches[0].look()
+            views.append(watch.look())
+            if not views[-1].problem:
+                return views[-1]
+        return views[0]

@@ -133,7 +133,7 @@ class LogFollower(Generic[Record]):
     def _lost(self, why: str) -> InfrastructureError:
         return InfrastructureError(
             f"the {self._log.name} log {self._log.topic} was truncated or created again: the position is "
-            f"{self.position}, {why}. What was applied may no longer be true: restart this process to read the log "
+            f"{self.position}, {why}. The applied records may be invalid: restart this process to read the log "
             "from its beginning"
         )
 

@@ -259,12 +259,12 @@ class RoutingView(ControlState):
             return dataclasses.replace(shared, control=self._follower.position)
 
     def advance(
-        self, timeout_s: float, anew: bool, end: int | None = None, *, stopped: Callable[[], bool] = lambda: False
+        self, timeout_s: float, snapshot: bool, end: int | None = None, *, stopped: Callable[[], bool] = lambda: False
     ) -> Advance:
-        """Read the control log to its end, or to a known end; returns the changes since the last call, or, with `anew`,
-        since the newest base. For workers in real time, which apply small steps and keep their base. Raises as
-        `refresh` does; then the next call must have `anew`. A caller that was `stopped` while it waited for the view
-        gets nothing: the steps are part of the next call."""
+        """Read the control log to its end, or to a known end; returns the changes since the last call, or, with
+        `snapshot`, a base and the changes since it. For workers in real time, which apply small steps and keep their
+        base. Raises as `refresh` does; then the next call must have `snapshot`. A caller that was `stopped` while it
+        waited for the view gets nothing: the steps are part of the next call."""
         with self._lock:
             if stopped():
                 raise InfrastructureError("the updates of these workers have stopped")
@@ -273,7 +273,7 @@ class RoutingView(ControlState):
                 self._follower.read_to_end(timeout_s)
             else:
                 self._follower.read_to(end, timeout_s)
-            if self._steps is not None and not anew:
+            if self._steps is not None and not snapshot:
                 return Advance(None, self._steps.steps(), self._follower.position)
             if self._steps is not None:
                 self._steps.close()

@@ -202,7 +202,7 @@ class JobMetrics:
             FailingEndpoint(seen.get(each) or EndpointFigures(each, 0, 0, 0.0, 0.0), health.get(each, WELL))
             for each in names
         ]
-        return nsmallest(MAX_ENDPOINTS, found, key=_well), len(found)
+        return nsmallest(MAX_ENDPOINTS, found, key=_worst_first), len(found)
 
     def _count_latencies(self, rows: pa.Table) -> None:
         delivered = rows.filter(pc.equal(rows["state"], "delivered"))
@@ -440,8 +440,8 @@ class JobMetrics:
         )
 
 
-def _well(one: FailingEndpoint) -> tuple[bool, float, int, str]:
-    """Sorts the worst first: an open breaker, then the share of failed pushes, then their number."""
+def _worst_first(one: FailingEndpoint) -> tuple[bool, float, int, str]:
+    """Sort key: an open breaker, then the share of failed pushes, then their number."""
     figures = one.figures
     share = figures.failed / figures.pushes if figures.pushes else 1.0
     return one.health.breaker == "closed", -share, -figures.failed, figures.endpoint

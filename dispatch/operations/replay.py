@@ -27,7 +27,7 @@ from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
-# Deliveries per commit: bounds memory, and the distance of a failed replay's progress record.
+# Records sent before their acknowledgements are awaited: bounds memory, and the error of a failed replay's count.
 _AT_ONCE = 500
 
 _WRITE_S = 30.0
@@ -122,7 +122,7 @@ class Replay:
         return sent
 
     def _matches(self, notification: Notification) -> bool:
-        # Replays to a single subscription are records of their own in the log and are skipped.
+        # Notifications for one subscription only (replays, notices) are no part of a replay.
         if notification.only or not self._span.since_ms <= notification.accepted_ms < self._span.until_ms:
             return False
         if not self._span.topic(notification.topic):

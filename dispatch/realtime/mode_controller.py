@@ -192,7 +192,7 @@ class ModeController:
                     if len(positions) == self._recovery.partitions:
                         self._begin = self._began.gone_on(positions, self._recovery.ends, self._run)
                 self._wanted, self._returns = gear, False
-        logger.info("mode: %s (%.1f s to settle pushes in flight)", gear, time.monotonic() - began)
+        logger.info("gear: %s (%.1f s to settle pushes in flight)", gear, time.monotonic() - began)
 
     @property
     def _listener(self) -> ProgressListener:

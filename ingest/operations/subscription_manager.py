@@ -211,7 +211,7 @@ async def end_expired_forever(gateway: Gateway) -> None:
             await end_expired_registrations(gateway)
             await pull_points.end_unused(gateway)
         except InfrastructureError as error:
-            logger.warning("expired subscriptions cannot be ended now: %s", error)
+            logger.warning("expired subscriptions, registrations and pull points cannot be ended now: %s", error)
             ended = 0
         if ended < _AT_ONCE:
             await asyncio.sleep(_INTERVAL_S)

@@ -79,7 +79,7 @@ class Drafts:
                 draft.kept = True
                 self._forget_old()
             except OSError as error:
-                _log.warning("samples of topics are lost at a restart: %s", error)
+                _log.warning("the draft of topic changes cannot be stored, a restart loses it: %s", error)
 
     def _read(self, person: str) -> Draft:
         try:
@@ -87,7 +87,7 @@ class Drafts:
         except FileNotFoundError:
             return Draft()
         except (OSError, msgspec.MsgspecError, ValueError) as error:
-            _log.warning("samples of topics cannot be read: %s", error)
+            _log.warning("the stored draft of topic changes cannot be read, the draft is empty: %s", error)
             return Draft()
         if kept.v != _VERSION or self._clock() - kept.at_ms / 1000 > _LASTS_S:
             return Draft()

@@ -177,8 +177,8 @@ class _Past:
 
 
 class _Spacing:
-    """A subscription with a minimum interval need not have the notifications within it. Judged by its earlier
-    deliveries: requirements before the first of these are unknown."""
+    """Excuses missing deliveries within a subscription's minimum interval, which begins at its previous delivery;
+    before its first delivery it is taken to begin with the audit."""
 
     def __init__(self, since_ms: int) -> None:
         self._since_ms = since_ms

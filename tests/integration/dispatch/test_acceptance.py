@@ -217,19 +217,19 @@ def test_who_follows_in_steps_stays_with_a_base_until_all_is_said_anew(
 ) -> None:
     context = cast(SparkContext, NoSpark)
     with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), min_overlay=3)) as view:
-        first = view.advance(120, anew=True).base
+        first = view.advance(120, snapshot=True).base
         assert first is not None
         stepped = SteppedView(first.open())
         for number in range(20):
             log.subscribe(subscription(f"s{number}", "http://r/", "a"))
-            advance = view.advance(120, anew=False)
+            advance = view.advance(120, snapshot=False)
             assert advance.base is None
             for step in advance.steps:
                 stepped.apply(step)
             assert len(stepped.match(TopicPath("a"))) == number + 1
         assert not view.is_short(past=19)
         wait_until(lambda: view.is_short(past=20), "no new base")
-        advance = view.advance(120, anew=True)
+        advance = view.advance(120, snapshot=True)
         assert advance.base not in (None, first)
         assert sum(step.overlay.size for step in advance.steps) == 0, "it is all in the base"
         assert not Path(cast(FileBase, first).file).exists()

@@ -22,19 +22,19 @@ def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
 @pytest.mark.parametrize(
     ("kinds", "breaker", "degraded"),
     [
-        ("unreachable", "closed", True),
-        ("unreachable unreachable unreachable", "open", True),
-        ("unreachable unreachable quick unreachable unreachable", "closed", True),
-        ("unreachable unreachable slow unreachable unreachable", "closed", True),
-        ("quick", "closed", False),
-        ("failing failing", "closed", False),
-        ("failing failing failing", "open", True),
+        (("unreachable",), "closed", True),
+        (("unreachable", "unreachable", "unreachable"), "open", True),
+        (("unreachable", "unreachable", "quick", "unreachable", "unreachable"), "closed", True),
+        (("unreachable", "unreachable", "slow", "unreachable", "unreachable"), "closed", True),
+        (("quick",), "closed", False),
+        (("failing", "failing"), "closed", False),
+        (("failing", "failing", "failing"), "open", True),
     ],
 )
 def test_failures_in_a_row_open_the_breaker_and_the_first_takes_an_endpoint_out_of_the_batches(
-    kinds: str, breaker: str, degraded: bool
+    kinds: tuple[Kind, ...], breaker: str, degraded: bool
 ) -> None:
-    health = having(WELL, *kinds.split(), now=1000)  # type: ignore[arg-type]
+    health = having(WELL, *kinds, now=1000)
     assert (health.breaker, health.degraded) == (breaker, degraded)
     assert (health.may_try(2999), health.may_try(3000)) == (breaker == "closed", True)
 

@@ -132,30 +132,32 @@ class ReceiverProcess:
 
     def arrivals(self, expected: int, quiet_s: float = 60.0, paths: Sequence[str] | None = None) -> list[Arrival]:
         """The arrivals, once there are `expected` different ones or none came for `quiet_s`."""
-        known, since = -1, time.monotonic()
+        known, since, chosen = -1, time.monotonic(), None if paths is None else frozenset(paths)
         while True:
-            found = [
-                Arrival(at, path, mark)
-                for at, path, marks in self._get("_marks")
-                if paths is None or path in paths
-                for mark in marks.split(",")
-            ]
-            if len(found) != known:
-                known, since = len(found), time.monotonic()
-            # Repeated ones must not count for those that are missing.
-            different = len({(each.path, each.mark) for each in found}) if known >= expected else known
-            if different >= expected or time.monotonic() - since > quiet_s:
-                return found
+            # The number first: to answer with all of them, many times, would take the processor from the engine.
+            count = self._get("_stats")["marks"]
+            changed, quiet = count != known, time.monotonic() - since > quiet_s
+            if changed:
+                known, since = count, time.monotonic()
+            if (changed and count >= expected) or (quiet and not changed):
+                found = [
+                    Arrival(at, path, mark)
+                    for at, path, marks in self._get("_marks")
+                    if chosen is None or path in chosen
+                    for mark in marks.split(",")
+                ]
+                # Repeated ones must not count for those that are missing.
+                if quiet or len({(each.path, each.mark) for each in found}) >= expected:
+                    return found
             time.sleep(0.3)
 
     def clear(self) -> None:
         """Forget the arrivals."""
         self._get("_clear")
 
-    def _get(self, name: str) -> list[tuple[float, str, str]]:
+    def _get(self, name: str) -> Any:
         with urllib.request.urlopen(f"{self.url}/{name}", timeout=60) as response:  # noqa: S310 - our own receiver
-            answer: list[tuple[float, str, str]] = json.loads(response.read())
-            return answer
+            return json.loads(response.read())
 
 
 class Rig:

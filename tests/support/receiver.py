@@ -14,8 +14,8 @@ How a path behaves is the first step of the path, or what `behave()` says about 
     anything else: 202, empty body
 
 In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver`
-prints its URL; `GET /_stats` and `GET /_received` answer JSON about what came in, `GET /_marks` the values of all
-attributes `mark` in the bodies, with --marks.
+prints its URL; `GET /_stats` and `GET /_received` answer JSON about what came in. With --marks, `GET /_marks` answers
+the values of all attributes `mark` in the bodies, and `/_stats` their number.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class _Journal:
 
     keep_bodies: bool = True
     marks: list[tuple[float, str, str]] | None = None
+    marked: int = 0
     requests: list[Received] = field(default_factory=list)
     connections: int = 0
     halves: int = 0
@@ -134,8 +135,9 @@ class _Connection(asyncio.Protocol):
         whole = b"".join(self._body)
         behaviour = self._behaviour(whole)
         if self._journal.marks is not None:
-            marks = b",".join(_MARK.findall(whole)).decode("ascii")
-            self._journal.marks.append((time.time(), self._path, marks))
+            marks = _MARK.findall(whole)
+            self._journal.marks.append((time.time(), self._path, b",".join(marks).decode("ascii")))
+            self._journal.marked += len(marks)
             self._respond(behaviour)
             return
         body = whole if self._journal.keep_bodies else b""
@@ -233,9 +235,14 @@ def _report(journal: _Journal, path: str) -> bytes:
             journal.requests.clear()
             if journal.marks is not None:
                 journal.marks.clear()
+                journal.marked = 0
             received = {}
         case _:
-            received = {"requests": len(journal.requests), "connections": journal.connections}
+            received = {
+                "requests": len(journal.requests),
+                "connections": journal.connections,
+                "marks": journal.marked,
+            }
     return _answer(200, json.dumps(received).encode(), "Content-Type: application/json")
 
 

@@ -25,6 +25,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import time
@@ -41,12 +42,15 @@ logger = logging.getLogger(__name__)
 # Of TLS 1.3: an alert has 19 bytes, a key update 22, padding aside. An answer of HTTP/1.1 has more.
 _SHORT_RECORD = 30
 
-# Bytes of URLs, twice: some ten thousand of ordinary length.
+# Bytes of origins and URLs, twice.
 _REMEMBERED = 4 * 1024 * 1024
+
+# A URL whose refusal depends on its origin only: no user name, and characters that a URL can hold.
+_ORDINARY = re.compile(r"(https?://[A-Za-z0-9.:\[\]-]+)(?:[/?#][!#-;=?-\[\]_a-z~]*)?", re.ASCII)
 
 
 class UrlJudge:
-    """A cache of the policy's decisions on URLs, of one transport."""
+    """A cache of the policy's decisions on URLs, of one transport: usually one for an origin, whatever the path."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
@@ -54,10 +58,12 @@ class UrlJudge:
 
     def refusal(self, url: str) -> Refusal | None:
         """Why this URL is not pushed to; None when its text is in order."""
-        known = self._known.get(url)
+        ordinary = _ORDINARY.fullmatch(url)
+        judged = url if ordinary is None else ordinary[1]
+        known = self._known.get(judged)
         if known is None:
-            known = (self._policy.check_url(url),)
-            self._known.put(url, known, len(url))
+            known = (self._policy.check_url(judged),)
+            self._known.put(judged, known, len(judged))
         return known[0]
 
 

@@ -1,8 +1,23 @@
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+import pytest
+
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 
 A, B, C = (scopes_of(each) for each in ("http://host/a", "http://host/b", "http://other/c"))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "HTTP", "udp"])
+@pytest.mark.parametrize(
+    "place", ["host", "Host.Example", "10.0.0.1:80", "[::1]:80", "u:p@host", "a_b", "é.example", "host:"]
+)
+@pytest.mark.parametrize("rest", ["", "/", "/a:b@c", "?x", "#y", "\n", "\\x"])
+def test_the_host_of_an_address(scheme: str, place: str, rest: str) -> None:
+    address = f"{scheme}://{place}{rest}"
+
+    assert scopes_of(address) == (("endpoint", address), ("host", urlsplit(address).hostname))
 
 
 def test_who_finds_no_room_goes_on_when_somebody_leaves_in_the_order_of_coming() -> None:

@@ -1,0 +1,72 @@
+"""The cached decisions on URLs are those of the policy, and one is enough for the paths of an origin."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal
+from arborcast.dispatch.delivery.transport.contract import UrlJudge
+
+POLICY = AddressPolicy(
+    OutboundSettings(deny="93.184.216.0/24", ports="80,443,8000-8999"), frozenset({("kafka.example", 8092)})
+)
+
+_STARTS = ("http://", "https://", "HTTP://", "ftp://", "http:/", "")
+_HOSTS = ("a.example", "A.Example", "1.1.1.1", "127.0.0.1", "[::1]", "[2606:4700::1]", "::1", "0x7f.1", "kafka.example")
+_PORTS = ("", ":", ":80", ":8092", ":22", ":0", ":99999", ":x", ":80:80")
+_RESTS = (
+    "",
+    "/",
+    "/a/b?c=d#e",
+    "?q",
+    "#f",
+    "/@b",
+    "@b/",
+    "/a b",
+    "/\\",
+    "/é",
+    "/\n",
+    "\n",
+    "/{x}",
+    "/%00",
+    "\\@b/",
+    "/\x7f",
+)
+URLS = st.builds("".join, st.tuples(*map(st.sampled_from, (_STARTS, _HOSTS, _PORTS, _RESTS)))) | st.text()
+
+
+@given(urls=st.lists(URLS, max_size=4))
+@example(urls=["http://a.example/x", "http://a.example@127.0.0.1/x", "http://a.example"])
+def test_the_decision_is_that_of_the_policy(urls: list[str]) -> None:
+    judge = UrlJudge(POLICY)
+
+    for url in urls:
+        assert judge.refusal(url) == POLICY.check_url(url), url
+
+
+def test_every_combination() -> None:
+    judge = UrlJudge(POLICY)
+
+    for parts in product(_STARTS, _HOSTS, _PORTS, _RESTS):
+        url = "".join(parts)
+        assert judge.refusal(url) == POLICY.check_url(url), url
+
+
+def test_the_policy_is_asked_once_for_ten_thousand_paths_of_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def check_url(policy: AddressPolicy, url: str) -> Refusal | None:
+        asked.append(url)
+        return None
+
+    monkeypatch.setattr(AddressPolicy, "check_url", check_url)
+    judge = UrlJudge(POLICY)
+
+    for number in range(10_000):
+        judge.refusal(f"https://receiver.example:8443/subscriber/{number}?x=y")
+
+    assert asked == ["https://receiver.example:8443"]

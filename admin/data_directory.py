@@ -59,16 +59,17 @@ def stock_of(report: Report) -> Stock:
 def back_up(settings: Settings, folder: Path, progress: Progress = untold) -> list[Path]:
     """Stop the engine if it runs, copy its data directory, start it again; the files made.
 
-    Raises HomeError when there is no data directory or the copy cannot be made.
+    Raises HomeError when there is no data directory or the copy cannot be made; the engine is started in any case.
     """
     progress("stopping the engine")
     was_up = down(settings.home)
-    made = copy(settings.home, folder, progress)
-    if was_up:
-        progress("starting the engine")
-        # On the ports of the settings: where publishers and subscribers look for it.
-        up(settings, UpOptions(detach=True))
-    return made
+    try:
+        return copy(settings.home, folder, progress)
+    finally:
+        if was_up:
+            progress("starting the engine")
+            # On the ports of the settings: where publishers and subscribers look for it.
+            up(settings, UpOptions(detach=True))
 
 
 def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:

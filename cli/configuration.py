@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Look at the settings.", no_args_is_help=True)
     group.command("show")(show)
     group.command("spark")(spark)
+    group.command("schema")(schema)
     app.command(rich_help_panel=ENGINE)(init)
     app.add_typer(group, name="config", rich_help_panel=ENGINE)
     app.command(rich_help_panel=OPERATING)(bundle)
@@ -68,6 +69,13 @@ def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption 
         plain = each.origin == "default"
         table.add_row(each.key, escape(str(each.value)), escape(each.origin), style="dim" if plain else "bold")
     console().print(table)
+
+
+def schema() -> None:
+    """Print the JSON Schema of a settings file: an editor then checks it and completes it."""
+    from arborcast.engine.settings.loading import json_schema
+
+    print_json(json_schema())
 
 
 def spark(

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.charts import COUNTED_S
-from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
-from arborcast.engine.monitoring.snapshot import first_look
+from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
+from arborcast.engine.monitoring.summary import Summary, first_look
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.engine.terminal import console
 
@@ -42,13 +42,14 @@ def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> li
     if not seen.samples:
         lines = [_headline("", "", where, width), "", *_wrapped(seen.problem or "nothing is known yet", width)]
         return [figures.printable(line).rstrip() for line in lines[:height]]
-    last = seen.samples[-1]
+    current = Summary.current(seen.samples)
+    last = current.last
     head = [_headline(_health(last), _clock(last), where, width)]
     if seen.problem:
         problem = f"! {seen.problem}"
         head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
-    head += [*_charts(seen.samples, width), *_state(last, width)]
-    processes = _processes(seen.samples, width)
+    head += [*_charts(seen.samples, current, width), *_state(current, width)]
+    processes = _processes(seen.samples, current, width)
     # Content has priority over spacing.
     spare = height - len(head) - len(processes) - min(len(seen.endpoints) + 1, _ENDPOINTS)
     lines = [*head, *[""] * (spare >= 1), *processes, *[""] * (spare >= _GAPS)]
@@ -74,7 +75,7 @@ def _clock(last: MetricsSample) -> str:
     return datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
 
 
-def _charts(samples: Sequence[MetricsSample], width: int) -> list[str]:
+def _charts(samples: Sequence[MetricsSample], current: Summary, width: int) -> list[str]:
     room = max(0, width - _LABEL - _NOW - 2)
     points = thinned(samples, room + 1)
     span = f"the last {figures.seconds(points[-1].at - points[0].at)}" if len(points) > 1 else ""
@@ -84,30 +85,30 @@ def _charts(samples: Sequence[MetricsSample], width: int) -> list[str]:
         None if every is None or good is None else max(0.0, every - good)
         for every, good in zip(rates(points, "attempts", over_s=COUNTED_S), delivered, strict=True)
     ]
+    last = current.last
     rows: list[tuple[str, str, Sequence[float | None]]] = [
-        ("accepted /s", "count", rates(points, "accepted")),
-        ("delivered /s", "count", delivered),
-        ("not delivered /s", "count", failed),
-        ("pushes under way", "count", [sum(point.in_flight.values()) for point in points]),
-        ("delivery, median", "seconds", quantiles(points, "delivery", 0.5)),
-        ("delivery, 99 %", "seconds", quantiles(points, "delivery", 0.99)),
-        ("append, 99 %", "seconds", quantiles(points, "append", 0.99)),
-        ("lag, records", "count", [point.lag_records for point in points]),
-        ("lag, time", "seconds", [point.lag_seconds for point in points]),
+        ("accepted /s", figures.count(current.accepted), rates(points, "accepted")),
+        ("delivered /s", figures.count(current.delivered), delivered),
+        ("not delivered /s", figures.count(current.undelivered), failed),
+        ("pushes under way", figures.count(current.under_way), [sum(point.in_flight.values()) for point in points]),
+        ("delivery, median", figures.seconds(current.delivery_median), quantiles(points, "delivery", 0.5)),
+        ("delivery, 99 %", figures.seconds(current.delivery_99), quantiles(points, "delivery", 0.99)),
+        ("append, 99 %", figures.seconds(current.append_99), quantiles(points, "append", 0.99)),
+        ("lag, records", figures.count(last.lag_records), [point.lag_records for point in points]),
+        ("lag, time", figures.seconds(last.lag_seconds), [point.lag_seconds for point in points]),
     ]
-    return [heading, *(_chart(label, kind, values, room) for label, kind, values in rows)]
+    return [
+        heading,
+        *(f"{label:{_LABEL}}{now:>{_NOW}}  {figures.sparkline(values, room)}" for label, now, values in rows),
+    ]
 
 
-def _chart(label: str, kind: str, values: Sequence[float | None], room: int) -> str:
-    write = figures.count if kind == "count" else figures.seconds
-    return f"{label:{_LABEL}}{write(newest(values)):>{_NOW}}  {figures.sparkline(values, room)}"
-
-
-def _state(last: MetricsSample, width: int) -> list[str]:
+def _state(current: Summary, width: int) -> list[str]:
+    last = current.last
     facts = [
         f"subscriptions {figures.count(last.subscriptions)}",
-        f"waiting for retry {figures.count(last.waiting.get('parked', 0))}",
-        f"due now {figures.count(last.waiting.get('due', 0))}",
+        f"waiting for retry {figures.count(current.waiting)}",
+        f"due now {figures.count(current.due)}",
         f"given up {figures.count(last.attempts.get('dead', 0))}",
         f"refused {figures.count(sum(last.refused.values()))}",
     ]
@@ -134,25 +135,24 @@ def _state(last: MetricsSample, width: int) -> list[str]:
     return lines
 
 
-def _processes(samples: Sequence[MetricsSample], width: int) -> list[str]:
+def _processes(samples: Sequence[MetricsSample], current: Summary, width: int) -> list[str]:
     room = (width - 55) // 3
     if room < _NARROWEST:
         room = 0
     points = thinned(samples, (room or 12) + 1)
-    last = points[-1]
+    processes = current.processes
     lines = [f"{'process':20}{'cpu':>7} {'':{room}}{'memory':>10} {'':{room}}{'threads':>8} {'':{room}}{'files':>7}"]
-    for name in sorted(last.processes, key=lambda name: -last.processes[name].memory_bytes)[:_PROCESSES]:
-        now = last.processes[name]
-        shares = cpu_shares(points, name)
+    for name in sorted(processes, key=lambda name: -processes[name].memory_bytes)[:_PROCESSES]:
+        now = processes[name]
         then = [point.processes.get(name) for point in points]
         memory = [one.memory_bytes if one else None for one in then]
         threads = [one.threads if one else None for one in then]
         lines.append(
-            f"{figures.shortened(name, 19):20}{figures.percent(newest(shares)):>7} "
+            f"{figures.shortened(name, 19):20}{figures.percent(now.cpu_cores):>7} "
             # A quarter of a core fills the chart only if nothing is above it: noise should look small.
-            f"{figures.sparkline(shares, room, top=0.25)}{figures.size(now.memory_bytes):>10} "
+            f"{figures.sparkline(cpu_shares(points, name), room, top=0.25)}{figures.size(now.memory_bytes):>10} "
             f"{figures.sparkline(memory, room)}{now.threads:>8.0f} "
-            f"{figures.sparkline(threads, room)}{now.descriptors:>7.0f}"
+            f"{figures.sparkline(threads, room)}{now.files:>7.0f}"
         )
     return lines
 

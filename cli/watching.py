@@ -45,7 +45,7 @@ def top(
     --json the figures are printed once."""
     watch, where = _watch(config, home, url)
     if json:
-        from arborcast.engine.monitoring.snapshot import document, first_look
+        from arborcast.engine.monitoring.summary import document, first_look
 
         seen = first_look(watch)
         print_json(document(seen, where))

@@ -21,7 +21,7 @@ from arborcast.ingest.http.listening import listen_on, on_signals
 from arborcast.ingest.http.serving import make_small_server, proxies
 from arborcast.ingest.http.tls import ServerTls
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.state.changes import ControlChanges, LogEnd
+from arborcast.ingest.state.changes import ControlChanges
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
@@ -46,9 +46,7 @@ class ConsoleProcess:
         topic_changes = TopicChanges()
         control = ControlView(topic_changes)
         self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
-        self._log = ControlLog(settings.kafka)
-        self._log_end = LogEnd(settings.kafka, "control")
-        self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
+        self._changes = ControlChanges(settings.kafka, ControlLog(settings.kafka), self._view)
         # Clear text only on loopback, or if the gateway accepts passwords so, too.
         secure = bool(signing and settings.tls.certificate_file)
         # Cookies do not know ports, and there may be several consoles on one machine.
@@ -81,8 +79,7 @@ class ConsoleProcess:
         for task in tasks:
             task.cancel()
         await self._view.stop()
-        for each in (self._changes, self._log_end, self._log):
-            each.close()
+        self._changes.close()
         return 1 if self._failed else 0
 
     async def _freeze_state(self) -> None:

@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 import requests
@@ -31,6 +31,7 @@ from arborcast.core.security.checked_connections import (
 )
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.core.security.uris import to_uri
+from arborcast.core.threads import pool
 
 T = TypeVar("T")
 
@@ -55,8 +56,7 @@ class HttpClient:
     def __init__(
         self, policy: AddressPolicy | None, route: OutboundRoute = DIRECT, *, threads: int, name: str = "http-client"
     ) -> None:
-        executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._session = FuturesSession(executor=executor, session=_Session(policy, route, threads))
+        self._session = FuturesSession(executor=pool(name, threads), session=_Session(policy, route, threads))
 
     def call(
         self,

@@ -15,6 +15,7 @@ from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import read_address
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute, Refusal, place_of
+from arborcast.core.single_flight import SingleFlight
 from arborcast.core.threads import pool
 from arborcast.ingest.elements.endpoints import refused
 from arborcast.wire.endpoints import CHALLENGE_HEADER
@@ -105,22 +106,18 @@ class OwnershipProof:
         self._under_way = 0
         self._of: Counter[str] = Counter()
         self._agreed: Recent[str, bool] = Recent(_REMEMBERED, age_s=_AGREED_S)
-        self._asking: dict[str, asyncio.Future[None]] = {}
+        self._asking: SingleFlight[str, None] = SingleFlight()
 
     async def ask_once(self, url: str, owner: str = "") -> None:
         """As `ask`; a consumer that agreed within the last hour is not asked again, nor at the same time twice."""
         key = f"{owner}\n{url}"
-        if self._agreed.get(key):
-            return
-        if key not in self._asking:
-            asked = self._asking[key] = asyncio.ensure_future(self.ask(url, owner))
-            asked.add_done_callback(partial(self._answered, key))
-        await asyncio.shield(self._asking[key])
 
-    def _answered(self, key: str, asked: asyncio.Future[None]) -> None:
-        del self._asking[key]
-        if not asked.cancelled() and asked.exception() is None:
+        async def ask() -> None:
+            await self.ask(url, owner)
             self._agreed.put(key, True, len(key))
+
+        if not self._agreed.get(key):
+            await self._asking.run(key, ask)
 
     async def ask(self, url: str, owner: str = "") -> None:
         """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many

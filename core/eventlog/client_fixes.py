@@ -1,7 +1,17 @@
-"""Where kafka-python falls short: sockets and threads that it does not free, a slow way to send, none to give up,
-a pause before the first answer, calls of the system that it could do without.
+"""Changes of kafka-python 3.0.12, each independent of the others and fit for a patch of one place there:
 
-Only `client` uses these. When the pinned version is raised, check whether each is still needed.
+    ClosingSocket    net/inet.py, KafkaNetSocket.sock_connect    close the socket of a refused or abandoned attempt
+    KeepingSelector  net/selector.py, NetworkSelector            keep a socket registered for reading between answers
+    Loop             net/selector.py, NetworkSelector.wakeup     wake the loop once per turn
+    _AtOnce          net/transport.py, KafkaTCPTransport.write   send at once, and wait for writability for the rest
+    LeanConsumer     consumer/fetcher.py, Fetcher.send_fetches   no search for requests while one is under way
+    LeanProducer     producer/kafka.py, KafkaProducer.send       a shorter path for bytes on a chosen partition
+    LeanProducer     producer/kafka.py, KafkaProducer.close      no flush for timeout=0
+    built            the constructors of all clients             free threads and sockets without a broker
+    built            cluster.py, ClusterMetadata                 take retry_backoff_ms from the client
+
+`Connections` and the `kafka_client` of `built` only put them in place. Only `client` uses this module. When the pinned
+version is raised, check whether each is still needed.
 """
 
 from __future__ import annotations

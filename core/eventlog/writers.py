@@ -220,7 +220,7 @@ class LogWriter:
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
         self._kafka = kafka
-        self._name = name
+        self.name = name
         self._topic = kafka.topic(name)
         self._lock = threading.Lock()
         self._producer: Producer | None = None
@@ -240,13 +240,13 @@ class LogWriter:
         before that a later append may be in the log without this one."""
         if not encoded:
             raise ValueError("there is nothing to append")
-        appended = _Appended(len(encoded), f"the {self._name} log cannot be written")
+        appended = _Appended(len(encoded), f"the {self.name} log cannot be written")
         # The lock keeps the records of one call together. Its holder may be connecting.
         if not self._lock.acquire(timeout=self._kafka.request_timeout_s):
-            raise InfrastructureError(f"the {self._name} log is busy: the Kafka broker does not answer", RETRY_AFTER_S)
+            raise InfrastructureError(f"the {self.name} log is busy: the Kafka broker does not answer", RETRY_AFTER_S)
         try:
             producer = self._connected()
-            with translated(f"the {self._name} log cannot be written"):
+            with translated(f"the {self.name} log cannot be written"):
                 for key, value in encoded:
                     future = producer.send(self._topic, value=value, key=key, partition=0)
                     future.add_callback(appended.acknowledged)
@@ -262,7 +262,7 @@ class LogWriter:
         except FutureTimeoutError:
             self._discard(producer)
             raise InfrastructureError(
-                f"the {self._name} log did not acknowledge within {self._kafka.request_timeout_s:g} s", RETRY_AFTER_S
+                f"the {self.name} log did not acknowledge within {self._kafka.request_timeout_s:g} s", RETRY_AFTER_S
             ) from None
         except InfrastructureError as error:
             if error.retry_after is not None:

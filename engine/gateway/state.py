@@ -19,7 +19,7 @@ from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.operations.current_message import RetainedMessages
 from arborcast.ingest.operations.push_results import results_for
 from arborcast.ingest.operations.topic_codes import TopicCodes
-from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, LogEnd
+from arborcast.ingest.state.changes import ControlChanges, GatewayPositions
 from arborcast.ingest.state.fragment_log import FragmentLog, FragmentView
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.ingest.state.notification_log import NotificationLog
@@ -61,16 +61,14 @@ class GatewayControl:
         self.positions = share.positions() if share else GatewayPositions()
         applied = self.sync.applied if self.sync else None
         self.view = ControlLogView(settings.kafka, self.projections, failed, applied, self.positions.moved)
-        self._end = LogEnd(settings.kafka, "control")
-        self.changes = ControlChanges(settings.kafka, self.log, self.view, self._end, self.positions)
+        self.changes = ControlChanges(settings.kafka, self.log, self.view, self.positions)
 
     def close(self) -> None:
         """Waits for Kafka and for the directory."""
         self.changes.close()
-        self._end.close()
         if self.sync is not None:
             self.sync.close()
-        self.log.close()
+            self.log.close()  # its last step may have connected again
 
 
 class PullState:

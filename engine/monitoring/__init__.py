@@ -1,7 +1,7 @@
 """Metrics of an engine: endpoints, history, figures and the report.
 
 `endpoint` and `stack_monitor` serve metrics, `samples` and `history` hold them, `watching`, `report`, `charts` and
-`figures` format them for people, `snapshot` for scripts. A failure in this package loses no delivery.
+`figures` format them, `summary` computes what all of these show. A failure in this package loses no delivery.
 """
 
 from __future__ import annotations

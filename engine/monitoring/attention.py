@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from arborcast.engine.monitoring import figures
-from arborcast.engine.monitoring.samples import MetricsSample, growth, newest, quantiles, rates
+from arborcast.engine.monitoring.samples import MetricsSample, growth
+from arborcast.engine.monitoring.summary import Summary
 from arborcast.engine.monitoring.watching import EngineView
 
 Level = Literal["good", "warn", "bad", "unknown"]
@@ -30,9 +31,6 @@ THRESHOLDS: Mapping[str, float] = {
 
 STALE_S = 20.0
 """Maximum age in seconds of a current sample: samples have an interval of five seconds."""
-
-# The samples from which a current rate or quantile is computed: those of the last minute.
-RATE_S = 60.0
 
 _MINUTES = 5 * 60.0
 
@@ -70,12 +68,6 @@ def is_stale(seen: EngineView, now_s: float | None = None) -> bool:
     return not seen.samples or (time.time() if now_s is None else now_s) - seen.samples[-1].at > STALE_S
 
 
-def minute_of(samples: Sequence[MetricsSample], span_s: float = RATE_S) -> Sequence[MetricsSample]:
-    """The first and the last sample of the last minute: the basis of current rates."""
-    inside = [sample for sample in samples if sample.at >= samples[-1].at - span_s] if samples else []
-    return [inside[0], inside[-1]] if len(inside) > 1 else inside
-
-
 def concerns(seen: EngineView, now_s: float | None = None) -> list[Concern]:
     """Conditions that need attention, most severe first."""
     found = [*_unreachable(seen), *_unknown(seen, now_s)]
@@ -88,15 +80,12 @@ def tiles(samples: Sequence[MetricsSample]) -> list[Tile]:
     """The figures of an overview, with their level."""
     if not samples:
         return []
-    last, minute = samples[-1], minute_of(samples)
-    latency = newest(quantiles(minute, "delivery", 0.99))
+    current = Summary.current(samples)
+    latency, waiting, lag = current.delivery_99, current.waiting, current.last.lag_seconds
     dead = growth(samples, "attempts", "dead")
-    waiting, lag = last.waiting.get("parked", 0.0), last.lag_seconds
     return [
-        Tile("accepted", "Accepted per second", figures.count(newest(rates(minute, "accepted"))), "good"),
-        Tile(
-            "delivered", "Delivered per second", figures.count(newest(rates(minute, "attempts", "delivered"))), "good"
-        ),
+        Tile("accepted", "Accepted per second", figures.count(current.accepted), "good"),
+        Tile("delivered", "Delivered per second", figures.count(current.delivered), "good"),
         Tile("latency", "Latency p99", figures.seconds(latency), _level(latency, "ArborcastDeliverySlow")),
         Tile("waiting", "Pending retries", figures.count(waiting), _level(waiting, "ArborcastParkedGrows")),
         Tile("dead", "Dead letters, 10 min", figures.count(dead), "warn" if dead else "good"),
@@ -119,19 +108,20 @@ def _unknown(seen: EngineView, now_s: float | None) -> Iterator[Concern]:
 
 
 def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
-    last, recent = samples[-1], minute_of(samples, _MINUTES)
+    recent = Summary.current(samples, _MINUTES)
+    last = recent.last
     for part, ready in sorted(last.parts.items()):
         if not ready:
             yield Concern("bad", "engine", f"The part {part} is not ready")
-    refused = newest(rates(recent, "refused", "InfrastructureError"))
+    refused = recent.rate("refused", "InfrastructureError")
     if refused is not None and refused > THRESHOLDS["ArborcastRefusesForKafka"]:
         yield Concern("bad", "kafka", f"Publishers are refused because Kafka is away or slow: {refused:.1f} a second")
     if last.lag_seconds > THRESHOLDS["ArborcastDispatchLag"]:
         yield Concern("bad", "lag", f"Dispatch lag: the oldest notification waits {figures.seconds(last.lag_seconds)}")
-    append = newest(quantiles(recent, "append", 0.99))
+    append = recent.append_99
     if append is not None and append > THRESHOLDS["ArborcastAppendSlow"]:
         yield Concern("warn", "kafka", f"Kafka acknowledges slowly: p99 {figures.seconds(append)}")
-    latency = newest(quantiles(minute_of(samples, 2 * _MINUTES), "delivery", 0.99))
+    latency = Summary.current(samples, 2 * _MINUTES).delivery_99
     if latency is not None and latency > THRESHOLDS["ArborcastDeliverySlow"]:
         yield Concern("warn", "latency", f"Deliveries are slow: p99 {figures.seconds(latency)}")
     if last.suspended:
@@ -142,7 +132,7 @@ def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
         yield Concern(
             "warn", "waiting", f"{figures.many(dropped, 'delivery', 'deliveries')} dropped: a backlog is full"
         )
-    waiting = last.waiting.get("parked", 0.0)
+    waiting = recent.waiting
     if waiting > THRESHOLDS["ArborcastParkedGrows"]:
         yield Concern("warn", "waiting", f"{figures.count(waiting)} deliveries wait for a retry")
     for name, process in sorted(last.processes.items()):

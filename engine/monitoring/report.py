@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +14,9 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.monitoring import charts, figures
 from arborcast.engine.monitoring.figures import WORDS
 from arborcast.engine.monitoring.history import read_history
-from arborcast.engine.monitoring.samples import MetricsSample, grown, grown_buckets, grown_by, quantile, thinned
+from arborcast.engine.monitoring.samples import MetricsSample, thinned
 from arborcast.engine.monitoring.stack_monitor import get
+from arborcast.engine.monitoring.summary import Summary
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
 from arborcast.engine.processes.errors import StackError
 
@@ -91,10 +91,10 @@ def page(seen: EngineView, where: str, start: float, now: float) -> str:
     if len(samples) < _FEWEST:
         body.append(f"<p>Nothing was recorded in this time{as_html('; ' * bool(seen.problem) + seen.problem)}.</p>")
     else:
-        growth = Growth(samples)
+        summary = Summary(samples)
         drawn = charts.draw_all(thinned(samples, charts.POINTS))
-        body += [_tiles(samples, growth), '<div class="plots">', *(figure for _, figure in drawn), "</div>"]
-        body += [_reasons(growth), _slowest(seen.endpoints)]
+        body += [_tiles(summary), '<div class="plots">', *(figure for _, figure in drawn), "</div>"]
+        body += [_reasons(summary), _slowest(seen.endpoints)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Arborcast report</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -102,58 +102,30 @@ def page(seen: EngineView, where: str, start: float, now: float) -> str:
     )
 
 
-class Growth:
-    """By how much counters grew over all samples; restarts in between do not make anything smaller."""
-
-    def __init__(self, samples: Sequence[MetricsSample]) -> None:
-        self.accepted = self.notices = self.pushes = self.reused = 0.0
-        self.attempts: dict[str, float] = {}
-        self.errors: dict[str, float] = {}
-        self.refused: dict[str, float] = {}
-        sums: dict[float, float] = {}
-        for earlier, later in itertools.pairwise(samples):
-            self.accepted += grown(earlier.accepted, later.accepted)
-            self.notices += grown(earlier.notices, later.notices)
-            self.pushes += grown(earlier.pushes, later.pushes)
-            self.reused += grown(earlier.reused, later.reused)
-            _add(self.attempts, grown_by(earlier.attempts, later.attempts))
-            _add(self.errors, grown_by(earlier.errors, later.errors))
-            _add(self.refused, grown_by(earlier.refused, later.refused))
-            for bound, count in grown_buckets(earlier.delivery, later.delivery):
-                sums[bound] = sums.get(bound, 0.0) + count
-        self.delivery = tuple(sorted(sums.items()))
-
-
-def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, value in more.items():
-        sums[name] = sums.get(name, 0.0) + value
-
-
-def _tiles(samples: Sequence[MetricsSample], growth: Growth) -> str:
-    last = samples[-1]
+def _tiles(summary: Summary) -> str:
     tiles = [
-        ("notifications accepted", figures.count(growth.accepted)),
-        ("system notices, the engine's own, beside these", figures.count(growth.notices)),
-        ("deliveries made", figures.count(growth.attempts.get("delivered", 0))),
-        ("deliveries given up", figures.count(growth.attempts.get("dead", 0))),
-        ("delivery, median", figures.seconds(quantile(growth.delivery, 0.5))),
-        ("delivery, 99 %", figures.seconds(quantile(growth.delivery, 0.99))),
-        ("longest lag", figures.seconds(max(sample.lag_seconds for sample in samples))),
-        ("deliveries waiting for retry", figures.count(last.waiting.get("parked", 0))),
-        ("connections reused", figures.percent(growth.reused / growth.pushes if growth.pushes else None)),
-        ("subscriptions", figures.count(last.subscriptions)),
+        ("notifications accepted", figures.count(summary.total("accepted"))),
+        ("system notices, the engine's own, beside these", figures.count(summary.total("notices"))),
+        ("deliveries made", figures.count(summary.total("attempts", "delivered"))),
+        ("deliveries given up", figures.count(summary.total("attempts", "dead"))),
+        ("delivery, median", figures.seconds(summary.delivery_median)),
+        ("delivery, 99 %", figures.seconds(summary.delivery_99)),
+        ("longest lag", figures.seconds(summary.longest_lag_s)),
+        ("deliveries waiting for retry", figures.count(summary.waiting)),
+        ("connections reused", figures.percent(summary.reused)),
+        ("subscriptions", figures.count(summary.last.subscriptions)),
     ]
     inner = "".join(f"<div><b>{as_html(value)}</b><span>{as_html(label)}</span></div>" for label, value in tiles)
     return f'<div class="tiles">{inner}</div>'
 
 
-def _reasons(growth: Growth) -> str:
-    outcomes = {WORDS.get(state, state): count for state, count in growth.attempts.items()}
+def _reasons(summary: Summary) -> str:
+    outcomes = {WORDS.get(state, state): count for state, count in summary.totals("attempts").items()}
     one = "An attempt is one notification tried with one subscription."
     return (
         _table("Attempts by outcome", ("outcome", "attempts"), _counted(outcomes), one)
-        + _table("Attempts that failed, by class of error", ("error", "attempts"), _counted(growth.errors))
-        + _table("Requests refused, by reason", ("reason", "requests"), _counted(growth.refused))
+        + _table("Attempts that failed, by class of error", ("error", "attempts"), _counted(summary.totals("errors")))
+        + _table("Requests refused, by reason", ("reason", "requests"), _counted(summary.totals("refused")))
     )
 
 

@@ -221,11 +221,6 @@ def grown(before: float, after: float) -> float:
     return after - before if after >= before else after
 
 
-def grown_by(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """The same for several counters."""
-    return {name: grown(before.get(name, 0.0), value) for name, value in after.items()}
-
-
 def grown_buckets(before: Buckets, after: Buckets) -> Buckets:
     """The growth of a histogram's buckets between two samples."""
     earlier = dict(before)
@@ -269,6 +264,23 @@ def rates(samples: Sequence[MetricsSample], name: str, key: str = "", over_s: fl
 def growth(samples: Sequence[MetricsSample], name: str, key: str = "") -> float:
     """By how much a counter grew over all samples."""
     return _sums(samples, name, key)[-1] if samples else 0.0
+
+
+def keys_of(samples: Sequence[MetricsSample], name: str) -> list[str]:
+    """The labels of a counter in any sample."""
+    return sorted({key for sample in samples for key in getattr(sample, name)})
+
+
+def grown_histogram(samples: Sequence[MetricsSample], name: str) -> Buckets:
+    """By how much a histogram grew over all samples; a sample without it is no reset."""
+    sums: dict[float, float] = {}
+    before: Buckets = getattr(samples[0], name)
+    for sample in samples[1:]:
+        if now := getattr(sample, name):
+            for bound, count in grown_buckets(before, now):
+                sums[bound] = sums.get(bound, 0.0) + count
+            before = now
+    return tuple(sorted(sums.items()))
 
 
 def _sums(samples: Sequence[MetricsSample], name: str, key: str) -> list[float]:

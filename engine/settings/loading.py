@@ -18,7 +18,9 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
@@ -101,6 +103,13 @@ class Declaration:
         """The environment variable that sets it."""
         return (ENV_PREFIX + self.key.replace(".", "_")).upper()
 
+    @property
+    def annotated(self) -> Any:
+        """The type with its range and description."""
+        return Annotated[
+            self.type, msgspec.Meta(ge=self.info.minimum, le=self.info.maximum, description=self.info.help)
+        ]
+
     def allowed(self) -> str:
         """What may be given, in words."""
         if typing.get_origin(self.type) is Literal:
@@ -168,7 +177,7 @@ def load_settings(
         declaration = next((d for d in known.values() if d.env == variable), None) or _unknown(
             variable, {d.env: d for d in known.values()}, "the environment"
         )
-        values[declaration.key] = _checked(declaration, _from_text(declaration, text), f"${variable}")
+        values[declaration.key] = _checked(declaration, text, f"${variable}", strict=False)
         origins[declaration.key] = f"${variable}"
 
     for key, value in (overrides or {}).items():
@@ -186,6 +195,17 @@ def load_settings(
 
     sections: dict[str, Any] = {name: _build(cls, name, values) for name, cls in SECTIONS.items()}
     return Settings(home=home_path, origins=origins, **sections)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a settings file, for editors."""
+    sections: list[tuple[str, type, Any]] = []
+    for name in SECTIONS:
+        fields = [(each.name, each.annotated, each.default) for each in declarations() if each.section == name]
+        section = msgspec.defstruct(name, fields, forbid_unknown_fields=True)
+        sections.append((name, section, msgspec.field(default_factory=section)))
+    home = ("home", Annotated[str, msgspec.Meta(description="The data directory, relative to the file.")], DEFAULT_HOME)
+    return msgspec.json.schema(msgspec.defstruct("arborcast", [home, *sections], forbid_unknown_fields=True))
 
 
 def level_of(settings: Settings) -> int:
@@ -249,34 +269,18 @@ def _unknown(key: str, known: Mapping[str, object], where: str) -> typing.NoRetu
     raise ConfigError(f"{where}: there is no setting {key}{hint}")
 
 
-def _from_text(declaration: Declaration, text: str) -> Scalar:
-    """A value as an environment variable spells it; what cannot be read stays text and is refused by the check."""
-    if declaration.type is bool:
-        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)
-    if declaration.type in (int, float):
-        try:
-            number: Scalar = declaration.type(text)
-        except ValueError:
-            return text
-        return number
-    return text
-
-
-def _checked(declaration: Declaration, value: object, where: str) -> Scalar:
-    if declaration.type is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if typing.get_origin(declaration.type) is Literal:
-        good = value in typing.get_args(declaration.type)
-    else:
-        good = type(value) is declaration.type
-    if good and isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, high = declaration.info.minimum, declaration.info.maximum
-        # `not (low <= value)` rather than `value < low`, so that a NaN is refused as well.
-        good = (low is None or not value < low) and (high is None or not value > high) and value == value
-    if not good:
-        shown = "(hidden)" if declaration.info.secret else repr(value)
-        raise ConfigError(f"{where}: {declaration.key} = {shown} is not allowed; it must be {declaration.allowed()}")
-    return typing.cast(Scalar, value)
+def _checked(declaration: Declaration, value: object, where: str, *, strict: bool = True) -> Scalar:
+    """The value as its setting has it; without `strict`, read from the text of a variable."""
+    try:
+        if not strict and declaration.type is bool:
+            value = {"yes": True, "no": False}.get(str(value).lower(), value)
+        checked = msgspec.convert(value, declaration.annotated, strict=strict)
+        if checked == checked:  # no NaN
+            return typing.cast(Scalar, checked)
+    except msgspec.ValidationError:
+        pass
+    shown = "(hidden)" if declaration.info.secret else repr(value)
+    raise ConfigError(f"{where}: {declaration.key} = {shown} is not allowed; it must be {declaration.allowed()}")
 
 
 def _fill_from_home(home: Path, values: dict[str, Scalar], origins: dict[str, str]) -> None:

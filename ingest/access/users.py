@@ -19,6 +19,7 @@ from typing import Protocol
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import WatchedFile
 from arborcast.core.recent import BoundedDict
+from arborcast.core.single_flight import SingleFlight
 from arborcast.core.threads import pool
 from arborcast.directory.settings import DirectorySettings
 from arborcast.ingest.access.rates import Buckets
@@ -172,7 +173,7 @@ class Users:
         # By the keyed hash of the credentials; by name for other methods. Expired entries stay: they are checked again,
         # but their owner is not guessing.
         self._known: BoundedDict[bytes | str, tuple[float, Identity | None]] = BoundedDict(_REMEMBERED)
-        self._asked: dict[bytes | str, asyncio.Future[Identity | None]] = {}
+        self._asked: SingleFlight[bytes | str, Identity | None] = SingleFlight()
 
     def recall(self, sent: bytes) -> Identity | None:
         """The user recently authenticated by these bytes, given as `sent` to `check`."""
@@ -188,14 +189,17 @@ class Users:
         known = self._remembered(key)
         if known is not None:
             return known
-        if key not in self._asked:  # otherwise the same check is in progress, and was counted
+
+        def ask() -> asyncio.Future[Identity | None]:
             if key not in self._known:
                 self.guesses.may_begin(address, name)
             asked = self._question(key, lambda: self._source.check(name, password))
             asked.add_done_callback(partial(self._judged, address, name))
             # Counted before the answer, since parallel connections would otherwise exceed the limit.
             self.guesses.wrong(address, name)
-        return await asyncio.shield(self._asked[key])
+            return asked
+
+        return await self._asked.run(key, ask)
 
     def _judged(self, address: str, name: str, asked: asyncio.Future[Identity | None]) -> None:
         if asked.cancelled() or asked.exception() is not None or asked.result() is not None:
@@ -204,7 +208,9 @@ class Users:
     async def find(self, name: str) -> Identity | None:
         """The user, authenticated by another method."""
         known = self._remembered(name)
-        return known if known is not None else await self._ask(name, lambda: self._source.find(name))
+        if known is not None:
+            return known
+        return await self._asked.run(name, lambda: self._question(name, lambda: self._source.find(name)))
 
     def clear_password(self, name: str) -> str:
         """The password itself, empty where it is not known."""
@@ -221,19 +227,14 @@ class Users:
             return None
         return found[1]
 
-    async def _ask(self, key: bytes | str, ask: Callable[[], Identity | None]) -> Identity | None:
-        # One client that hangs up must not cancel it for the others.
-        return await asyncio.shield(self._asked.get(key) or self._question(key, ask))
-
     def _question(self, key: bytes | str, ask: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
         if len(self._asked) >= _WAITING and key not in self._known:
             raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
-        asked = self._asked[key] = asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        asked = asyncio.get_running_loop().run_in_executor(self._threads, ask)
         asked.add_done_callback(lambda done: self._answered(key, done))
         return asked
 
     def _answered(self, key: bytes | str, done: asyncio.Future[Identity | None]) -> None:
-        del self._asked[key]
         if done.cancelled() or done.exception() is not None:
             return
         identity = done.result()

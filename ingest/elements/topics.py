@@ -11,6 +11,7 @@ from typing import Literal
 
 from lxml import etree
 
+from arborcast.core.single_flight import SingleFlight
 from arborcast.ingest.access.grants import known_to
 from arborcast.topic_model.expressions import FULL, write_topic
 from arborcast.topic_model.grants import Caller, Grant
@@ -49,7 +50,7 @@ class TopicSets:
     def __init__(self, cached: int = _CACHED) -> None:
         self._cached = cached
         self._written: OrderedDict[tuple[Form, Grant], _Written] = OrderedDict()
-        self._under_way: dict[tuple[Form, Grant], asyncio.Task[None]] = {}
+        self._under_way: SingleFlight[tuple[Form, Grant], None] = SingleFlight()
         self._one_at_a_time = asyncio.Lock()
 
     async def text(self, form: Form, tree: TopicTree, caller: Caller | None) -> str:
@@ -64,39 +65,25 @@ class TopicSets:
             if known is not None and known.tree is tree and known.version >= version:
                 self._written.move_to_end(key)
                 return known.text
-            writing = self._under_way.get(key)
-            if writing is None:
-                writing = self._under_way[key] = asyncio.create_task(self._write(key, tree))
-                writing.add_done_callback(_looked_at)
-            # One client that hangs up must not cancel it for the others.
-            await asyncio.shield(writing)
+            await self._under_way.run(key, lambda: self._write(key, tree))
 
     async def _write(self, key: tuple[Form, Grant], tree: TopicTree) -> None:
-        try:
-            async with self._one_at_a_time:
-                form, grant = key
-                # The tree changes while the thread works: it gets a list.
-                there = list(islice(tree.paths() if form == "set" else tree.roots(), _MAX_TOPICS + 1))
-                version = tree.version
-                if len(there) > _MAX_TOPICS:
-                    raise OperationRefused(
-                        f"{len(tree)} topics are too many for one answer ({_MAX_TOPICS} are not); ask the operator for "
-                        "an export",
-                        "ResourceUnavailableFault",
-                    )
-                text = await asyncio.to_thread(_WRITERS[form], there, grant, tree.prefixes)
-                self._written[key] = _Written(tree, version, text)
-                self._written.move_to_end(key)
-                while len(self._written) > 1 and sum(len(each.text) for each in self._written.values()) > self._cached:
-                    self._written.popitem(last=False)
-        finally:
-            del self._under_way[key]
-
-
-def _looked_at(writing: asyncio.Task[None]) -> None:
-    """A failure is reported to the requests that wait for it, if any."""
-    if not writing.cancelled():
-        writing.exception()
+        async with self._one_at_a_time:
+            form, grant = key
+            # The tree changes while the thread works: it gets a list.
+            there = list(islice(tree.paths() if form == "set" else tree.roots(), _MAX_TOPICS + 1))
+            version = tree.version
+            if len(there) > _MAX_TOPICS:
+                raise OperationRefused(
+                    f"{len(tree)} topics are too many for one answer ({_MAX_TOPICS} are not); ask the operator for "
+                    "an export",
+                    "ResourceUnavailableFault",
+                )
+            text = await asyncio.to_thread(_WRITERS[form], there, grant, tree.prefixes)
+            self._written[key] = _Written(tree, version, text)
+            self._written.move_to_end(key)
+            while len(self._written) > 1 and sum(len(each.text) for each in self._written.values()) > self._cached:
+                self._written.popitem(last=False)
 
 
 def _as_set(paths: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes) -> str:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from arborcast.core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.single_flight import SingleFlight, shared
 from arborcast.core.telemetry.tracing import read_traceparent
 from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.federation.interests import PeerInterests
@@ -77,7 +78,7 @@ class PeerReceiver:
         self._interests = interests
         self._memory = memory
         self._clock = clock
-        self._under_way: dict[bytes, asyncio.Future[None]] = {}
+        self._under_way: SingleFlight[bytes, None] = SingleFlight()
         self._told: set[TopicPath] = set()
         self.taken: Counter[str] = Counter()
         """Stored notifications by sender."""
@@ -127,37 +128,22 @@ class PeerReceiver:
                 self.dropped[why] += 1
             elif known in fresh or self._memory.knows(known, self._clock()):
                 self.dropped["repeat"] += 1
-            elif known in self._under_way:
+            elif (other := self._under_way.get(known)) is not None:
                 self.dropped["repeat"] += 1
-                others.append(self._under_way[known])
+                others.append(other)
             else:
                 checked = await self._read(each)
                 if checked is not None:
                     fresh[known] = checked
         if fresh:
-            await self._store(fresh)
+            with self._under_way.lead(fresh):
+                await self._accept(list(fresh.values()))
+                now_s = self._clock()
+                for known in fresh:
+                    self._memory.add(known, now_s)
             self.taken[push.sender] += len(fresh)
         for other in others:
-            await asyncio.shield(other)
-
-    async def _store(self, fresh: Mapping[bytes, Checked]) -> None:
-        # Concurrent duplicates wait for this one and share its result.
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way.update(dict.fromkeys(fresh, outcome))
-        try:
-            await self._accept(list(fresh.values()))
-        except BaseException as error:
-            outcome.set_exception(error if isinstance(error, Exception) else InfrastructureError("it stops", 1))
-            outcome.exception()  # usually no request waits
-            raise
-        else:
-            now_s = self._clock()
-            for known in fresh:
-                self._memory.add(known, now_s)
-            outcome.set_result(None)
-        finally:
-            for known in fresh:
-                del self._under_way[known]
+            await shared(other)
 
     async def _accept(self, requests: Sequence[Checked]) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
+from arborcast.core.single_flight import Rounds, SingleFlight, shared
 from arborcast.core.telemetry.tracing import Tracing
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.addresses import NotificationIds, OwnAddresses, Target
@@ -23,7 +24,7 @@ from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.soap.wsdl import ServiceDescriptions
-from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks, SharedCommits
+from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks
 from arborcast.ingest.state.fragment_log import HoldsParts
 from arborcast.ingest.state.pull_queues import PullQueues
 from arborcast.ingest.state.repeats import Repeats
@@ -32,7 +33,7 @@ from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.projections.suspensions import Suspensions
-from arborcast.topic_model.records.control import PullPointRecord
+from arborcast.topic_model.records.control import PullPointRecord, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference
@@ -41,6 +42,9 @@ from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import OperationRefused
 from arborcast.wire.times import utc_now
+
+# Parallel appends of new topics. With one, a request just after its beginning would wait for two.
+_ADDED_AT_ONCE = 2
 
 
 class NotificationSink(Protocol):
@@ -115,9 +119,9 @@ class Gateway:
     def __post_init__(self) -> None:
         self.default_topic = self.topics.default_path
         self._admission = TopicAdmission(self.topics)
-        self._being_added: dict[TopicPath, asyncio.Future[None]] = {}
-        # Through the attribute each time: it may have been replaced.
-        self._new_topics = SharedCommits(lambda records: self.changes.commit(records))
+        self._being_added: SingleFlight[TopicPath, None] = SingleFlight()
+        # A thousand new topics cost a few appends and waits for the log.
+        self._new_topics: Rounds[list[TopicRecord], None] = Rounds("new-topics", self._add, _ADDED_AT_ONCE)
 
     def named_in(self, request: Request, kind: Kind) -> str:
         """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in
@@ -163,27 +167,26 @@ class Gateway:
         paths = [path for path in topics if path not in tree]
         if not paths:
             return
-        # Others wait for the same future: one publisher that hangs up must not cancel it for them.
-        waiting = {self._being_added[path]: None for path in paths if path in self._being_added}
+        waiting = {added: None for path in paths if (added := self._being_added.get(path)) is not None}
         admitted = self._admission.admit(self.table, self._unknown(paths), time.monotonic())
         if admitted.records:
             records = [
                 msgspec.structs.replace(each, prefixes=tree.prefixes.unknown(each.path, topics[each.path]))
                 for each in admitted.records
             ]
-            added = self._new_topics.commit(records)
-            self._being_added.update((record.path, added) for record in records)
+            added = self._being_added.begin([record.path for record in records], self._new_topics.join(records))
             added.add_done_callback(lambda future: self._added(future, admitted))
             waiting[added] = None
         for each in waiting:
-            await asyncio.shield(each)
+            await shared(each)
+
+    async def _add(self, waiting: list[list[TopicRecord]]) -> None:
+        await self.changes.commit([record for records in waiting for record in records])
 
     def _unknown(self, paths: Iterable[TopicPath]) -> Iterator[TopicPath]:
         return (path for path in paths if path not in self._being_added)
 
     def _added(self, future: asyncio.Future[None], admitted: Admitted) -> None:
-        for record in admitted.records:
-            del self._being_added[record.path]
         if future.cancelled() or future.exception() is not None:
             self._admission.give_back(admitted)
 

@@ -7,11 +7,9 @@ redelivery reads and judges it.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -21,9 +19,9 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import KeyFile, Marks, UnknownKey
 from arborcast.core.settings import KafkaSettings, SecretSettings
-from arborcast.core.threads import pool
 from arborcast.ingest.operations import http_publish
 from arborcast.ingest.state.changes import KeyedLocks
+from arborcast.ingest.state.log_view import LoggedState
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import PATH, Result, State
 from arborcast.wire.errors import MalformedMessage, ResultRefused
@@ -40,10 +38,6 @@ _MOST_TEXT = 500
 # Results that were taken lately, twice: some ten thousand.
 _REMEMBERED = 4 * 1024 * 1024
 
-# Appends wait in threads, and share the broker's answers.
-_WRITERS = 16
-
-
 # When to come again with an address that was marked with a key that is not here.
 _NEW_KEY_S = 5.0
 
@@ -57,24 +51,15 @@ class _Body(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Body)
 
 
-class Appends(Protocol):
-    """The part of a LogWriter that is needed."""
-
-    def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int: ...
-
-    def close(self) -> None: ...
-
-
 class PushResults:
     """Takes results. Used on the event loop's thread."""
 
-    def __init__(self, log: Appends, keys: Marks, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, log: LoggedState[Result], keys: Marks, now: Callable[[], float] = time.time) -> None:
         self._log = log
         self._keys = keys
         self._now = now
         self._said: Recent[str, State] = Recent(_REMEMBERED, age_s=3_600.0)
         self._locks = KeyedLocks()
-        self._writers = pool("results-log", _WRITERS)
 
     async def take(self, path: str, body: bytes) -> None:
         """Return when a result is in the log. Raises ResultRefused, MalformedMessage, or InfrastructureError."""
@@ -102,20 +87,18 @@ class PushResults:
                 return
             if before is not None:
                 raise ResultRefused(f"this push was said to be {before} before, and the first word counts", 409)
-            result = Result(promise, said.state, now_ms, said.text[:_MOST_TEXT])
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._writers, self._log.append_encoded, [results.encode(result)])
+            await self._log.commit([Result(promise, said.state, now_ms, said.text[:_MOST_TEXT])])
             self._said.put(promise.push, said.state, len(promise.push))
 
     def close(self) -> None:
         """Take nothing more."""
-        self._writers.shutdown(wait=False, cancel_futures=True)
         self._log.close()
 
 
 def results_for(kafka: KafkaSettings, secrets: SecretSettings) -> PushResults:
     """What takes results into the log of an engine."""
-    return PushResults(LogWriter(kafka, RESULTS_LOG), KeyFile(Path(secrets.key_file)))
+    log = LoggedState(kafka, LogWriter(kafka, RESULTS_LOG), results.encode)
+    return PushResults(log, KeyFile(Path(secrets.key_file)))
 
 
 def refused(error: PeerError | InfrastructureError) -> Answer:

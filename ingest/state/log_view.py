@@ -13,14 +13,17 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.scan import LogReader
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.threads import Service
+from arborcast.core.single_flight import stops
+from arborcast.core.threads import Service, pool
 from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord
@@ -106,7 +109,7 @@ class LogView(ABC, Generic[Record]):
             await asyncio.to_thread(self._service.stop, 2 * POLL_S)
         for _, _, future in self._waiting:
             if not future.done():
-                future.set_exception(InfrastructureError("the gateway stops"))
+                future.set_exception(stops())
         self._waiting.clear()
 
     async def until_caught_up(self) -> None:
@@ -209,6 +212,61 @@ class LogView(ABC, Generic[Record]):
             _, _, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
+
+
+# Appends wait in threads. This number shares the broker's answers, enough for thousands per second.
+_WRITERS = 16
+
+Written = TypeVar("Written", contravariant=True)
+
+
+class Commits(Protocol[Written]):
+    """How operations append to a log."""
+
+    async def commit(self, records: Sequence[Written]) -> int:
+        """Return when the records are in the log and applied to the own view: the offset of the first of them.
+
+        Raises InfrastructureError: the log has not acknowledged them, and may have them, or has them, and the view has
+        not applied them in time."""
+
+
+class LoggedState(Generic[Record]):
+    """A log as operations on the event loop use it: see `Commits`. Without a `view`, `commit` returns when the records
+    are in the log."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        writer: LogWriter,
+        encode: Callable[[Record], tuple[bytes, bytes | None]],
+        view: LogView[Any] | None = None,
+    ) -> None:
+        self._timeout_s = kafka.request_timeout_s
+        self._encode = encode
+        self._view = view
+        self._writer = writer
+        self._reader = LogReader(kafka, writer.name)
+        self._writers = pool(f"{writer.name}-log", _WRITERS)
+        self._readers = pool(f"{writer.name}-log-reader", 1)
+
+    async def commit(self, records: Sequence[Record]) -> int:
+        last = await asyncio.get_running_loop().run_in_executor(self._writers, self._append, records)
+        if self._view is not None:
+            await self._view.wait_applied(last, self._timeout_s)
+        return last - len(records) + 1
+
+    async def values(self, offsets: Iterable[int]) -> dict[int, bytes]:
+        """The values at these offsets, as far as the log still has them. Raises InfrastructureError."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._reader.read, list(offsets))
+
+    def close(self) -> None:
+        """Begin nothing more, and free the connection for writing."""
+        for threads in (self._writers, self._readers):
+            threads.shutdown(wait=False, cancel_futures=True)
+        self._writer.close()
+
+    def _append(self, records: Sequence[Record]) -> int:
+        return self._writer.append_encoded([self._encode(record) for record in records])
 
 
 class ControlLogView(LogView[ControlRecord]):

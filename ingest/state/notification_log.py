@@ -31,6 +31,7 @@ from arborcast.core.eventlog.client import (
 )
 from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.single_flight import stops
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.records.notifications import Notification, encode
 
@@ -241,7 +242,7 @@ class NotificationLog:
         if topics is not None:
             await asyncio.to_thread(topics.producer.close, 1)
         self._settle()
-        self._fail_all(InfrastructureError("the gateway stops", RETRY_AFTER_S))
+        self._fail_all(stops())
 
     def append(
         self, notifications: Sequence[Notification], retained: Sequence[Notification] = ()

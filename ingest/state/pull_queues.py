@@ -19,24 +19,20 @@ from typing import NamedTuple, Protocol
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Admin
 from arborcast.core.eventlog.follower import LogFollower
-from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.threads import pool
 from arborcast.ingest.state.changes import KeyedLocks
-from arborcast.ingest.state.log_view import POLL_S, LogView
+from arborcast.ingest.state.log_view import POLL_S, Commits, LoggedState, LogView
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
 from arborcast.topic_model.records.xml_ids import any_clash
 
-_Keyed = tuple[str, PullRecord]
-
-# Appends wait in threads; see ingest.state.changes.
-_WRITERS = 8
+KeyedRecord = tuple[str, PullRecord]
+"""A record and its pull point."""
 
 
-class PullView(LogView[_Keyed]):
+class PullView(LogView[KeyedRecord]):
     """The waiting messages of pull points. `changed(pull_point_id)` is called when a message has been added to one."""
 
     def __init__(
@@ -50,37 +46,26 @@ class PullView(LogView[_Keyed]):
         self.store = PullStore(limits, changed)
         super().__init__(PULL_LOG, on_failure)
 
-    def _make_follower(self) -> LogFollower[_Keyed]:
+    def _make_follower(self) -> LogFollower[KeyedRecord]:
         return LogFollower(self._kafka, PULL_LOG, decode, self._take, wait_ms=int(POLL_S * 1000), forgetful=True)
 
-    def _fold(self, record: _Keyed, offset: int) -> None:
+    def _fold(self, record: KeyedRecord, offset: int) -> None:
         self.store.apply(*record, offset)
 
 
-class PullLog:
+class PullLog(LoggedState[KeyedRecord]):
     """Appends to the log and looks records up in it. Used on the event loop's thread."""
 
     def __init__(self, kafka: KafkaSettings, view: PullView) -> None:
+        super().__init__(kafka, LogWriter(kafka, PULL_LOG), lambda keyed: encode(*keyed), view)
         self._kafka = kafka
-        self._view = view
-        self._writer = LogWriter(kafka, PULL_LOG)
-        self._reader = LogReader(kafka, PULL_LOG)
-        self._writers = pool("pull-log", _WRITERS)
-        self._readers = pool("pull-log-reader", 1)
+        self._pulls = view
         self._cut = 0
-
-    async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None:
-        """Return when the records are in the log and applied to our store. Raises InfrastructureError."""
-        encoded = [encode(pull_point_id, record) for record in records]
-        loop = asyncio.get_running_loop()
-        offset = await loop.run_in_executor(self._writers, self._writer.append_encoded, encoded)
-        await self._view.wait_applied(offset, self._kafka.request_timeout_s)
 
     async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]:
         """The messages at these offsets, as far as the log still has them. Raises InfrastructureError."""
-        values = await asyncio.get_running_loop().run_in_executor(self._readers, self._reader.read, list(offsets))
         found = {}
-        for offset, value in values.items():
+        for offset, value in (await self.values(offsets)).items():
             _, record = decode(b"", value)
             if isinstance(record, StoredMessage):
                 found[offset] = record.element
@@ -88,8 +73,8 @@ class PullLog:
 
     async def cut(self) -> None:
         """Let Kafka delete settled records, so that a start has little to read. Never raises."""
-        earliest = self._view.store.earliest()
-        before = self._view.applied if earliest is None else min(earliest, self._view.applied)
+        earliest, applied = self._pulls.store.earliest(), self._pulls.applied
+        before = applied if earliest is None else min(earliest, applied)
         if before > self._cut:
             try:
                 await asyncio.to_thread(self._delete_before, before)
@@ -97,12 +82,6 @@ class PullLog:
                 logger.warning("%s", error)
             else:
                 self._cut = before
-
-    def close(self) -> None:
-        """Begin nothing more, and free the connections."""
-        self._writers.shutdown(wait=False, cancel_futures=True)
-        self._readers.shutdown(wait=False, cancel_futures=True)
-        self._writer.close()
 
     def _delete_before(self, offset: int) -> None:
         with closing(Admin(self._kafka)) as admin:
@@ -121,10 +100,8 @@ _CUT_EVERY = 60
 _CLOSE_S = 1.0
 
 
-class CommitsPullRecords(Protocol):
+class CommitsPullRecords(Commits[KeyedRecord], Protocol):
     """The part of PullLog that is used here."""
-
-    async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None: ...
 
     async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]: ...
 
@@ -226,7 +203,7 @@ class PullQueues:
 
     async def put(self, pull_point_id: str, messages: Sequence[StoredMessage]) -> None:
         """Store messages, in their order. Raises InfrastructureError."""
-        await self._log.commit(pull_point_id, messages)
+        await self._log.commit([(pull_point_id, message) for message in messages])
 
     async def take(
         self, pull_point_id: str, maximum: int, wait_s: float, gone: Callable[[], Awaitable[None]] | None = None
@@ -327,7 +304,7 @@ class PullQueues:
                 return Handout()
             claim = secrets.token_hex(8)
             until_ms = round((self._now() + self._claim_s) * 1000)
-            await self._log.commit(pull_point_id, [Claimed(claim, head[0].offset, head[-1].offset, until_ms)])
+            await self._log.commit([(pull_point_id, Claimed(claim, head[0].offset, head[-1].offset, until_ms))])
         claimed = self._store.claimed(pull_point_id, claim)
         if not claimed:
             return Handout()
@@ -381,7 +358,7 @@ class PullQueues:
 
     async def _append_quietly(self, pull_point_id: str, record: PullRecord) -> None:
         try:
-            await self._log.commit(pull_point_id, [record])
+            await self._log.commit([(pull_point_id, record)])
         except InfrastructureError as error:
             # The claim runs out by itself then, and what it held is handed out once more.
             logger.warning("a claim on pull point %s stays open: %s", pull_point_id, error)

@@ -11,7 +11,6 @@ quarter of a million requests within the window the window gets shorter.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
@@ -20,9 +19,9 @@ from mmap import mmap
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.single_flight import SingleFlight, shared
 from arborcast.topic_model.records.notifications import Notification, notification_in
 
 _FINGERPRINT = 16
@@ -116,7 +115,7 @@ class Repeats:
     def __init__(self, memory: RepeatMemory | None = None, clock: Callable[[], float] = steady_now) -> None:
         self._memory = memory or RepeatMemory(0)
         self._clock = clock
-        self._under_way: dict[bytes, asyncio.Future[None]] = {}
+        self._under_way: SingleFlight[bytes, None] = SingleFlight()
         self.count = 0
         """Requests that were recognised as repetitions."""
 
@@ -141,26 +140,13 @@ class Repeats:
         first = self._under_way.get(known)
         if first is not None:
             self.count += 1
-            await asyncio.shield(first)
+            await shared(first)
             return False
-        await self._first(known, store)
-        return True
-
-    async def _first(self, known: bytes, store: Callable[[], Awaitable[None]]) -> None:
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way[known] = outcome
-        try:
+        # Within this task: with one of its own, a request could be stored after a later one without a fingerprint.
+        with self._under_way.lead((known,)):
             await store()
-        except BaseException as error:
-            failure = error if isinstance(error, Exception) else InfrastructureError("the gateway stops", 1)
-            outcome.set_exception(failure)
-            outcome.exception()  # mostly there is no other waiter, and the error is reported by its own request
-            raise
-        else:
             self._memory.add(known, self._clock())
-            outcome.set_result(None)
-        finally:
-            del self._under_way[known]
+        return True
 
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.topics import RESULTS_LOG
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.outbound import AddressPolicy
-from arborcast.core.settings import SecretSettings
+from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.ingest.elements.protection import Protector
@@ -22,7 +24,8 @@ from arborcast.ingest.http.app import GatewayApp
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.push_results import PushResults
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
-from arborcast.ingest.state.pull_queues import PullQueues
+from arborcast.ingest.state.log_view import LoggedState
+from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues
 from arborcast.topic_model.control_view import Projection
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.projections.owners import Owners
@@ -34,7 +37,7 @@ from arborcast.topic_model.records import results
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, key_of
 from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.records.pull import PullRecord, StoredMessage
+from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.records.results import Result
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
@@ -120,17 +123,18 @@ class PullRecordList:
 
     def __init__(self) -> None:
         self.store = PullStore(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000))
-        self.records: list[tuple[str, PullRecord]] = []
+        self.records: list[KeyedRecord] = []
         self.error: InfrastructureError | None = None
         self.cuts = 0
 
-    async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None:
+    async def commit(self, records: Sequence[KeyedRecord]) -> int:
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
-        for record in records:
-            self.records.append((pull_point_id, record))
-            self.store.apply(pull_point_id, record, len(self.records) - 1)
+        for keyed in records:
+            self.records.append(keyed)
+            self.store.apply(*keyed, len(self.records) - 1)
+        return len(self.records) - len(records)
 
     async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]:
         found = {offset: self.records[offset][1] for offset in offsets}
@@ -152,13 +156,14 @@ class PartList:
         self.error: InfrastructureError | None = None
         self.clock = 0.0
 
-    async def commit(self, record: FragmentRecord) -> int:
+    async def commit(self, records: Sequence[FragmentRecord]) -> int:
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
-        self.records.append(record)
-        self.messages.apply(record, len(self.records) - 1, self.clock)
-        return len(self.records) - 1
+        for record in records:
+            self.records.append(record)
+            self.messages.apply(record, len(self.records) - 1, self.clock)
+        return len(self.records) - len(records)
 
     async def parts(self, message: OpenMessage) -> list[StoredPart]:
         found = [self.records[offset] for _, offset in sorted(message.offsets())]
@@ -168,10 +173,11 @@ class PartList:
         return self.clock
 
 
-class ResultList:
+class ResultList(LogWriter):
     """The results that were appended; with `error` set, none can be."""
 
     def __init__(self) -> None:
+        super().__init__(KafkaSettings(), RESULTS_LOG)
         self.taken: list[Result] = []
         self.error: InfrastructureError | None = None
 
@@ -180,9 +186,6 @@ class ResultList:
             raise self.error
         self.taken += [results.decode(value) for _, value in encoded]
         return len(self.taken) - 1
-
-    def close(self) -> None:
-        """There is no connection."""
 
 
 @dataclass
@@ -272,7 +275,9 @@ class GatewayParts:
             owners=self.owners,
             outbound=outbound,
             now=lambda: self.now,
-            results=PushResults(self.results, RESULT_KEYS, lambda: self.now.timestamp()),
+            results=PushResults(
+                LoggedState(KafkaSettings(), self.results, results.encode), RESULT_KEYS, lambda: self.now.timestamp()
+            ),
         )
         self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle, lambda: self.started)
 

@@ -210,7 +210,6 @@ THREADS = {
     "client/futures.py",
     "client/http_server.py",
     "client/queues/replies.py",
-    "core/http_client.py",
     "engine/terminal.py",  # a timer that is cancelled
     "jobs/dispatch_stream.py",  # a pool from before the first import of the product
 }
@@ -255,6 +254,13 @@ def test_a_lease_is_one_of_core_eventlog() -> None:
         for file in modules_of(package):
             if {"LEASE_LOG", "JOB_LEASE_LOG"} & {name.rpartition(".")[2] for name in imported_modules(file)}:
                 assert not calls_in(file, {"LogWriter", "LogFollower", "LogCursor"}), file.relative_to(ROOT)
+
+
+def test_a_gateway_appends_and_waits_in_one_class() -> None:
+    """`LoggedState`; notifications have a way of their own, without threads."""
+    for file in modules_of("ingest"):
+        if file != ROOT / "ingest" / "state" / "log_view.py":
+            assert not calls_in(file, {"append_encoded"}), f"{file.relative_to(ROOT)}: use LoggedState"
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:

@@ -14,7 +14,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.operations.publishing import Checked, store
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.state.changes import ControlChanges, LogEnd
+from arborcast.ingest.state.changes import ControlChanges
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.topic_model.control_log import ControlLog
@@ -106,9 +106,7 @@ class GatewayProcess:
     async def _start(self) -> None:
         kafka = self._kafka
         self.view = ControlLogView(kafka, self.control, self._failed)
-        log = ControlLog(kafka)
-        end = LogEnd(kafka, "control")
-        self.changes = ControlChanges(kafka, log, self.view, end)
+        self.changes = ControlChanges(kafka, ControlLog(kafka), self.view)
         self.log = NotificationLog(kafka, GatewaySettings())
         self.view.start()
         self.log.start()

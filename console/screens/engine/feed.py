@@ -21,8 +21,9 @@ from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.attention import is_stale
 from arborcast.engine.monitoring.charts import POINTS, draw_all
 from arborcast.engine.monitoring.history import RECENT_S, read_thinned
-from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned, with_peaks
+from arborcast.engine.monitoring.samples import MetricsSample, thinned, with_peaks
 from arborcast.engine.monitoring.stack_monitor import get
+from arborcast.engine.monitoring.summary import ProcessSummary, Summary
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
 from arborcast.engine.settings.loading import Settings
 
@@ -41,9 +42,6 @@ _FRESH_S = 4.0
 _FORGOTTEN_S = 15.0
 
 _STRETCH_S = 10.0
-
-# As many points as make the numbers of the page: those of the last minute.
-_NOW = 13
 
 _PATIENCE_S = 30.0
 
@@ -162,17 +160,15 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
     known = seen.failing is not None and not seen.problem
     if not seen.samples:
         return Shown(problem=problem, figures=drawn, known=known)
-    last = seen.samples[-1]
-    # One look is a rate, too, if there was one a minute ago.
-    points = list(seen.samples[-_NOW:])
-    minute = [points[0], last] if len(points) > 1 else points
+    current = Summary.current(seen.samples)
+    last = current.last
     tiles = [
-        ("accepted, a second", figures.count(newest(rates(minute, "accepted")))),
-        ("delivered, a second", figures.count(newest(rates(minute, "attempts", "delivered")))),
-        ("delivery, median", figures.seconds(newest(quantiles(minute, "delivery", 0.5)))),
-        ("delivery, 99 %", figures.seconds(newest(quantiles(minute, "delivery", 0.99)))),
+        ("accepted, a second", figures.count(current.accepted)),
+        ("delivered, a second", figures.count(current.delivered)),
+        ("delivery, median", figures.seconds(current.delivery_median)),
+        ("delivery, 99 %", figures.seconds(current.delivery_99)),
         ("lag", figures.seconds(last.lag_seconds)),
-        ("waiting for retry", figures.count(last.waiting.get("parked", 0.0))),
+        ("waiting for retry", figures.count(current.waiting)),
         ("subscriptions", figures.count(last.subscriptions)),
         ("suspended", figures.count(last.suspended)),
         ("gear", {"realtime": "real time", "batch": "batches"}.get(last.gear, "-")),
@@ -185,21 +181,19 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
         parts=dict(sorted(last.parts.items())),
         tiles=tiles,
         figures=drawn,
-        processes=[_process(points, name) for name in sorted(last.processes)],
+        processes=[_process(name, each) for name, each in current.processes.items()],
         slowest=[_slow(one) for one in seen.endpoints],
     )
 
 
-def _process(points: Sequence[MetricsSample], name: str) -> Process:
-    known = [point for point in points if name in point.processes]
-    now = known[-1].processes[name]
+def _process(name: str, each: ProcessSummary) -> Process:
     return Process(
         name,
-        figures.count(now.processes),
-        figures.percent(newest(cpu_shares([known[0], known[-1]], name))),
-        figures.size(now.memory_bytes),
-        figures.count(now.threads),
-        figures.count(now.descriptors),
+        figures.count(each.processes),
+        figures.percent(each.cpu_cores),
+        figures.size(each.memory_bytes),
+        figures.count(each.threads),
+        figures.count(each.files),
     )
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from arborcast.console.console import Console
 from arborcast.console.live import Replacement
 from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.single_flight import SingleFlight
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.engine.monitoring.stack_monitor import own_page
 
@@ -47,7 +48,7 @@ class News:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._state = DirectoryState()
-        self._asking: asyncio.Task[None] | None = None
+        self._asking: SingleFlight[str, None] = SingleFlight()
 
     def routes(self) -> list[Route]:
         return [self._console.get("/topics/live", self.live)]
@@ -75,9 +76,7 @@ class News:
     async def _look(self) -> None:
         if self._console.settings.directory.kind == "none":
             return
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
-        await asyncio.shield(self._asking)
+        await self._asking.run("state", self._ask)
 
     async def _ask(self) -> None:
         gateway, tls = self._console.settings.gateway, self._console.settings.tls

@@ -68,7 +68,7 @@ async def take(gateway: Gateway, part: Part, target: Target, request: Request) -
         await _check(gateway, stored)
         if stored.last:
             check_rate(gateway, publisher, topics)
-        offset = await gateway.parts.commit(stored)
+        offset = await gateway.parts.commit([stored])
         if why := held.refused(offset):
             raise _contradicts(stored, why)  # another gateway was faster
         known = held.complete.get(offset) or held.open.get((stored.owner, stored.identification))
@@ -153,7 +153,7 @@ async def assemble(gateway: Gateway, message: OpenMessage) -> None:
         except PeerError as error:
             await give_up(gateway, message, "content", str(error))
             raise
-        await held.commit(message.assembled())
+        await held.commit([message.assembled()])
 
 
 async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[StoredPart]) -> None:
@@ -190,7 +190,7 @@ async def give_up(gateway: Gateway, message: OpenMessage, reason: Reason, detail
         record.missing or "none",
         f": {detail}" if detail else "",
     )
-    await gateway.parts.commit(record)
+    await gateway.parts.commit([record])
 
 
 async def look_after_forever(gateway: Gateway) -> None:

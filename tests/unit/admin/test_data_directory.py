@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from arborcast.admin.data_directory import ARCHIVE, KEYS, Stock, copy, restore_copy
+from arborcast.admin import data_directory
+from arborcast.admin.data_directory import ARCHIVE, KEYS, Stock, back_up, copy, restore_copy
 from arborcast.cli import app
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.processes.errors import HomeError, HomeInUse
+from arborcast.engine.settings.loading import load_settings
 
 
 @pytest.fixture
@@ -48,6 +51,24 @@ def test_a_running_engine_is_not_copied(home: Path, tmp_path: Path) -> None:
     with Home(home).locked(), pytest.raises(HomeInUse):
         copy(home, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.parametrize("was_up", [True, False])
+def test_engine_is_started_again_after_a_failed_copy(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool
+) -> None:
+    started: list[Path] = []
+
+    def up(settings: Any, _options: Any) -> int:
+        started.append(settings.home)
+        return 0
+
+    monkeypatch.setattr(data_directory, "down", lambda _home: was_up)
+    monkeypatch.setattr(data_directory, "up", up)
+    (tmp_path / "file").touch()
+    with pytest.raises(HomeError, match="the backup cannot be written to"):
+        back_up(load_settings(home=home, environ={}), tmp_path / "file" / "backup")
+    assert started == [home] * was_up
 
 
 def test_nothing_is_written_over(home: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.operations.pull_points import PULL
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.state.pull_queues import PullQueues
-from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
+from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues
+from arborcast.topic_model.records.pull import Claimed, Returned, Settled, StoredMessage
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.pulling import create, fill, get, payloads
@@ -159,14 +159,14 @@ def test_a_claim_that_gets_what_cannot_stand_together_is_given_back(parts: Gatew
         assert parts.post(soap.envelope(soap.notify(soap.message(payload=payload))), path).status == 202
 
     async def pull() -> HttpAnswer:
-        await parts.pull_log.commit(point, [Claimed("theirs", 1, 1, 1_800_000_000_000)])
+        await parts.pull_log.commit([(point, Claimed("theirs", 1, 1, 1_800_000_000_000))])
         before = parts.pull_log.commit
 
-        async def returned_first(pull_point_id: str, records: Sequence[PullRecord]) -> None:
-            if isinstance(records[0], Claimed):
+        async def returned_first(records: Sequence[KeyedRecord]) -> int:
+            if isinstance(records[0][1], Claimed):
                 parts.pull_log.commit = before  # type: ignore[method-assign]
-                await before(point, [Returned("theirs")])
-            await before(pull_point_id, records)
+                await before([(point, Returned("theirs"))])
+            return await before(records)
 
         parts.pull_log.commit = returned_first  # type: ignore[method-assign]
         answer = await parts.request("POST", path, get())
@@ -228,7 +228,7 @@ def test_a_clock_that_is_set_neither_hides_messages_nor_hands_them_out_twice(par
         offsets = [message.offset for message in log.store.head(identifier, 3, 1_000)]
         for name, offset, wrong_s in zip(("right", "ahead", "behind"), offsets, (0, 3_600, -3_600), strict=True):
             until_ms = round((gateway.wall + wrong_s + 30) * 1000)
-            await log.commit(identifier, [Claimed(name, offset, offset, until_ms)])
+            await log.commit([(identifier, Claimed(name, offset, offset, until_ms))])
         assert await gateway.open_claims() == ["right", "ahead", "behind"]
         gateway.wall += 3_600
         assert await gateway.open_claims(29) == ["right", "ahead", "behind"]
@@ -248,7 +248,7 @@ def test_a_claim_from_before_its_start_holds_up_a_gateway_no_longer_than_any(par
 
     async def steps() -> None:
         gateway = SweepingGateway(parts)
-        await parts.pull_log.commit(identifier, [Claimed("ahead", 0, 0, round((gateway.wall + 3_600) * 1000))])
+        await parts.pull_log.commit([(identifier, Claimed("ahead", 0, 0, round((gateway.wall + 3_600) * 1000)))])
         assert await gateway.open_claims() == ["ahead"]
         assert await gateway.open_claims(31) == []
 
@@ -261,8 +261,8 @@ def test_abandoned_claims_are_returned_and_strangers_forgotten(parts: GatewayPar
     fill(parts, path, "1")
 
     async def sweep() -> None:
-        await parts.pull_log.commit(identifier, [Claimed("dead", 0, 0, until_ms=1)])
-        await parts.pull_log.commit("nobody's", [StoredMessage(b"<a/>")])
+        await parts.pull_log.commit([(identifier, Claimed("dead", 0, 0, until_ms=1))])
+        await parts.pull_log.commit([("nobody's", StoredMessage(b"<a/>"))])
         await parts.pulls.sweep(parts_are_current)
         assert parts.pull_log.store.ids() == [identifier]
 
@@ -284,7 +284,7 @@ def test_messages_of_a_pull_point_whose_record_comes_late_stay(parts: GatewayPar
         known.add("late")
 
     async def sweep() -> None:
-        await parts.pull_log.commit("late", [StoredMessage(b"<a/>")])
+        await parts.pull_log.commit([("late", StoredMessage(b"<a/>"))])
         for _ in range(3):
             await queues.sweep(catch_up)
 

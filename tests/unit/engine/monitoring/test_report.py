@@ -77,6 +77,14 @@ def test_the_page_needs_nothing_but_itself() -> None:
     assert ["error", "attempts"] in heads
 
 
+def test_a_gateway_that_did_not_answer_once_is_not_counted_again() -> None:
+    made = samples(100)
+    made[50] = MetricsSample(at=made[50].at)
+    document = html.document_fromstring(page(EngineView(made), "x", made[0].at, made[-1].at))
+    tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
+    assert (tiles["notifications accepted"], tiles["deliveries made"]) == ("9,900", "9,900")
+
+
 def test_no_word_of_the_tables_or_metrics_is_left_that_needs_a_manual() -> None:
     text = page(EngineView(samples(), [SLOW]), "/srv/engine", 1_767_225_600.0, 1_767_229_200.0)
     body = re.sub(r"<[^>]*>", " ", text.partition("</style>")[2])

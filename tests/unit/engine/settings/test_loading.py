@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from arborcast.core.errors import ConfigError
-from arborcast.engine.settings.loading import Settings, declarations, dump, load_settings
+from arborcast.engine.settings.loading import SECTIONS, Settings, declarations, dump, json_schema, load_settings
 
 
 def load(tmp_path: Path, toml: str = "", env: dict[str, str] | None = None, **kwargs: object) -> Settings:
@@ -46,6 +47,8 @@ def test_the_stronger_source_wins_and_origins_say_which(tmp_path: Path) -> None:
         ('[kafka]\nsecurity_protocol = "SASL_SSL"', ["kafka.sasl_mechanism", "SASL_SSL"]),
         ("[tables]\ninterval_s = nan", ["tables.interval_s", "nan", "at least 0.2"]),
         ("[tables]\ninterval_s = 0.1", ["tables.interval_s", "0.1", "at least 0.2"]),
+        ("[tables]\ninterval_s = true", ["tables.interval_s", "True", "a number"]),
+        ("[gateway]\nhost = 1979-05-27", ["gateway.host", "text"]),
         ("[topics]\nfixed = 1", ["topics.fixed", "true or false"]),
         ("[gateway\nport = 80", ["not valid TOML", "line"]),
         ("home = 3", ["home", "3"]),
@@ -65,12 +68,40 @@ def test_an_error_names_the_key_the_value_and_what_is_allowed(tmp_path: Path, to
         ("ARBORCAST_GATEWAY_PORT", "eighty", "gateway.port = 'eighty'"),
         ("ARBORCAST_GATEWAY_PROT", "80", "did you mean ARBORCAST_GATEWAY_PORT?"),
         ("ARBORCAST_TOPICS_FIXED", "maybe", "true or false"),
+        ("ARBORCAST_TABLES_INTERVAL_S", "nan", "tables.interval_s = 'nan'"),
+        ("ARBORCAST_GATEWAY_PORT", "70000", "gateway.port = '70000'"),
+        ("ARBORCAST_KAFKA_SECURITY_PROTOCOL", "TLS", "'SASL_SSL'"),
     ],
 )
 def test_errors_of_variables_name_the_variable(tmp_path: Path, variable: str, value: str, told: str) -> None:
     with pytest.raises(ConfigError, match=variable) as caught:
         load(tmp_path, env={variable: value})
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("1", True), ("Yes", True), ("FALSE", False), ("no", False)]
+)
+def test_a_variable_may_say_yes_in_several_ways(tmp_path: Path, text: str, value: bool) -> None:
+    assert load(tmp_path, env={"ARBORCAST_TOPICS_FIXED": text}).topics.fixed is value
+
+
+def test_a_variable_is_read_as_its_setting_has_it(tmp_path: Path) -> None:
+    numbers = load(tmp_path, env={"ARBORCAST_GATEWAY_PORT": "80", "ARBORCAST_TABLES_INTERVAL_S": "2"})
+    assert (numbers.gateway.port, numbers.tables.interval_s) == (80, 2.0)
+    assert isinstance(numbers.tables.interval_s, float)
+    assert load(tmp_path, env={"ARBORCAST_KAFKA_PREFIX": "1"}).kafka.prefix == "1"
+
+
+def test_the_schema_has_every_setting_with_its_range() -> None:
+    definitions = json_schema()["$defs"]
+    assert set(definitions["arborcast"]["properties"]) == {"home", *SECTIONS}
+    for each in declarations():
+        found = definitions[each.section]["properties"][each.name]
+        assert (found["description"], found["default"]) == (each.info.help, each.default)
+        assert (found.get("minimum"), found.get("maximum")) == (each.info.minimum, each.info.maximum)
+        assert set(found.get("enum", ())) == set(get_args(each.type))
+    assert definitions["gateway"]["additionalProperties"] is False
 
 
 def test_a_missing_file_that_was_named_is_an_error(tmp_path: Path) -> None:

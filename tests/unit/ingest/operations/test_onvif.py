@@ -64,7 +64,7 @@ def pull(parts: GatewayParts, path: str, limit: int = 10, timeout: str = "PT0S")
 def deliver(parts: GatewayParts, path: str, *numbers: int) -> None:
     """What dispatch does."""
     messages = [StoredMessage(MESSAGE.replace(">1<", f">{number}<").encode()) for number in numbers]
-    asyncio.run(parts.pull_log.commit(path.rpartition("/")[2], messages))
+    asyncio.run(parts.pull_log.commit([(path.rpartition("/")[2], message) for message in messages]))
 
 
 def numbers(answer: HttpAnswer) -> list[int]:
@@ -161,7 +161,7 @@ def test_pull_messages_waits(parts: GatewayParts) -> None:
         waiting = asyncio.create_task(parts.request("POST", path, soap.envelope(body, "1.2")))
         while not parts.pulls.waiting_clients:
             await asyncio.sleep(0)
-        await parts.pull_log.commit(path.rpartition("/")[2], [StoredMessage(MESSAGE.encode())])
+        await parts.pull_log.commit([(path.rpartition("/")[2], StoredMessage(MESSAGE.encode()))])
         return await asyncio.wait_for(waiting, 45)
 
     assert numbers(asyncio.run(late())) == [1]

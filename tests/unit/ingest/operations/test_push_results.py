@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.topics import RESULTS_LOG
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.operations.push_results import PushResults
+from arborcast.ingest.state.log_view import LoggedState
+from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import PATH, Promise, Result, write_promise
 from arborcast.wire.errors import ResultRefused
 from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer
@@ -55,8 +60,9 @@ def test_said_again_it_is_the_same_and_said_otherwise_it_is_refused() -> None:
 
 
 async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
-    class Log:
+    class Log(LogWriter):
         def __init__(self) -> None:
+            super().__init__(KafkaSettings(), RESULTS_LOG)
             self.appended: list[bytes] = []
             self.go_on = threading.Event()
 
@@ -65,10 +71,8 @@ async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
             self.appended += [key for key, _ in encoded]
             return 0
 
-        def close(self) -> None: ...
-
     log = Log()
-    taking = PushResults(log, RESULT_KEYS, lambda: NOW_MS / 1000)
+    taking = PushResults(LoggedState(KafkaSettings(), log, results.encode), RESULT_KEYS, lambda: NOW_MS / 1000)
     same = [asyncio.create_task(taking.take(ADDRESS, b'{"state": "failed"}')) for _ in range(5)]
     other = asyncio.create_task(taking.take(ADDRESS, b'{"state": "delivered"}'))
     await asyncio.sleep(0.01)

@@ -12,8 +12,9 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.publishing import PublishRequest, publish
-from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd, SharedCommits
+from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks
 from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -57,67 +58,6 @@ async def test_a_lock_is_gone_when_its_holder_fails_or_is_cancelled() -> None:
     holder.cancel()
     await asyncio.gather(holder, waiter, return_exceptions=True)
     assert "k" not in locks
-
-
-def topics(*names: str) -> list[ControlRecord]:
-    return [TopicRecord(TopicPath(name)) for name in names]
-
-
-def test_what_comes_while_commits_are_under_way_shares_the_next_one() -> None:
-    async def scenario() -> list[int]:
-        committed: list[int] = []
-        go_on = asyncio.Event()
-
-        async def commit(records: Sequence[ControlRecord]) -> None:
-            committed.append(len(records))
-            await go_on.wait()
-
-        shared = SharedCommits(commit)
-        futures = []
-        for number in range(100):
-            futures.append(shared.commit(topics(f"t{number}")))
-            await asyncio.sleep(0)
-        assert not any(future.done() for future in futures)
-        go_on.set()
-        await asyncio.gather(*futures)
-        return committed
-
-    assert asyncio.run(scenario()) == [1, 1, 98]
-
-
-async def test_all_that_share_a_commit_hear_that_it_failed_and_the_next_one_goes_on() -> None:
-    errors = [
-        InfrastructureError("no broker"),
-        InfrastructureError("no broker"),
-        InfrastructureError("again"),
-        None,
-    ]
-
-    async def commit(records: Sequence[ControlRecord]) -> None:
-        await asyncio.sleep(0)
-        error = errors.pop(0)
-        if error is not None:
-            raise error
-
-    shared = SharedCommits(commit)
-    first = [shared.commit(topics(name)) for name in "abcd"]
-    found = await asyncio.gather(*first, return_exceptions=True)
-    assert [str(each) for each in found] == ["no broker", "no broker", "again", "again"]
-    await shared.commit(topics("e"))
-
-
-async def test_one_that_hangs_up_takes_the_commit_from_nobody() -> None:
-    async def commit(records: Sequence[ControlRecord]) -> None:
-        await asyncio.sleep(0)
-
-    shared = SharedCommits(commit)
-    futures = [shared.commit(topics(name)) for name in "abcd"]
-    gone = asyncio.ensure_future(asyncio.shield(futures[3]))
-    await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.gather(*futures)
-    with pytest.raises(asyncio.CancelledError):
-        await gone
 
 
 class OneLog:
@@ -212,9 +152,8 @@ class Worker:
         kafka = KafkaSettings()
         self._view = ControlLogView(kafka, ControlView(), lambda error: pytest.fail(str(error)), moved=own.moved)
         monkeypatch.setattr(self._view, "_loop", asyncio.get_running_loop(), raising=False)
-        log_end = LogEnd(kafka, "control")
-        monkeypatch.setattr(log_end, "end_offset", self._end)
-        self.changes = ControlChanges(kafka, NoLog(), self._view, log_end, own)
+        self.changes = ControlChanges(kafka, ControlLog(kafka), self._view, own)
+        monkeypatch.setattr(self.changes._end, "end_offset", self._end)
 
     def apply(self) -> None:
         """One more record."""
@@ -225,11 +164,6 @@ class Worker:
         self.questions += 1
         await asyncio.sleep(0)
         return self.end
-
-
-class NoLog:
-    def append(self, batch: Sequence[ControlRecord]) -> int:
-        raise AssertionError("nothing is changed here")
 
 
 async def turns(number: int = 10) -> None:

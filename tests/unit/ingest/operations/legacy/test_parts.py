@@ -267,10 +267,10 @@ def test_what_is_stored_by_one_that_dies_before_it_says_so_has_the_same_id(monke
     taken(parts, *texts[:-1])
     commit = parts.parts.commit
 
-    async def dies(record: Any) -> int:
-        if isinstance(record, Assembled):
+    async def dies(records: Any) -> int:
+        if isinstance(records[0], Assembled):
             raise InfrastructureError("the gateway stops", 1)
-        return await commit(record)
+        return await commit(records)
 
     monkeypatch.setattr(parts.parts, "commit", dies)
     assert send(parts, texts[-1]).status == 503

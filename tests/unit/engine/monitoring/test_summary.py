@@ -1,4 +1,4 @@
-"""`arborcast top --json`."""
+"""The figures of `arborcast top`, its JSON, the report and the console."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.cli import app, watching
+from arborcast.cli.top_frame import frame
+from arborcast.console.screens.engine.feed import _shown
+from arborcast.engine.monitoring.attention import tiles
 from arborcast.engine.monitoring.samples import MetricsSample
-from arborcast.engine.monitoring.snapshot import document, first_look
+from arborcast.engine.monitoring.summary import Summary, document, first_look
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from tests.unit.cli.test_top_frame import busy_engine
 
@@ -26,6 +29,44 @@ def test_it_has_the_figures_of_the_frame() -> None:
     assert (shown["waiting_for_retry"], shown["due_now"]) == (51_234, 17)
     assert shown["processes"]["kafka"]["cpu_cores"] == pytest.approx(0.3)
     assert [each["pushes"] for each in shown["slowest_endpoints"]] == [12, 120_000]
+
+
+def test_all_views_have_the_same_figures() -> None:
+    """After ten minutes at 1,000/s a minute that begins at 100/s and ends at 400/s."""
+    samples = list(busy_engine().samples)
+    before = samples[-1]
+    for number in range(1, 13):
+        done = before.accepted + number * 500 + max(0, number - 10) * 1_500
+        changes = {"at": before.at + number * 5, "accepted": done, "attempts": {"delivered": 2 * done, "parked": done}}
+        samples.append(msgspec.structs.replace(before, **changes))
+    seen = EngineView(samples)
+    assert Summary.current(samples).accepted == pytest.approx(150)
+    assert document(seen, "x")["rates"] == pytest.approx({"accepted": 150, "delivered": 300, "attempts": 450})
+    assert [each.value for each in tiles(samples)[:2]] == ["150", "300"]
+    assert [value for _, value in _shown(seen, "", {}, samples[-1].at).tiles[:2]] == ["150", "300"]
+    lines = {each[:20].strip(): each[20:29].strip() for each in frame(seen, "x")}
+    assert (lines["accepted /s"], lines["delivered /s"], lines["not delivered /s"]) == ("150", "300", "150")
+
+
+@pytest.mark.parametrize("gap", [1, 5])
+def test_a_process_that_does_not_answer_or_starts_again_falsifies_nothing(gap: int) -> None:
+    samples = list(busy_engine(24).samples)
+    for number in range(10, 10 + gap):
+        samples[number] = MetricsSample(at=samples[number].at)
+    whole = Summary(samples)
+    assert (whole.accepted, whole.total("accepted")) == (1_000, 115_000)
+    assert whole.totals("attempts") == {"delivered": 230_000, "parked": 115_000}
+    assert whole.delivery_median == pytest.approx(0.05)
+    started = [msgspec.structs.replace(each, accepted=number * 5_000.0) for number, each in enumerate(samples[:5])]
+    again = [msgspec.structs.replace(each, accepted=number * 5_000.0) for number, each in enumerate(samples[5:10], 1)]
+    assert Summary([*started, *again]).total("accepted") == 45_000
+
+
+def test_a_rate_needs_two_samples_however_far_apart() -> None:
+    first, second = busy_engine(2).samples
+    assert Summary.current([first]).accepted is None
+    late = msgspec.structs.replace(second, at=first.at + 500)
+    assert Summary.current([first, late]).accepted == 10
 
 
 def test_what_is_not_known_is_null() -> None:

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 import zlib
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
@@ -281,7 +281,7 @@ WRITE_S = 0.1
 BEHIND_S = 0.5
 
 
-class AttemptsLog:
+class AttemptsLog(DurableWriter):
     """Collects attempts and writes many per Kafka record, without long waits. For one thread. No record has attempts of
     two batches; its key names the batch."""
 
@@ -291,24 +291,18 @@ class AttemptsLog:
         connect: Callable[[KafkaSettings], Producer] = make_producer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._writer = DurableWriter(kafka, "attempts", connect)
-        self._clock = clock
+        super().__init__(kafka, "attempts", connect, clock)
         self._batch = NO_BATCH
         self._open: defaultdict[int, list[bytes]] = defaultdict(list)  # packed attempts, by partition
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._written_at = clock()
-        self._sent: deque[tuple[int, float]] = deque()  # the number of a record, and when it was sent
-
-    def connect(self) -> Producer:
-        """The producer, connected on the first use. Raises InfrastructureError."""
-        return self._writer.connect()
 
     def add(self, attempt: Attempt) -> None:
         """Take an attempt in; full records are sent without waiting. May have to connect first."""
         if attempt.batch != self._batch:
             self._write()
             self._batch = attempt.batch
-        partition = partition_of_subscription(attempt.subscription, self._writer.partitions)
+        partition = partition_of_subscription(attempt.subscription, self.partitions)
         packed = pack(attempt)
         self._open[partition].append(packed)
         self._sizes[partition] += len(packed)
@@ -318,7 +312,7 @@ class AttemptsLog:
     def add_matched(self, partition: int, batch: int, control: int, matched: list[Matched]) -> None:
         """Send the evaluations of a partition's notifications, without waiting."""
         for value in encode_evaluation(Evaluation(partition, batch, control, matched)):
-            self._send(partition % self._writer.partitions, value, batch)
+            self.send(partition % self.partitions, value, key_of(batch))
 
     def write_due(self) -> None:
         """Send the collected attempts, without waiting, when nothing was sent for a while. To be called often."""
@@ -332,43 +326,22 @@ class AttemptsLog:
     def write(self) -> int:
         """Send the collected attempts, without waiting; the number for `has_all`."""
         self._write()
-        return self._sent[-1][0] if self._sent else 0
-
-    def has_all(self, number: int) -> bool:
-        self._look()
-        return not self._sent or self._sent[0][0] > number
-
-    def behind(self) -> bool:
-        """Whether Kafka is late with acknowledging something."""
-        self._look()
-        return bool(self._sent) and self._clock() - self._sent[0][1] > BEHIND_S
+        return self.sent
 
     def settle(self, timeout_s: float) -> None:
-        """Return when everything is acknowledged; repeats records that Kafka refused or did not answer. Raises
-        InfrastructureError after `timeout_s`; then their state is unknown."""
         self._write()
-        self._writer.settle(timeout_s)
-        self._sent.clear()
+        super().settle(timeout_s)
 
     def close(self) -> None:
-        """Drop the connection and all records without acknowledgement."""
-        self._writer.close()
+        super().close()
         self._open.clear()
         self._sizes.clear()
-        self._sent.clear()
-
-    def _look(self) -> None:
-        while self._sent and self._writer.has(self._sent[0][0]):
-            self._sent.popleft()
 
     def _write(self) -> None:
-        for partition in list(self._open):
-            self._write_partition(partition)
+        while self._open:  # `send` may have to settle, which writes the others
+            self._write_partition(next(iter(self._open)))
         self._written_at = self._clock()
 
     def _write_partition(self, partition: int) -> None:
         del self._sizes[partition]
-        self._send(partition, join(self._open.pop(partition)), self._batch)
-
-    def _send(self, partition: int, value: bytes, batch: int) -> None:
-        self._sent.append((self._writer.send(partition, value, key_of(batch)), self._clock()))
+        self.send(partition, join(self._open.pop(partition)), key_of(self._batch))

@@ -12,6 +12,7 @@ long the engine has been running. All of a subscription is in one partition. Mes
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -138,8 +139,13 @@ class ParkingLog(DurableWriter):
     """The `parked` log, and how far each lane reaches into it; and the `results` of parked deliveries. Used by one
     thread."""
 
-    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
-        super().__init__(roomy(kafka), "parked", connect)
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        connect: Callable[[KafkaSettings], Producer] = make_producer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(roomy(kafka), "parked", connect, clock)
         self._results = DurableWriter(kafka, RESULTS_LOG, connect)  # connects when there is one
         self.held = HeldLanes(self.has)
         """The lanes of which something was parked here."""
@@ -194,8 +200,13 @@ class ParkingLog(DurableWriter):
 class DeadLetterLog(DurableWriter):
     """The `dead` log. Used by one thread."""
 
-    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
-        super().__init__(roomy(kafka), "dead", connect)
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        connect: Callable[[KafkaSettings], Producer] = make_producer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(roomy(kafka), "dead", connect, clock)
 
     def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         """Keep a delivery that was given up; the record's number."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import closing
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.consumer import LogConsumer
-from arborcast.core.settings import KafkaSettings
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.dispatch.hot.recovered import NOTHING, StartState, appended_ms, earlier, newest_batch, recall_since
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.realtime.driver import ProgressListener
@@ -43,7 +41,7 @@ class Recovery:
 
     def look(self) -> None:
         """Read the number of partitions. Raises InfrastructureError."""
-        with notifications(self._kafka) as log:
+        with LogScan(self._kafka, "notifications") as log:
             self.partitions = len(log.partitions())
 
     def start_state(self) -> StartState:
@@ -82,9 +80,7 @@ class Recovery:
     def write_start(self, run: int, begin: StartState) -> None:
         """Write to `progress` where this run starts: the next start is there, too, until the run has settled more.
         Raises InfrastructureError."""
-        since = begin.since if begin.since >= 0 else run
-        for number, position in begin.positions.items():
-            self._write(WorkerProgress(run, number, position, since, task=-1))
+        self.write_positions(run, begin, begin.positions)
         self.settle()
 
     def write_positions(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
@@ -119,7 +115,7 @@ class Recovery:
 
     def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
         """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
-        with notifications(self._kafka) as log:
+        with LogScan(self._kafka, "notifications") as log:
             begins, ends = log.beginnings(), log.ends()
         first = ends if self._settings.dispatch.starting_offsets == "latest" and not positions else begins
         found = {number: positions.get(number, first[number]) for number in ends}
@@ -139,13 +135,9 @@ class Recovery:
     def _write(self, progress: WorkerProgress) -> None:
         if self._log is None:
             self._log = ProgressLog(self._kafka)
-        self._log.tell(progress)
+        self._log.write(progress)
 
 
 def next_run(newest: int) -> int:
     """The number of the run behind one with this number, or with this batch."""
     return (newest // RUN_NUMBERS + 1) * RUN_NUMBERS
-
-
-def notifications(kafka: KafkaSettings) -> closing[LogConsumer]:
-    return closing(LogConsumer(kafka, "notifications"))

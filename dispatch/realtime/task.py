@@ -229,7 +229,7 @@ class LogLink(DriverLink):
         report, taken = task.intake.outcomes.take_report(), task.taken
         self._written = max(self._written, position)
         again = position < self._job.again.get(taken.partition, 0)
-        self._progress.tell(
+        self._progress.write(
             WorkerProgress(
                 self._job.run,
                 taken.partition,

@@ -55,7 +55,7 @@ class RedeliveryJournal(Journal):
     """
 
     def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, pulled: DurableWriter) -> None:
-        super().__init__(attempts, dead, parking, _SETTLE_S)
+        super().__init__(attempts, dead, parking, _SETTLE_S, [pulled])
         self._pulled = pulled
         self._later: list[Callable[[], None]] = []
         self.gone: set[str] = set()
@@ -63,10 +63,6 @@ class RedeliveryJournal(Journal):
         self.suspended: dict[str, int] = {}
         """Subscriptions to be suspended, and since when their endpoints have failed."""
         self._sent = False
-
-    def connect(self) -> None:
-        super().connect()
-        self._pulled.connect()
 
     @property
     def dirty(self) -> bool:
@@ -101,17 +97,12 @@ class RedeliveryJournal(Journal):
         self._later.append(lambda: self._parking.finished(delivery, tried))
 
     def catch_up(self) -> None:
-        self._pulled.settle(self._timeout_s)
         super().catch_up()
         later, self._later = self._later, []
         for write in later:
             write()
         self._parking.settle(self._timeout_s)
         self._sent = False
-
-    def close(self) -> None:
-        super().close()
-        self._pulled.close()
 
 
 # How many deliveries that are over (too old, not wanted any more) are ended before the next lane has its turn.

@@ -46,7 +46,7 @@ class Stopped:
         patch.setattr(recovery, "appended_ms", lambda kafka, positions: {each: APPENDED_MS[each] for each in positions})
         patch.setattr(recovery, "recall_since", self._recall)
         progress = SimpleNamespace(
-            tell=self._tell, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
+            write=self._tell, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
         )
         patch.setattr(recovery, "ProgressLog", lambda kafka: progress)
         patch.setattr(recovery, "newest_batch", lambda kafka, timeout_s: self.newest)

@@ -73,7 +73,7 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
 
 def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     written: list[WorkerProgress] = []
-    log = SimpleNamespace(tell=written.append, is_late=lambda: False, settle=lambda timeout_s: None)
+    log = SimpleNamespace(write=written.append, is_late=lambda: False, settle=lambda timeout_s: None)
     outcomes = SimpleNamespace(report=PartitionReport(), take_report=PartitionReport, forget=lambda: None)
     settling = SimpleNamespace(
         stopped=True,

@@ -115,14 +115,10 @@ def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) ->
     """The deliveries with a row of a batch that began at that time, or of the redelivery since then. Parked deliveries
     must be read before: those that the redelivery completes meanwhile have their rows here. Raises InfrastructureError
     if the log cannot be read to its end in time."""
-    found: set[tuple[str, str]] = set()
-    with LogScan(kafka, "attempts", timeout_s) as log:
-        for record in log.read_from(log.at(begun_ms - _CLOCKS_MS)):
-            if record.value is not None and attempts.batch_of(record.key) in (batch, attempts.NO_BATCH):
-                found.update(_of_batch(record.value, batch))
+    found, _ = recall_since(kafka, batch, {0: begun_ms}, 1, timeout_s)  # as if all topics were in one partition
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
-    return frozenset(found)
+    return found
 
 
 def parked_by(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: float) -> list[tuple[str, str, Place]]:
@@ -202,8 +198,3 @@ def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
             if newest != attempts.NO_BATCH:
                 break
     return newest
-
-
-def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:
-    rows, _ = attempts.readable(value)
-    return {(each.subscription, each.notification) for each in rows if each.batch in (batch, attempts.NO_BATCH)}

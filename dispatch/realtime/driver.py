@@ -338,10 +338,6 @@ class ProgressListener:
                 raise InfrastructureError(f"the {PROGRESS_LOG} log could not be read within {timeout_s:g} s")
             time.sleep(0.005)
 
-    def processes(self) -> set[int]:
-        with self._changed:
-            return self._workers.processes()
-
     def missing(self) -> str:
         with self._changed:
             return self._workers.missing()

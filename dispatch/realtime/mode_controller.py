@@ -26,7 +26,7 @@ from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.mode_policy import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Load, ModePolicy
 from arborcast.dispatch.realtime.realtime_mode import RealtimeMode
 from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run
-from arborcast.dispatch.spark.checkpoint import remove_checkpoint
+from arborcast.dispatch.spark.source import remove_checkpoint
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, waits_for_data
 
 logger = logging.getLogger(__name__)
@@ -140,10 +140,6 @@ class ModeController:
             known = self._listener.known
             return {number: max(each.position, each.taken) for number, each in known.items()}
         return self.positions()
-
-    def worker_processes(self) -> set[int]:
-        """The processes with a task in real time."""
-        return self._listener.processes()
 
     def start(self) -> StreamingQuery:
         """Start the query in the chosen mode, where the last one ended."""

@@ -21,7 +21,7 @@ from arborcast.dispatch.realtime.driver import ProgressListener, WorkerUpdates
 from arborcast.dispatch.realtime.query import RUN_S, KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
-from arborcast.dispatch.spark.checkpoint import remove_checkpoint
+from arborcast.dispatch.spark.source import remove_checkpoint
 from arborcast.dispatch.spark.query_supervisor import StopRequested
 
 logger = logging.getLogger(__name__)

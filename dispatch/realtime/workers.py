@@ -57,10 +57,6 @@ class WorkersHere:
         if known is None or known[0] != progress.pid:
             self._tasks[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
 
-    def processes(self) -> set[int]:
-        """The processes of the tasks that are ready, on this host."""
-        return {pid for pid, _ in self._tasks.values()}
-
     def missing(self) -> str:
         """The reason to start the run again; empty as long as its workers are there."""
         gone = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
@@ -119,9 +115,6 @@ class WorkersElsewhere:
         self._silences[progress.task] = Silence(_SILENT_S, at)
         if progress.stopped:
             self._stopped.add(progress.task)
-
-    def processes(self) -> set[int]:
-        return set()
 
     def missing(self) -> str:
         at = self._time.tick()

@@ -434,7 +434,8 @@ def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worke
 
 
 def worker_processes(job: RunningJob) -> set[int]:
-    return {pid for pid in job.gears.worker_processes() if started_at(pid)}
+    tasks = job.gears._realtime.listener._workers._tasks
+    return {pid for pid, _ in tasks.values() if started_at(pid)}
 
 
 @pytest.mark.long

@@ -7,17 +7,17 @@ accepted before its end are matched, so a late job, or one without workers, repo
 from __future__ import annotations
 
 import logging
-import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
@@ -26,7 +26,6 @@ from arborcast.topic_model.subscriptions import Subscription
 logger = logging.getLogger(__name__)
 
 _Kind = Literal["deadline-missed", "deadline-met"]
-_T = TypeVar("_T")
 
 # Maximum number of topics of a subscription with a deadline per topic.
 _MOST_TOPICS = 10_000
@@ -143,7 +142,7 @@ class _Checked(NamedTuple):
     ends: Mapping[int, int]
 
 
-class DeadlineWatch:
+class DeadlineWatch(SubscriptionListener):
     """Watches in a thread. `positions` are the offsets of the `notifications` log before which everything is matched
     and reported, by partition; `follows`: another thread reads the control log as it grows."""
 
@@ -162,8 +161,8 @@ class DeadlineWatch:
         self._tell = tell
         self._deadlines = Deadlines()
         self._known: set[str] = set()  # those with a deadline, watched or not
-        self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[Mapping[tuple[str, str], int]] = queue.SimpleQueue()
+        self._changed: deque[str] = deque()
+        self._reports: deque[Mapping[tuple[str, str], int]] = deque()
         self._over: list[Quiet] = []  # those whose log ends are still to be requested
         self._checked: list[_Checked] = []
         self._log = LogConsumer(kafka, "notifications")
@@ -184,17 +183,14 @@ class DeadlineWatch:
         """The newest matches. Thread-safe."""
         for report in reports:
             if report.matched:
-                self._reports.put(report.matched)
+                self._reports.append(report.matched)
 
     def subscription_changed(self, subscription_id: str) -> None:
         subscription = self._view.subscription(subscription_id)
         asks = subscription is not None and subscription.policy.deadline_ms is not None
         if asks or subscription_id in self._known:
             self._known.add(subscription_id)
-            self._changed.put(subscription_id)
-
-    def endpoint_released(self, endpoint: str) -> None:
-        """See `SubscriptionListener`."""
+            self._changed.append(subscription_id)
 
     def _look(self) -> float:
         try:
@@ -220,7 +216,8 @@ class DeadlineWatch:
             self._check(now_ms)
 
     def _take_changes(self) -> None:
-        for name in _taken(self._changed):
+        while self._changed:
+            name = self._changed.popleft()
             subscription = self._view.subscription(name)
             if subscription is None or subscription.policy.deadline_ms is None:
                 self._known.discard(name)
@@ -231,8 +228,8 @@ class DeadlineWatch:
                 self._deadlines.watch(subscription, time_ms())
 
     def _take_reports(self) -> None:
-        for matched in _taken(self._reports):
-            for (subscription, topic), accepted_ms in matched.items():
+        while self._reports:
+            for (subscription, topic), accepted_ms in self._reports.popleft().items():
                 ended = self._deadlines.matched(subscription, topic, accepted_ms)
                 if ended is not None:
                     self._tell_of("deadline-met", ended, accepted_ms)
@@ -258,11 +255,3 @@ class DeadlineWatch:
         self._tell(
             OperatorEvent(kind, time_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
         )
-
-
-def _taken(waiting: queue.SimpleQueue[_T]) -> Iterator[_T]:
-    while True:
-        try:
-            yield waiting.get_nowait()
-        except queue.Empty:
-            return

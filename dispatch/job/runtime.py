@@ -7,7 +7,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -143,7 +143,7 @@ class DispatchJob:
             settings.kafka,
             spark.sparkContext,
             bases_for(spark.sparkContext, settings.home / "routing"),
-            unmatched=Unmatched(settings.kafka, self._settled),
+            unmatched=Unmatched(settings.kafka, lambda: self.gears.positions()),
         )
         self._metrics = metrics = metrics or JobMetrics()
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
@@ -240,9 +240,6 @@ class DispatchJob:
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
-
-    def _settled(self) -> Mapping[int, int]:
-        return self.gears.positions()
 
     def _progress(self) -> QueryProgress:
         found = progress_of(self._hot.query) or QueryProgress()

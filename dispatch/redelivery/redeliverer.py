@@ -10,7 +10,7 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from arborcast.core import liveness
@@ -27,7 +27,7 @@ from arborcast.dispatch.delivery.pushes import PushSpans
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Place
-from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -94,42 +94,7 @@ class SubscriptionEnds:
         self._control.close()
 
 
-class CatchUps:
-    """Threads that wait until the redelivery has read its log to the end."""
-
-    def __init__(self) -> None:
-        self._waiting: list[threading.Event] = []
-        self._lock = threading.Lock()
-
-    def asked(self) -> bool:
-        """Whether a thread waits."""
-        return bool(self._waiting)
-
-    def ask(self) -> threading.Event:
-        """An event that is set at that time."""
-        done = threading.Event()
-        with self._lock:
-            self._waiting.append(done)
-        return done
-
-    def answer(self, read_to_end: Callable[[], bool]) -> None:
-        """Read to the end for those that wait now, if there are any; False when that was cut short. After a failure
-        they wait on."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        try:
-            complete = read_to_end()
-        except BaseException:
-            with self._lock:
-                self._waiting += waiting
-            raise
-        for done in waiting if complete else ():
-            done.set()
-
-
-class Redeliverer:
+class Redeliverer(SubscriptionListener):
     """Runs until `stop`. Batches use `lanes` and `health`; `tell` is called with events for operators, in any thread
     and without locks."""
 
@@ -164,13 +129,13 @@ class Redeliverer:
             kafka=kafka,
             file=file,
             context=context,
-            subscriptions=subscriptions,
             make_transport=lambda: make_transport(push, outbound),
             end_subscriptions=self._ends.end,
             suspend_subscriptions=self._ends.suspend,
         )
         self._pushes_until = 0.0
-        self._catch_ups = CatchUps()
+        self._read = threading.Condition()
+        self._reads_wanted = self._reads_done = 0  # reads of the log to its end, for `catch_up`
         self._session: RedeliverySession | None = None
         self._restored = False
         self._before: Counter[str] = Counter()
@@ -197,6 +162,8 @@ class Redeliverer:
         if not self._service.stopping:
             self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
             self._service.stop()
+            with self._read:
+                self._read.notify_all()
 
     def stop(self, timeout_s: float) -> None:
         """Stop as `begin_stop` does. Returns when all settled deliveries are written, or after the time."""
@@ -211,14 +178,15 @@ class Redeliverer:
 
         Raises InfrastructureError when that takes longer than `timeout_s`.
         """
-        done = self._catch_ups.ask()
-        deadline = time.monotonic() + timeout_s
-        while not done.wait(min(max(deadline - time.monotonic(), 0.0), 0.25)):
-            if self._service.stopping:
-                raise InfrastructureError("the redelivery stops")
-            if time.monotonic() < deadline:
-                continue
-            raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
+        with self._read:
+            self._reads_wanted += 1
+            wanted = self._reads_wanted
+            self._read.wait_for(lambda: self._reads_done >= wanted or self._service.stopping, timeout_s)
+            if self._reads_done >= wanted:
+                return
+        if self._service.stopping:
+            raise InfrastructureError("the redelivery stops")
+        raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
 
     def newest_batch(self) -> int:
         """The highest batch number of the parked deliveries, NO_BATCH without any; after the start. Raises
@@ -294,17 +262,23 @@ class Redeliverer:
         self._session = session
         try:
             while not stopping():
-                self._catch_ups.answer(lambda: self._read_to_end(session))
-                session.run(stopping, self._catch_ups.asked)
+                self._read_to_end(session)
+                session.run(stopping, lambda: self._reads_wanted > self._reads_done)
             session.end(self._pushes_until)
         finally:
             # In this order, or statistics would count them twice.
             self._session = None
             self._before.update(delivered=session.redelivery.delivered, dead=session.redelivery.dead)
 
-    def _read_to_end(self, session: RedeliverySession) -> bool:
-        session.read_to_end(self._is_stopping)
-        return not self._service.stopping
+    def _read_to_end(self, session: RedeliverySession) -> None:
+        """Read the log for the threads that wait for it, if there are any. After a failure they wait on."""
+        wanted = self._reads_wanted
+        if wanted > self._reads_done:
+            session.read_to_end(self._is_stopping)
+            if not self._service.stopping:
+                with self._read:
+                    self._reads_done = wanted
+                    self._read.notify_all()
 
     def _is_stopping(self) -> bool:
         return self._service.stopping

@@ -24,7 +24,6 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.parked import roomy
-from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
@@ -79,7 +78,6 @@ class SessionParts:
     kafka: KafkaSettings
     file: Path
     context: RedeliveryContext
-    subscriptions: RoutingView
     make_transport: Callable[[], Transport]
     end_subscriptions: Callable[[Iterable[str]], None]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]
@@ -163,7 +161,7 @@ class RedeliverySession:
         self.read_to_end(stopped)
         held.caught_up()
         self.redelivery.caught_up()
-        parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
+        parts.context.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
             self.redelivery.workers_ended()  # those of another process
             # Only now it is known which endpoints have subscriptions.
@@ -272,7 +270,7 @@ class RedeliverySession:
             self._learn()
 
     def _learn(self) -> None:
-        self._parts.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
+        self._parts.context.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
         self._heard = time.monotonic()
         self.redelivery.look_at_subscriptions()
 

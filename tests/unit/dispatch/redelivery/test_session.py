@@ -73,7 +73,6 @@ def parts(make_transport: Any) -> SessionParts:
         kafka=KafkaSettings(),
         file=Path("never made"),
         context=context,
-        subscriptions=cast(Any, None),
         make_transport=make_transport,
         end_subscriptions=lambda ids: None,
         suspend_subscriptions=lambda since_ms: None,

@@ -136,7 +136,7 @@ _AT_LEAST_MS = 600_000
 _OLDER_S = 30.0
 
 
-def recall_passed(
+def read_passed(
     kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], positions: Mapping[int, int], timeout_s: float
 ) -> Passed:
     """The intervals that began before these positions of the `notifications` log, from the `attempts` log. Raises

@@ -17,7 +17,7 @@ from pyspark.core.broadcast import Broadcast
 from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import Passed
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries, earlier, parked_by, recall
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries, parked_in_batch, settled_in_batch
 from arborcast.dispatch.hot.task import PartitionTask
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
@@ -28,7 +28,6 @@ from arborcast.dispatch.settings import JobSettings
 # Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
 _MOST_BYTES = 256 * 1024 * 1024
 
-
 # A row of the `notifications` log from the query: value, partition, offset. Spark's Row is a tuple; access by name
 # takes a microsecond.
 SourceRow = tuple[bytearray, int, int]
@@ -36,8 +35,8 @@ SourceRow = tuple[bytearray, int, int]
 
 @dataclass(frozen=True)
 class SinkJob:
-    """The input of a partition; pickled into every task, so it is small. `earlier` are deliveries of an earlier run,
-    None without one. `begun_ms` is the start of this run. `under_way` is the file of the in-flight gauge; empty for
+    """The input of a partition; pickled into every task, so it is small. `begun_ms` is the start of the round,
+    `recovered` the deliveries of earlier runs, None without one, `under_way` the file of the in-flight gauge, empty for
     none. The task takes notifications behind the offsets `done`, up to `most` deliveries; `passed` are the minimum
     intervals."""
 
@@ -46,7 +45,7 @@ class SinkJob:
     batch: int
     begun_ms: int
     exclusions: Exclusions = field(default_factory=Exclusions)
-    earlier: Broadcast[RecoveredDeliveries] | None = None
+    recovered: Broadcast[RecoveredDeliveries] | None = None
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
@@ -55,8 +54,7 @@ class SinkJob:
 
 class RoundRows:
     """The rows of a partition that belong to a round: those behind the offsets `done`, until they come to `most`
-    deliveries, or to too many bytes. Reads all rows: Spark discards a worker that leaves some unread, and with it all
-    that is kept there."""
+    deliveries, or to too many bytes. Reads all rows: Spark discards a worker that leaves some unread."""
 
     error: BaseException | None = None
     last_offset = -1
@@ -70,7 +68,7 @@ class RoundRows:
         self.done: dict[int, int] = {}
         """The last offset of each partition that was taken in."""
         self.rest = False
-        """Whether there are more rows, for the next round."""
+        """Whether there are rows for the next round."""
 
     def first(self) -> tuple[bytes, int, int] | None:
         """The next one, which stays."""
@@ -90,7 +88,7 @@ class RoundRows:
         """The next row is taken in, with this number of deliveries."""
         row, self._first = self._first, None
         if row is not None:
-            # Right only while each partition of the log is one task: the source sets no minPartitions.
+            # Each partition of the log is one task, as long as the source sets no minPartitions.
             self.done[row[1]] = row[2]
             self._left -= max(1, deliveries)
             self._bytes_left -= len(row[0])
@@ -115,11 +113,9 @@ def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: C
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
-    """Push the notifications of one partition to their subscribers, and report.
-
-    Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
-    the batch is repeated then. Failures of receivers never raise. `rows` is always exhausted, see `RoundRows`.
-    """
+    """Push the notifications of one partition to their subscribers, and report. Failures of receivers never raise.
+    Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer
+    version."""
     with heartbeat.task():
         worker = worker_for(job.settings, job.under_way)
         try:
@@ -153,14 +149,14 @@ def _is_repeated() -> bool:
 
 
 def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
-    """Deliveries known from an earlier run, or an earlier attempt of this task; and the lanes that its worker has
-    parked in without a report, which must not be overtaken."""
-    known: RecoveredDeliveries = job.earlier.value if job.earlier is not None else RecoveredDeliveries()
+    """The deliveries of earlier runs, and of an earlier attempt of this task; and the lanes in which its worker has
+    parked without a report, which are held."""
+    known: RecoveredDeliveries = job.recovered.value if job.recovered is not None else RecoveredDeliveries()
     if not _is_repeated():
         return known, frozenset()
     asked = job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
-    parked = parked_by(*asked)
-    found = earlier(known.settled | recall(*asked), parked, job.batch)
+    parked = parked_in_batch(*asked)
+    found = RecoveredDeliveries.of(known.settled | settled_in_batch(*asked), parked, job.batch)
     return (
         found._replace(unwritten=found.unwritten | known.unwritten),
         frozenset(name for name, _, _ in parked),

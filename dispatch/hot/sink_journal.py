@@ -30,8 +30,8 @@ def stored_element(notification: Notification, subscription: Subscription) -> by
     Package beside the address."""
     package = package_of(notification) if notification.package else ""
     if package:
-        said = f'<ac:Package xmlns:ac="{ARBORCAST_DELIVERY}">{escape(package)}</ac:Package>'
-        package = f"<wsa:Metadata>{said}</wsa:Metadata>"
+        package = f'<ac:Package xmlns:ac="{ARBORCAST_DELIVERY}">{escape(package)}</ac:Package>'
+        package = f"<wsa:Metadata>{package}</wsa:Metadata>"
     return b"".join(
         (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'

@@ -268,18 +268,18 @@ class PartitionTask:
         if exclusions.unjudged != before.unjudged:
             self.intake.judge = self._judge(exclusions.unjudged)
 
-    def tell_matched(self) -> None:
+    def write_evaluations(self) -> None:
         """Write evaluations, of many notifications in one record: a record for each costs more than its push."""
         self._matched_at = time.monotonic()
         if self.intake.matched:
-            self.intake.tell_matched()
+            self.intake.write_evaluations()
 
     def mark(self) -> int:
         """The offset before which all is settled as soon as the journal has passed the mark that is set here."""
         kept, waiting = self.intake.kept.oldest(), self.intake.lanes.oldest()
         position = min([each for each in (waiting, kept) if each is not None], default=self.taken.next)
         self.taken.settled(position)
-        self.tell_matched()
+        self.write_evaluations()
         self.worker.journal.mark()
         return position
 
@@ -313,7 +313,7 @@ class PartitionTask:
                 number = self._parked_as(partition, offset)
                 deliveries = intake.take(Received(notification, partition, offset, self._batch, number), found)
                 if len(intake.matched[partition]) >= _MATCHED_AT_ONCE:
-                    self.tell_matched()
+                    self.write_evaluations()
             taken.add(offset, len(value))
             rows.drop_first(deliveries)
         return True
@@ -321,7 +321,7 @@ class PartitionTask:
     def _report(self, now: float) -> None:
         """Write evaluations and report progress, when due."""
         if self.intake.matched and now - self._matched_at >= WRITE_S:
-            self.tell_matched()
+            self.write_evaluations()
         self._link.report(self, now)
 
     def _settle(self) -> None:
@@ -334,7 +334,7 @@ class PartitionTask:
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()
                 pump.drive(LOOK_S)
-        self.tell_matched()
+        self.write_evaluations()
         self.worker.journal.catch_up()
         self._link.end(self)
 

@@ -152,13 +152,13 @@ class DeadlineWatch(SubscriptionListener):
         view: RoutingView,
         positions: Callable[[], Mapping[int, int] | None],
         follows: Callable[[], bool],
-        tell: EventListener,
+        publish: EventListener,
     ) -> None:
         self._kafka = kafka
         self._view = view
         self._positions = positions
         self._follows = follows
-        self._tell = tell
+        self._publish = publish
         self._deadlines = Deadlines()
         self._known: set[str] = set()  # those with a deadline, watched or not
         self._changed: deque[str] = deque()
@@ -232,7 +232,7 @@ class DeadlineWatch(SubscriptionListener):
             for (subscription, topic), accepted_ms in self._reports.popleft().items():
                 ended = self._deadlines.matched(subscription, topic, accepted_ms)
                 if ended is not None:
-                    self._tell_of("deadline-met", ended, accepted_ms)
+                    self._publish_event("deadline-met", ended, accepted_ms)
 
     def _check(self, now_ms: int) -> None:
         """Those past their deadline for which everything accepted before is matched."""
@@ -248,10 +248,10 @@ class DeadlineWatch(SubscriptionListener):
             if subscription is None or subscription.expired(now_ms):
                 self._deadlines.forget(each.silence.subscription)
             elif (since_ms := self._deadlines.missed(each.silence, now_ms)) is not None:
-                self._tell_of("deadline-missed", each.silence, since_ms)
+                self._publish_event("deadline-missed", each.silence, since_ms)
         self._checked = left
 
-    def _tell_of(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
-        self._tell(
+    def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
+        self._publish(
             OperatorEvent(kind, time_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
         )

@@ -115,7 +115,7 @@ class ControlState(ControlView):
 
 
 def _endpoint(subscription: Subscription | None) -> str:
-    """Where a subscription is pushed to; empty for none, and for one that is not pushed."""
+    """The address to which a subscription is pushed, empty if it is not."""
     return subscription.consumer.address if subscription is not None and subscription.pushed else ""
 
 

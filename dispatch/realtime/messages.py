@@ -39,7 +39,7 @@ _LATE_S = 5.0
 # Longest wait of a fetch for new records.
 _WAIT_MS = 2_000
 
-# How long the log is read before it is looked whether this is to end.
+# The time of one poll, after which a stop is noticed.
 _READ_S = 1.0
 
 
@@ -77,7 +77,7 @@ class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
     control: int
     base: bytes = b""
     step: ViewStep | None = None
-    diverted: ExclusionChange | None = None
+    exclusions: ExclusionChange | None = None
     complete: bool = True
     stop: bool = False
     piece: bytes = b""
@@ -227,7 +227,7 @@ def read_progress(kafka: KafkaSettings) -> dict[int, WorkerProgress]:
         try:
             log.partitions()
         except InfrastructureError:
-            return found  # of an engine that was never in that gear
+            return found  # the log of an engine without real time so far
         for record in log.read_all():
             progress = decode_progress(record.key or b"", record.value)
             if progress.is_newer_than(found.get(progress.partition)):

@@ -21,8 +21,8 @@ from arborcast.dispatch.realtime.driver import ProgressListener, WorkerUpdates
 from arborcast.dispatch.realtime.query import RUN_S, KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
-from arborcast.dispatch.spark.source import remove_checkpoint
 from arborcast.dispatch.spark.query_supervisor import StopRequested
+from arborcast.dispatch.spark.source import remove_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class RealtimeMode:
             parts.settings,
             run,
             clock_of(self.here)(),
-            parts.spark.sparkContext.broadcast(begin.earlier) if again else None,
+            parts.spark.sparkContext.broadcast(begin.recovered) if again else None,
             ends if again else {},
             begin.since,
             parts.under_way.file if parts.under_way is not None else "",

@@ -1,4 +1,4 @@
-"""Where a query starts, in either gear: at the positions in the log `progress`.
+"""Where a query starts, in either mode: at the positions in the log `progress`.
 
 Each start is a run with a number of its own, and begins with an empty checkpoint. `progress` has, for each partition of
 `notifications`, the offset before which all is settled. Tasks in real time write it themselves; for batches the driver
@@ -12,7 +12,14 @@ from collections.abc import Mapping
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
-from arborcast.dispatch.hot.recovered import NOTHING, StartState, appended_ms, earlier, newest_batch, recall_since
+from arborcast.dispatch.hot.recovered import (
+    NOTHING,
+    RecoveredDeliveries,
+    StartState,
+    appended_ms,
+    newest_batch,
+    settled_since,
+)
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.messages import ProgressLog, WorkerProgress
@@ -21,7 +28,7 @@ from arborcast.dispatch.settings import JobSettings
 
 logger = logging.getLogger(__name__)
 
-RECALL_S = 300.0
+READ_BACK_S = 300.0
 
 
 class Recovery:
@@ -30,11 +37,11 @@ class Recovery:
     `partitions` and `ends` are those of the `notifications` log when it was read last.
     """
 
-    def __init__(self, settings: JobSettings, redeliverer: Redeliverer, hearing: ProgressListener) -> None:
+    def __init__(self, settings: JobSettings, redeliverer: Redeliverer, listener: ProgressListener) -> None:
         self._settings = settings
         self._kafka = settings.kafka
         self._redeliverer = redeliverer
-        self._hearing = hearing
+        self._listener = listener
         self._log: ProgressLog | None = None
         self.partitions = 0
         self.ends: Mapping[int, int] = {}
@@ -46,7 +53,7 @@ class Recovery:
 
     def start_state(self) -> StartState:
         """Where the next run starts, with the deliveries that are settled behind that. Raises InfrastructureError."""
-        known = self._hearing.known
+        known = self._listener.known
         positions = self._placed({number: each.position for number, each in known.items()})
         newest = self.newest()
         begun = {
@@ -63,19 +70,19 @@ class Recovery:
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
         # Parked deliveries first: one that the redelivery finishes meanwhile has its row in the log already.
         parked = list(self._redeliverer.parked_behind(begun))
-        found, tried = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
+        found, tried = settled_since(self._kafka, since, behind_ms, len(positions), READ_BACK_S)
         tried = {lane: at for lane, at in tried.items() if at[1] > positions[at[0]]}
-        behind = earlier(found, parked, since, tried)
+        behind = RecoveredDeliveries.of(found, parked, since, tried)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
         # Tasks write their own number, the driver none.
         return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))
 
     def newest(self) -> int:
         """The highest number of a run or batch so far."""
-        if known := self._hearing.known:
+        if known := self._listener.known:
             return max(each.run for each in known.values())
         # A first start, or the log `progress` was lost.
-        return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, RECALL_S))
+        return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, READ_BACK_S))
 
     def write_start(self, run: int, begin: StartState) -> None:
         """Write to `progress` where this run starts: the next start is there, too, until the run has settled more.

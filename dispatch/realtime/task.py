@@ -33,13 +33,13 @@ _MOST_WAITING = 2_000
 # Bytes of notifications, from the oldest that waits on.
 _MOST_BYTES = 64 * 1024 * 1024
 
-# So many are matched before the sockets have their turn again.
+# Notifications matched before the sockets have their turn again.
 _AT_ONCE = 200
 
-# How often progress is reported.
-_TELL_S = 0.25
+# Interval of reports of progress.
+_REPORT_S = 0.25
 
-# After this the driver has said which endpoints to leave alone, and those that did not answer may be tried again.
+# After this time the driver excludes the endpoints that did not answer, and the others may be tried again.
 _FORGET_S = 2.0
 
 
@@ -48,16 +48,16 @@ class RealtimeJob:
     """The parameters of a task.
 
     `run` is the number of the query's run, which its rows have in place of a batch's; parked records have a higher one,
-    which grows by one each millisecond since `began_s`, by the clock `clock_of`. `earlier` are outcomes of earlier runs
-    behind this run's start, and before the offset `again` of each partition; `since` is as in `StartState`. `passed` is
-    the state of minimum intervals there. `base` is that of the routing view for a worker on another host, which cannot
-    open the driver's files.
+    which grows by one each millisecond since `began_s`, by the clock `clock_of`. `recovered` are deliveries of earlier
+    runs behind this run's start, and before the offset `again` of each partition; `since` is as in `StartState`.
+    `passed` is the state of minimum intervals there. `base` is the base of the routing view for a worker on another
+    host, which cannot open the driver's files.
     """
 
     settings: JobSettings
     run: int
     began_s: float
-    earlier: Broadcast[RecoveredDeliveries] | None = None
+    recovered: Broadcast[RecoveredDeliveries] | None = None
     again: Mapping[int, int] = field(default_factory=dict)
     since: int = -1
     under_way: str = ""
@@ -66,8 +66,7 @@ class RealtimeJob:
 
 
 def clock_of(here: bool) -> Callable[[], float]:
-    """The clock of the numbers of a run, whose tasks end and begin again: workers on the driver's host have one that
-    is never put back."""
+    """The clock of the numbers of a run: on the driver's host one that is never put back."""
     return fence.clock if here else time.time
 
 
@@ -80,7 +79,7 @@ def realtime_task(
     control_end: Callable[[], int],
 ) -> PartitionTask:
     """The task with this number. `control_end` asks for the end of the control log."""
-    known = job.earlier.value if job.earlier is not None else NOTHING
+    known = job.recovered.value if job.recovered is not None else NOTHING
     view, held = TaskView(control_end, job.base), worker.journal.parked.held
     return PartitionTask(
         worker,
@@ -141,7 +140,7 @@ class LogLink(DriverLink):
         self._timeout_s = job.settings.dispatch.outcomes_timeout_s
         self._ready = False
         self._written = -1
-        self._marked: int | None = None  # the position that is written when the journal has passed its mark
+        self._marked: int | None = None  # the position that is written after the journal's mark
         self._due_at = 0.0
         self._forget_at = 0.0
         self.stop = False
@@ -157,7 +156,7 @@ class LogLink(DriverLink):
     def apply(self, task: PartitionTask) -> None:
         messages = self._updates.messages
         if messages:
-            task.tell_matched()  # by the view as it was
+            task.write_evaluations()  # by the view as it was
         while messages:
             update = messages.popleft()
             if update.base:
@@ -166,8 +165,8 @@ class LogLink(DriverLink):
                 self._view.begin(update.base)
             if update.step is not None:
                 self._view.apply(update.step)
-            if update.diverted is not None:
-                self._divert(task, update.diverted)
+            if update.exclusions is not None:
+                self._exclude(task, update.exclusions)
             if update.complete:
                 self._held.caught_up()
                 task.exclude(self._exclusions)
@@ -179,22 +178,22 @@ class LogLink(DriverLink):
         if self._updates.error is not None:
             raise self._updates.error
 
-    def _divert(self, task: PartitionTask, diverted: ExclusionChange) -> None:
-        self._held.change(diverted.held, diverted.freed, diverted.read)
+    def _exclude(self, task: PartitionTask, changes: ExclusionChange) -> None:
+        self._held.change(changes.held, changes.freed, changes.read)
         before = self._exclusions
         self._exclusions = Exclusions(
             frozenset(),
             {},
-            _changed(before.degraded, diverted.degraded, diverted.recovered),
-            _changed(before.watched, diverted.watched, diverted.unwatched),
-            _changed(before.unjudged, diverted.unjudged, diverted.judged),
-            _changed(before.on_trial, diverted.on_trial, diverted.off_trial),
+            _changed(before.degraded, changes.degraded, changes.recovered),
+            _changed(before.watched, changes.watched, changes.unwatched),
+            _changed(before.unjudged, changes.unjudged, changes.judged),
+            _changed(before.on_trial, changes.on_trial, changes.off_trial),
         )
         lanes = task.intake.lanes
-        if lanes.size and diverted.held:
+        if lanes.size and changes.held:
             # Later notifications are parked, and must not be pushed before the queued ones.
             for subscription, _ in list(lanes.waiting()):
-                if subscription.id in diverted.held:
+                if subscription.id in changes.held:
                     task.lanes.defer(subscription, waits(HELD))
 
     def due_s(self, task: PartitionTask, now: float) -> float:
@@ -210,7 +209,7 @@ class LogLink(DriverLink):
             self._write(task, self._marked)
             self._marked = None
         if self._marked is None and now >= self._due_at and self._is_dirty(task):
-            self._due_at = now + _TELL_S
+            self._due_at = now + _REPORT_S
             if now >= self._forget_at:
                 self._forget_at = now + _FORGET_S
                 task.intake.outcomes.forget()

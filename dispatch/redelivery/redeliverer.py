@@ -31,13 +31,8 @@ from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
-from arborcast.dispatch.redelivery.session import (
-    RedeliverySession,
-    RedeliveryStatistics,
-    SessionParts,
-    opened_session,
-)
+from arborcast.dispatch.redelivery.scheduler import RedeliveryContext, RedeliveryStatistics
+from arborcast.dispatch.redelivery.session import RedeliverySession, SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
@@ -54,10 +49,10 @@ _COSTLY = "its content or producer conditions cost more than push.conditions_ms,
 class SubscriptionEnds:
     """Writes the ends and suspensions of subscriptions to the control log. Everything raises InfrastructureError."""
 
-    def __init__(self, kafka: KafkaSettings, subscriptions: RoutingView, tell: EventListener) -> None:
+    def __init__(self, kafka: KafkaSettings, subscriptions: RoutingView, publish: EventListener) -> None:
         self._timeout_s = kafka.request_timeout_s
         self._subscriptions = subscriptions
-        self._tell = tell
+        self._publish = publish
         self._control = ControlLog(kafka)
 
     def end(self, ids: Iterable[str]) -> None:
@@ -74,7 +69,7 @@ class SubscriptionEnds:
                 for each, since in sorted(since_ms.items())
             ]
         )
-        # One that ended just before this has no record that would take its suspension back.
+        # Of a subscription that ended just before this no record removes the suspension.
         self._subscriptions.catch_up(self._timeout_s)
         over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
         if over:
@@ -88,14 +83,16 @@ class SubscriptionEnds:
             return
         self._control.append([SubscriptionSuspended(each.id, _COSTLY, at_ms, at_ms, "conditions") for each in found])
         for each in found:
-            self._tell(OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY))
+            self._publish(
+                OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY)
+            )
 
     def close(self) -> None:
         self._control.close()
 
 
 class Redeliverer(SubscriptionListener):
-    """Runs until `stop`. Batches use `lanes` and `health`; `tell` is called with events for operators, in any thread
+    """Runs until `stop`. Batches use `lanes` and `health`; `publish` is called with events for operators, in any thread
     and without locks."""
 
     def __init__(
@@ -107,13 +104,13 @@ class Redeliverer(SubscriptionListener):
         subscriptions: RoutingView,
         file: Path,
         vault: Vault | None = None,
-        tell: EventListener = lambda event: None,
+        publish: EventListener = lambda event: None,
         spans: PushSpans | None = None,
     ) -> None:
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(retry, subscriptions.is_pushed_to)
-        self._tell = tell
-        self._ends = SubscriptionEnds(kafka, subscriptions, tell)
+        self._publish = publish
+        self._ends = SubscriptionEnds(kafka, subscriptions, publish)
         self._spans = spans
         context = RedeliveryContext(
             push=push,
@@ -122,7 +119,7 @@ class Redeliverer(SubscriptionListener):
             subscriptions=subscriptions,
             held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, vault, push.callback_s, retry.lifespan_s),
-            tell=tell,
+            publish=publish,
             spans=spans,
         )
         self._parts = SessionParts(
@@ -140,15 +137,13 @@ class Redeliverer(SubscriptionListener):
         self._restored = False
         self._before: Counter[str] = Counter()
         self.rounds = 0
-        """Rounds of the loop since the start; a thread that hangs makes none."""
+        """Rounds of the loop since the start."""
         self._service = Service("redeliverer", self._step, backoff=Backoff(_PAUSE_S, _PAUSE_S), what="the redelivery")
         subscriptions.listen(self)
 
     def start(self, timeout_s: float) -> None:
-        """Start, and return when it has read all that is parked: before that no batch may begin.
-
-        Raises InfrastructureError when that takes longer than `timeout_s`.
-        """
+        """Start, and return when all parked deliveries are read: before that no batch may begin. Raises
+        InfrastructureError when that takes longer than `timeout_s`."""
         self._service.start()
         try:
             self.catch_up(timeout_s)
@@ -158,7 +153,7 @@ class Redeliverer(SubscriptionListener):
 
     def begin_stop(self, timeout_s: float) -> None:
         """Begin no more pushes; outcomes of those under way are taken in for three quarters of the time. Returns at
-        once, and needs no further call."""
+        once."""
         if not self._service.stopping:
             self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
             self._service.stop()
@@ -174,10 +169,8 @@ class Redeliverer(SubscriptionListener):
             self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when it has read all that is parked now, by batches or by operators.
-
-        Raises InfrastructureError when that takes longer than `timeout_s`.
-        """
+        """Return when all deliveries that are parked now, by workers or operators, are read. Raises InfrastructureError
+        when that takes longer than `timeout_s`."""
         with self._read:
             self._reads_wanted += 1
             wanted = self._reads_wanted
@@ -199,10 +192,8 @@ class Redeliverer(SubscriptionListener):
         return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
-        """Take in the reports of a batch.
-
-        Raises InfrastructureError when the end of a subscription, or its suspension, cannot be written down.
-        """
+        """Apply the reports of a batch. Raises InfrastructureError when the end of a subscription, or its suspension,
+        cannot be written."""
         at_ms = time_ms()
         gone: set[str] = set()
         costly: set[str] = set()
@@ -214,10 +205,10 @@ class Redeliverer(SubscriptionListener):
                 known = self.health.get(endpoint)
                 before = known.breaker
                 if before != "closed" and sign.kind in ("unreachable", "failing") and not known.on_trial(at_ms):
-                    continue  # the push began before the breaker opened, and is no news
+                    continue  # the push began before the breaker opened
                 after = self.health.note(endpoint, sign, at_ms).breaker
                 if before == "closed" and after != "closed":
-                    self._tell(OperatorEvent("breaker-opened", at_ms, endpoint))
+                    self._publish(OperatorEvent("breaker-opened", at_ms, endpoint))
         if gone:
             self._ends.end(gone)
         if costly - gone:
@@ -268,7 +259,8 @@ class Redeliverer(SubscriptionListener):
         finally:
             # In this order, or statistics would count them twice.
             self._session = None
-            self._before.update(delivered=session.redelivery.delivered, dead=session.redelivery.dead)
+            outcomes = session.redelivery.outcomes
+            self._before.update(delivered=outcomes.delivered, dead=outcomes.dead)
 
     def _read_to_end(self, session: RedeliverySession) -> None:
         """Read the log for the threads that wait for it, if there are any. After a failure they wait on."""

@@ -190,8 +190,8 @@ class Running:
 
         kafka = KafkaSettings()
         rows = AttemptsLog(kafka, connect, history.monotonic)
-        dead, parking = (log(kafka, connect, history.monotonic) for log in (DeadLetterLog, ParkingLog))
-        journal = WorkerJournal(rows, dead, parking)
+        asked = kafka, connect, history.monotonic
+        journal = WorkerJournal(rows, DeadLetterLog(*asked), ParkingLog(*asked))
         self.wire = Wire(history)
         pump = Pump(cast(Any, self.wire), Envelope, PUSH.max_in_flight, RETRY.batch_wait_s, clock=history.monotonic)
         self.pump = pump

@@ -103,7 +103,7 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
     ]
     task = sink.round_task(job, worker, RecoveredDeliveries(), unjudged)
     task._take(sink.RoundRows(rows, {}, sys.maxsize))
-    task.tell_matched()
+    task.write_evaluations()
     intake = task.intake
     intake.fill(intake.lanes.fan_outs.size)
     return worker.journal, intake.outcomes, {each.id: count for each, count in intake.lanes.waiting()}
@@ -175,7 +175,7 @@ def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.Mo
         THIS_MACHINE,
         cast(Any, known),
         tmp_path / "parked",
-        tell=told.append,
+        publish=told.append,
     )
     log = Control()
     monkeypatch.setattr(redeliverer._ends, "_control", log)

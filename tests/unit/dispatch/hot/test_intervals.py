@@ -147,7 +147,7 @@ def test_messages_are_so_far_apart_by_acceptance() -> None:
     times = [0, 50, 99, 100, 150, 199, 350, 449, 450]
     assert [at for offset, at in enumerate(times) if run.take(offset, 1_000 + at)] == [0, 100, 350, 450]
     assert sum(each.thinned for each in run.intake.matched[0]) == 5
-    run.intake.tell_matched()
+    run.intake.write_evaluations()
     assert (run.intake.outcomes.report.thinned, run.intake.outcomes.report.deliveries) == (5, 4)
 
 

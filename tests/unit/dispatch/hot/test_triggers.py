@@ -302,7 +302,7 @@ def test_a_repeated_batch_publishes_the_same_ids_in_the_same_order(topics: list[
 
 
 def test_what_it_does_not_publish_has_a_row_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    intake._told.clear()
+    intake._logged.clear()
     last = cause(accepted_ms=1, hops=MOST_HOPS, cause="n")
     world = World(trigger("t1"))
     world.run(last, msgspec.structs.replace(last, id="again"))

@@ -44,7 +44,7 @@ class Engine:
     def is_late(self) -> bool:
         return False
 
-    def tell(self, progress: object) -> None: ...
+    def write(self, progress: object) -> None: ...
 
     def settle(self, timeout_s: float) -> None: ...
 
@@ -53,7 +53,7 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     engine = Engine()
     monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
     running = Running(cast(Any, engine), RealtimeJob(SETTINGS, 1, engine.monotonic()), 0, 0)
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(held=frozenset({"s"}))))
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
     notification = Notification("n", TopicPath("a"), b"<x/>", engine.world.now_ms)
     running.rows.append((notifications.encode(notification)[1], 0, 0))
     running.step()
@@ -61,12 +61,12 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     running.messages.append(WorkerUpdate(1, 0, 0, 0, base=b"nowhere", complete=False))
     running.step()
     running.messages.append(
-        WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(held=frozenset({"s"}), read={0: 0}), complete=False)
+        WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}), read={0: 0}), complete=False)
     )
     running.step()
     assert engine.pushed == 0, "what is parked was not tried"
 
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(freed=frozenset({"s"}))))
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(freed=frozenset({"s"}))))
     running.step()
     assert engine.pushed == 1
 

@@ -67,7 +67,7 @@ def parts(make_transport: Any) -> SessionParts:
         subscriptions=cast(Any, None),
         held=HeldLanes(),
         envelope_of=cast(Any, None),
-        tell=lambda event: None,
+        publish=lambda event: None,
     )
     return SessionParts(
         kafka=KafkaSettings(),

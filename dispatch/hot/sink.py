@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
-from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, parked_in_batch, settled_in_batch
-from arborcast.dispatch.hot.task import PartitionTask
+from arborcast.dispatch.hot.task import PartitionTask, TaskJob
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.settings import JobSettings
 
 # Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
 _MOST_BYTES = 256 * 1024 * 1024
@@ -33,23 +30,16 @@ _MOST_BYTES = 256 * 1024 * 1024
 SourceRow = tuple[bytearray, int, int]
 
 
-@dataclass(frozen=True)
-class SinkJob:
-    """The input of a partition; pickled into every task, so it is small. `begun_ms` is the start of the round,
-    `recovered` the deliveries of earlier runs, None without one, `under_way` the file of the in-flight gauge, empty for
-    none. The task takes notifications behind the offsets `done`, up to `most` deliveries; `passed` are the minimum
-    intervals."""
+@dataclass(frozen=True, kw_only=True)
+class SinkJob(TaskJob):
+    """The parameters of a round that begins at `begun_ms`: a task takes notifications behind the offsets `done`, up to
+    `most` deliveries."""
 
-    settings: JobSettings
     view: SharedView
-    batch: int
     begun_ms: int
     exclusions: Exclusions = field(default_factory=Exclusions)
-    recovered: Broadcast[RecoveredDeliveries] | None = None
-    under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
-    passed: Passed = field(default_factory=dict)
 
 
 class RoundRows:
@@ -99,15 +89,13 @@ def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: C
     recipients = job.view.open()  # the control log was read to its end before the round
     return PartitionTask(
         worker,
-        job.settings,
+        job,
         _task(),
-        job.batch,
+        known,
         job.exclusions,
         held,
         lambda notification, *_: recipients.of(notification),
         known.number,
-        known=known,
-        passed=job.passed,
         control=job.view.control,
     )
 
@@ -151,12 +139,12 @@ def _is_repeated() -> bool:
 def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
     """The deliveries of earlier runs, and of an earlier attempt of this task; and the lanes in which its worker has
     parked without a report, which are held."""
-    known: RecoveredDeliveries = job.recovered.value if job.recovered is not None else RecoveredDeliveries()
+    known = job.known
     if not _is_repeated():
         return known, frozenset()
-    asked = job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
+    asked = job.settings.kafka, job.number, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
     parked = parked_in_batch(*asked)
-    found = RecoveredDeliveries.of(known.settled | settled_in_batch(*asked), parked, job.batch)
+    found = RecoveredDeliveries.of(known.settled | settled_in_batch(*asked), parked, job.number)
     return (
         found._replace(unwritten=found.unwritten | known.unwritten),
         frozenset(name for name, _, _ in parked),

@@ -171,16 +171,16 @@ class HotPath:
         view = parts.view.refresh(timeout_s)
         stages.over("view", ("control", parts.view.read_s))
         job = SinkJob(
-            parts.settings,
-            view,
-            number,
-            int(time.time() * 1000),
-            parts.exclusions(),
-            self._recovered,
-            parts.under_way.file if parts.under_way else "",
-            done.copy(),
-            self._rounds.most,
-            self._passed,
+            settings=parts.settings,
+            number=number,
+            recovered=self._recovered,
+            passed=self._passed,
+            under_way=parts.under_way.file if parts.under_way else "",
+            view=view,
+            begun_ms=int(time.time() * 1000),
+            exclusions=parts.exclusions(),
+            done=done.copy(),
+            most=self._rounds.most,
         )
         began = time.monotonic()
         self.clean = False

@@ -255,7 +255,7 @@ class DispatchJob:
         view = self._view.refresh(_FIRST_READ_S)
         self._recording.open()
         under_way = self._under_way.file if self._under_way else ""
-        job = SinkJob(settings, view, batch=-1, begun_ms=0, under_way=under_way)
+        job = SinkJob(settings=settings, number=NO_BATCH, under_way=under_way, view=view, begun_ms=0)
         warm_up(
             self._spark,
             settings.kafka,

@@ -85,7 +85,7 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: StartState, che
         fetch_wait_ms=2_000,
     )
     writer: Any = (  # the types of the pinned Spark do not know of the trigger
-        sent_at_once(rows, job.run)
+        sent_at_once(rows, job.number)
         .mapInArrow(partial(push_rows, job), "taken long")
         .writeStream.format("noop")
         .queryName("push-realtime")

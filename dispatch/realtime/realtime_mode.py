@@ -72,15 +72,15 @@ class RealtimeMode:
             parts.under_way.clear()
         again = begin.since >= 0
         job = RealtimeJob(
-            parts.settings,
-            run,
-            clock_of(self.here)(),
-            parts.spark.sparkContext.broadcast(begin.recovered) if again else None,
-            ends if again else {},
-            begin.since,
-            parts.under_way.file if parts.under_way is not None else "",
-            passed,
-            None if self.here else updates.base,
+            settings=parts.settings,
+            number=run,
+            recovered=parts.spark.sparkContext.broadcast(begin.recovered) if again else None,
+            passed=passed,
+            under_way=parts.under_way.file if parts.under_way is not None else "",
+            began_s=clock_of(self.here)(),
+            again=ends if again else {},
+            since=begin.since,
+            base=None if self.here else updates.base,
         )
         remove_checkpoint(parts.spark, checkpoint := parts.settings.checkpoint("realtime"))
         if self._session is None:

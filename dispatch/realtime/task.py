@@ -11,21 +11,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pyspark.core.broadcast import Broadcast
-
 from arborcast.core import fence
 from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import HELD, Exclusions
-from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.pump import SlowLanes
-from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
-from arborcast.dispatch.hot.task import REST_S, DriverLink, PartitionTask, TakenIn
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.task import REST_S, DriverLink, PartitionTask, TakenIn, TaskJob
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.realtime.messages import ExclusionChange, ProgressLog, UpdateReader, WorkerProgress
 from arborcast.dispatch.realtime.view_position import TaskView
-from arborcast.dispatch.settings import JobSettings
 
 # Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
 _MOST_WAITING = 2_000
@@ -43,25 +39,19 @@ _REPORT_S = 0.25
 _FORGET_S = 2.0
 
 
-@dataclass(frozen=True)
-class RealtimeJob:
-    """The parameters of a task.
+@dataclass(frozen=True, kw_only=True)
+class RealtimeJob(TaskJob):
+    """The parameters of a run.
 
-    `run` is the number of the query's run, which its rows have in place of a batch's; parked records have a higher one,
-    which grows by one each millisecond since `began_s`, by the clock `clock_of`. `recovered` are deliveries of earlier
-    runs behind this run's start, and before the offset `again` of each partition; `since` is as in `StartState`.
-    `passed` is the state of minimum intervals there. `base` is the base of the routing view for a worker on another
-    host, which cannot open the driver's files.
+    Its `number` is that of its rows; parked records have a higher one, which grows by one each millisecond since
+    `began_s`, by the clock `clock_of`. The recovered deliveries are before the offset `again` of each partition;
+    `since` is as in `StartState`. `base` is the base of the routing view for a worker on another host, which cannot
+    open the driver's files.
     """
 
-    settings: JobSettings
-    run: int
     began_s: float
-    recovered: Broadcast[RecoveredDeliveries] | None = None
     again: Mapping[int, int] = field(default_factory=dict)
     since: int = -1
-    under_way: str = ""
-    passed: Passed = field(default_factory=dict)
     base: SharedBase | None = None
 
 
@@ -79,19 +69,17 @@ def realtime_task(
     control_end: Callable[[], int],
 ) -> PartitionTask:
     """The task with this number. `control_end` asks for the end of the control log."""
-    known = job.recovered.value if job.recovered is not None else NOTHING
+    known = job.known
     view, held = TaskView(control_end, job.base), worker.journal.parked.held
     return PartitionTask(
         worker,
-        job.settings,
+        job,
         number,
-        job.run,
+        known,
         Exclusions(),
         held,
         view.of,
         RunNumbers(job, known).of,
-        known=known,
-        passed=job.passed,
         link=LogLink(job, number, updates, progress, view, held),
         taken=TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
         kept=_MOST_WAITING // 2,
@@ -106,13 +94,13 @@ class RunNumbers:
         self._job = job
         self._known = known
         self._clock = clock_of(job.base is None)
-        self._newest = job.run
+        self._newest = job.number
 
     def of(self, partition: int, offset: int) -> int:
         """That of a notification which is taken in now."""
         number = self._known.number(partition, offset)
         if number is None:
-            now = self._job.run + int((self._clock() - self._job.began_s) * 1000)
+            now = self._job.number + int((self._clock() - self._job.began_s) * 1000)
             self._newest = number = max(self._newest, now)
         return number
 
@@ -230,10 +218,10 @@ class LogLink(DriverLink):
         again = position < self._job.again.get(taken.partition, 0)
         self._progress.write(
             WorkerProgress(
-                self._job.run,
+                self._job.number,
                 taken.partition,
                 position,
-                self._job.since if again else self._job.run,
+                self._job.since if again else self._job.number,
                 clean and not again,  # else an earlier run may have begun offsets behind the position
                 report.notifications,
                 report.deliveries,

@@ -76,8 +76,8 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     with (
         closing(LogConsumer(kafka, "control")) as control,
         closing(ProgressLog(kafka)) as progress,
-        closing(UpdateReader(kafka, job.run, wake)) as updates,
-        WorkerLease(kafka, job.run, number, lambda: updates.read_to) if elsewhere else nullcontext(),
+        closing(UpdateReader(kafka, job.number, wake)) as updates,
+        WorkerLease(kafka, job.number, number, lambda: updates.read_to) if elsewhere else nullcontext(),
     ):
         running = realtime_task(job, worker, number, updates, progress, lambda: _end(control))
         rows = _Rows(batches, wake)

@@ -398,13 +398,13 @@ class Histories(RuleBasedStateMachine):
         passed: dict[int, dict[tuple[str, str], int]] = {}
         fold(passed, self.evaluations, positions, {"sparse": self.world.subscriptions["sparse"].policy})
         job = RealtimeJob(
-            SETTINGS,
-            run,
-            self.world.now_ms / 1000,
-            known,
-            again if since >= 0 else {},
-            since,
+            settings=SETTINGS,
+            number=run,
+            recovered=known,
             passed=passed,
+            began_s=self.world.now_ms / 1000,
+            again=again if since >= 0 else {},
+            since=since,
         )
         self.tasks = [Running(self, job, partition, positions[partition]) for partition in PARTITIONS]
         self.told = Exclusions()

@@ -91,11 +91,11 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         journal=Journal(), conditions=Conditions(), shown=SimpleNamespace(teller=lambda _: None)
     )
     job = SinkJob(
-        job_settings(Path("unused"), KafkaSettings()),
-        view,  # type: ignore[arg-type]  # what a worker asks of one
-        1,
-        0,
-        Exclusions(held=unjudged, unjudged=unjudged),
+        settings=job_settings(Path("unused"), KafkaSettings()),
+        number=1,
+        view=view,  # type: ignore[arg-type]  # what a worker asks of one
+        begun_ms=0,
+        exclusions=Exclusions(held=unjudged, unjudged=unjudged),
     )
     rows = [
         Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)

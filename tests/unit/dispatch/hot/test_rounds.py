@@ -56,7 +56,7 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
     job = SimpleNamespace(
         settings=SETTINGS,
         view=view,
-        batch=1,
+        number=1,
         exclusions=Exclusions(),
         recovered=None,
         passed={},

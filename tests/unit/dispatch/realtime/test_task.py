@@ -52,7 +52,7 @@ class Engine:
 def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
-    running = Running(cast(Any, engine), RealtimeJob(SETTINGS, 1, engine.monotonic()), 0, 0)
+    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
     running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
     notification = Notification("n", TopicPath("a"), b"<x/>", engine.world.now_ms)
     running.rows.append((notifications.encode(notification)[1], 0, 0))
@@ -84,7 +84,9 @@ def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     )
     view = SimpleNamespace(complete=True)
     nothing: Any = SimpleNamespace()
-    link = LogLink(RealtimeJob(SETTINGS, 1, 0.0), 0, nothing, cast(Any, log), cast(Any, view), nothing)
+    link = LogLink(
+        RealtimeJob(settings=SETTINGS, number=1, began_s=0.0), 0, nothing, cast(Any, log), cast(Any, view), nothing
+    )
     for now in (0.0, 1.0, 2.0):
         link.report(cast(Any, settling), now)
     link.end(cast(Any, settling))

@@ -89,7 +89,7 @@ def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> L
     return subscription_id, topic if policy.interval_per == "topic" else ""
 
 
-class Asking(SubscriptionListener):
+class IntervalPolicies(SubscriptionListener):
     """The subscriptions with a minimum interval."""
 
     def __init__(self, view: RoutingView) -> None:

@@ -98,10 +98,6 @@ class SlowLanes:
         return late if len(late) <= max(_FEW, busy // 2) else []
 
 
-def ignore_time(now: float) -> None:
-    """For a run without other work between its turns."""
-
-
 # Longest wait for an outcome, while earlier ones wait to be written.
 _DRIVE_S = 0.1
 
@@ -145,7 +141,7 @@ class Pump:
         self.unanswered = 0
         """Pushes under way that no lane waits for."""
 
-    def run(self, run: PumpRun, between: Callable[[float], None] = ignore_time) -> None:
+    def run(self, run: PumpRun, between: Callable[[float], None] = lambda now: None) -> None:
         """Return when every lane is empty. A receiver's failure is settled, never raised. `between` is called after
         each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long."""
         while not run.lanes.empty:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
 from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.hot.intervals import Asking, Passed, read_passed
+from arborcast.dispatch.hot.intervals import IntervalPolicies, Passed, read_passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
 from arborcast.dispatch.logs.attempts import NO_BATCH
@@ -56,7 +56,7 @@ _READ_BACK_S = 300.0
 
 
 class JobParts(NamedTuple):
-    """Parts shared by the modes. `learn` is called with the reports of tasks."""
+    """Parts shared by the modes. `apply` is called with the reports of tasks."""
 
     spark: SparkSession
     settings: JobSettings
@@ -64,7 +64,7 @@ class JobParts(NamedTuple):
     redeliverer: Redeliverer
     gate: StopGate
     metrics: JobMetrics
-    learn: Callable[[Sequence[PartitionReport]], None]
+    apply: Callable[[Sequence[PartitionReport]], None]
     under_way: UnderWay | None = None
 
     def exclusions(self, patient: bool = False) -> Exclusions:
@@ -81,7 +81,7 @@ class JobParts(NamedTuple):
         )
 
     def take_reports(self, reports: Sequence[PartitionReport]) -> None:
-        self.learn(reports)
+        self.apply(reports)
         self.metrics.dispatched(
             sum(report.notifications for report in reports),
             sum(report.deliveries for report in reports),
@@ -104,7 +104,7 @@ class HotPath:
         self.clean = False
         """Whether no push was started behind these: a query was started, and no round of it is under way or failed."""
         self._rounds = Rounds(parts.settings.dispatch.round_s)
-        self._asking = Asking(parts.view)
+        self._interval_policies = IntervalPolicies(parts.view)
         self._passed: Passed = {}  # before the next batch
 
     def start(
@@ -205,7 +205,7 @@ class HotPath:
 
     def passed_before(self, positions: Mapping[int, int]) -> Passed:
         """The minimum intervals that have begun before these positions. Raises InfrastructureError."""
-        return read_passed(self._parts.settings.kafka, self._asking.policies(), positions, _READ_BACK_S)
+        return read_passed(self._parts.settings.kafka, self._interval_policies.policies(), positions, _READ_BACK_S)
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         if self._reports is None:

@@ -48,7 +48,7 @@ class Quiet(NamedTuple):
     topic: str = ""
 
 
-class _Asked(NamedTuple):
+class _Deadline(NamedTuple):
     """The deadline of a subscription, and the newest match by topic ("" is all of them)."""
 
     deadline_ms: int
@@ -60,13 +60,13 @@ class Deadlines:
     """Subscriptions past their deadline. Pure; times are milliseconds since the epoch."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, _Asked] = {}
+        self._watched: dict[str, _Deadline] = {}
         self._turns: TimerQueue[Quiet] = TimerQueue()
         self._missed: set[Quiet] = set()
         self._topics = 0  # of those with a deadline for each
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._watched)
 
     def watch(self, subscription: Subscription, since_ms: int) -> None:
         """A subscription was added or changed; a watch for the same deadline continues."""
@@ -75,17 +75,17 @@ class Deadlines:
             self.forget(subscription.id)
             return
         per_topic = policy.deadline_per == "topic"
-        known = self._asked.get(subscription.id)
+        known = self._watched.get(subscription.id)
         if known is not None and known[:2] == (policy.deadline_ms, per_topic):
             return
         self.forget(subscription.id)
-        self._asked[subscription.id] = _Asked(policy.deadline_ms, per_topic, {})
+        self._watched[subscription.id] = _Deadline(policy.deadline_ms, per_topic, {})
         if not per_topic:
             self._came(Quiet(subscription.id), since_ms)
 
     def forget(self, subscription: str) -> None:
         """It is over, paused or suspended."""
-        known = self._asked.pop(subscription, None)
+        known = self._watched.pop(subscription, None)
         if known is not None and known.per_topic:
             self._topics -= len(known.since_ms)
         for topic in known.since_ms if known is not None else ():
@@ -95,7 +95,7 @@ class Deadlines:
 
     def matched(self, subscription: str, topic: str, accepted_ms: int) -> Quiet | None:
         """A message matched; returns the reported silence that it ends."""
-        known = self._asked.get(subscription)
+        known = self._watched.get(subscription)
         if known is None:
             return None
         silence = Quiet(subscription, topic if known.per_topic else "")
@@ -119,7 +119,7 @@ class Deadlines:
 
     def missed(self, silence: Quiet, now_ms: int) -> int | None:
         """Whether the deadline is missed; returns the beginning of the silence. It ends with the next message."""
-        known = self._asked.get(silence.subscription)
+        known = self._watched.get(silence.subscription)
         since_ms = None if known is None else known.since_ms.get(silence.topic)
         if known is None or since_ms is None or silence in self._missed:
             return None
@@ -130,7 +130,7 @@ class Deadlines:
         return since_ms
 
     def _came(self, silence: Quiet, at_ms: int) -> None:
-        known = self._asked[silence.subscription]
+        known = self._watched[silence.subscription]
         known.since_ms[silence.topic] = at_ms
         self._turns.set(silence, at_ms + known.deadline_ms)
 
@@ -179,7 +179,7 @@ class DeadlineWatch(SubscriptionListener):
     def stop(self) -> None:
         self._service.stop(2 * _IDLE_S)
 
-    def learn(self, reports: Iterable[PartitionReport]) -> None:
+    def apply(self, reports: Iterable[PartitionReport]) -> None:
         """The newest matches. Thread-safe."""
         for report in reports:
             if report.matched:

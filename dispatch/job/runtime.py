@@ -173,12 +173,12 @@ class DispatchJob:
             self._tell_deadline,
         )
 
-        def learn(reports: Sequence[PartitionReport]) -> None:
+        def apply(reports: Sequence[PartitionReport]) -> None:
             self._redeliverer.batch_done(reports)
-            deadlines.learn(reports)
+            deadlines.apply(reports)
 
         self.modes = ModeController(
-            JobParts(spark, settings, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
+            JobParts(spark, settings, self._view, self._redeliverer, gate, metrics, apply, self._under_way)
         )
         self._hot = self.modes.supervisor
         watched = {

@@ -80,13 +80,10 @@ _PUSHES = (UNDER_WAY, chr(ord(UNDER_WAY) + 1))
 _AGAIN = """UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?
 WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ? AND awaits != ''"""
 
-_BY_ACCEPTANCE = """SELECT batch, part, place, redrive, accepted_ms FROM waiting
-WHERE lane = ? ORDER BY accepted_ms LIMIT ?"""
-_BY_VALIDITY = """SELECT batch, part, place, redrive, valid_ms FROM waiting
-WHERE lane = ? AND valid_ms > 0 AND awaits = '' ORDER BY valid_ms LIMIT ?"""
-
-_BY_DUE = """SELECT batch, part, place, redrive, due_ms FROM waiting
-WHERE lane = ? AND tried = 1 ORDER BY due_ms LIMIT ?"""
+_EARLIEST = "SELECT batch, part, place, redrive, {0} FROM waiting WHERE lane = ?{1} ORDER BY {0} LIMIT ?"
+_BY_ACCEPTANCE = _EARLIEST.format("accepted_ms", "")
+_BY_VALIDITY = _EARLIEST.format("valid_ms", " AND valid_ms > 0 AND awaits = ''")
+_BY_DUE = _EARLIEST.format("due_ms", " AND tried = 1")
 
 # Bytes of messages that are read at a time. A larger message is read alone.
 _READ_BYTES = 4 * 1024 * 1024

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from arborcast.core.eventlog.scan import LogScan
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionRecord,
@@ -39,7 +39,7 @@ from tests.support.dispatch_job import job_settings
 from tests.support.dispatch_job import running as running_in_process
 from tests.support.spark import new_session
 
-_MODES: tuple[Gear, ...] = ("realtime", "batch")
+_MODES: tuple[Mode, ...] = ("realtime", "batch")
 _CHECKED = ("sent", "lost", "twice", "disorder", "p50 ms", "p99 ms")
 
 # A 99th percentile of fewer is only the longest one.
@@ -139,14 +139,14 @@ def _shifts(report: Report) -> None:
             begins = [min(sent.values()) + number * span for number in range(times)]
             _longest(running, table, "from a real-time batch of Spark to the next", sent, begins, (0, span))
             running.receiver.clear()
-            began: dict[Gear, list[float]] = {"batch": [], "realtime": []}
+            began: dict[Mode, list[float]] = {"batch": [], "realtime": []}
             with ThreadPoolExecutor(1) as beside:
                 load = beside.submit(running.append_at, _RATE, (2 * times + 1) * _APART_S, "shifts")
                 for _ in range(times):
                     for mode, moments in began.items():
                         time.sleep(_APART_S)
                         moments.append(time.time())
-                        job.gears.shift(mode)
+                        job.modes.shift(mode)
                 sent = load.result()
             for mode, moments in began.items():
                 _longest(running, table, f"a shift to {mode}", sent, moments, (-1.0, 4.0))

@@ -145,7 +145,7 @@ class Questions:
             where = error.filename2 or error.filename or "something"
             raise InfrastructureError(f"{where} cannot be read or written: {reason_of(error)}") from error
         finally:
-            liveness.listen(liveness.nobody)
+            liveness.listen(liveness.ignore_beat)
             # Kafka clients are reference cycles with megabytes, and the C library keeps freed memory.
             gc.collect()
             if self._trim is not None:

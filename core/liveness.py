@@ -13,26 +13,26 @@ import time
 from collections.abc import Callable
 
 
-def nobody() -> None:
+def ignore_beat() -> None:
     """The default listener."""
 
 
 class _Thread(threading.local):
-    hear: Callable[[], None] = staticmethod(nobody)
+    on_beat: Callable[[], None] = staticmethod(ignore_beat)
 
 
 _thread = _Thread()
 
 
-def listen(hear: Callable[[], None]) -> None:
-    """From now on `hear` is called at every beat of this thread."""
-    _thread.hear = hear
+def listen(on_beat: Callable[[], None]) -> None:
+    """From now on `on_beat` is called at every beat of this thread."""
+    _thread.on_beat = on_beat
 
 
 def beat() -> None:
     """The thread's heartbeat, for every loop that may take long, also while it waits for Kafka. The loop does not
     depend on a listener. A beat costs a tenth of a microsecond."""
-    _thread.hear()
+    _thread.on_beat()
 
 
 class OwnTime:
@@ -58,7 +58,7 @@ class Silence:
 
     It is too long after `limit_s`, when `asks` questions in a row had no answer: each of them had its whole time, so
     that a single answer which is lost or late does not count, however long the time between two questions is. For signs
-    that come without being asked for, see `heard`, `asks` is 0. With a limit of 0 nothing is ever too long.
+    that come without being asked for, see `observe`, `asks` is 0. With a limit of 0 nothing is ever too long.
     """
 
     def __init__(self, limit_s: float, at: float, asks: int = 0) -> None:
@@ -77,8 +77,8 @@ class Silence:
         """A question was given its whole time, and had no answer."""
         self._unanswered += 1
 
-    def heard(self, sign: object, at: float) -> None:
-        """Something that the watched changes as long as it lives: a count, a time."""
+    def observe(self, sign: object, at: float) -> None:
+        """The current value of a count or a time, which changes as long as the watched process lives."""
         if sign != self._sign:
             self._sign = sign
             self.answered(at)

@@ -43,6 +43,7 @@ class _Record(NamedTuple):
     value: bytes | None
     key: bytes | None
     label: str
+    sent_at: float
 
 
 class DurableWriter:
@@ -53,10 +54,15 @@ class DurableWriter:
     """
 
     def __init__(
-        self, kafka: KafkaSettings, name: str, connect: Callable[[KafkaSettings], Producer] = make_producer
+        self,
+        kafka: KafkaSettings,
+        name: str,
+        connect: Callable[[KafkaSettings], Producer] = make_producer,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kafka = kafka
         self._connect = connect
+        self._clock = clock
         self._topic = kafka.topic(name)
         self._producer: Producer | None = None
         self._partitions = 0
@@ -66,7 +72,8 @@ class DurableWriter:
         self._failed: list[int] = []
         self._sick = False  # whether the producer has refused anything, or hangs
         self._lock = threading.Lock()
-        self._sent = 0
+        self.sent = 0
+        """The number of the last record."""
 
     @property
     def partitions(self) -> int:
@@ -86,16 +93,29 @@ class DurableWriter:
         unacknowledged bytes it settles first, and raises as `settle` does."""
         if self._bytes >= _MOST_BYTES:
             self.settle(_ROOM_S)
-        self._sent += 1
+        self.sent += 1
         with self._lock:
             self._bytes += len(value or b"")
-        self._unacknowledged[self._sent] = _Record(partition, value, key, label)
-        self._send(self._sent)
-        return self._sent
+        self._unacknowledged[self.sent] = _Record(partition, value, key, label, self._clock())
+        self._send(self.sent)
+        return self.sent
 
     def has(self, number: int) -> bool:
         """Whether a record is in the log."""
         return number not in self._unacknowledged
+
+    def has_all(self, number: int) -> bool:
+        """Whether all records up to this one are in the log."""
+        with self._lock:
+            return next(iter(self._unacknowledged), number + 1) > number
+
+    def is_behind(self, seconds: float) -> bool:
+        """Whether a record is unacknowledged for longer than this."""
+        if not self._unacknowledged:
+            return False
+        with self._lock:
+            oldest = next(iter(self._unacknowledged.values()), None)
+        return oldest is not None and self._clock() - oldest.sent_at > seconds
 
     def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
         """A record is in the log. Called in the producer's own thread; for subclasses that want to know."""
@@ -147,7 +167,7 @@ class DurableWriter:
         record = self._unacknowledged.get(number)
         if record is None:
             return  # acknowledged by a producer that was given up
-        partition, value, key, _ = record
+        partition, value, key, *_ = record
         if self._producer is None and self._failed:
             # `settle` connects. Here each record would wait for the connection's time-out.
             self._failed.append(number)

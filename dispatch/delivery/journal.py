@@ -6,10 +6,11 @@ leaves out deliveries that have a row, so the other way round a crash could lose
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.dispatch.delivery.settlement import Decision
@@ -28,12 +29,13 @@ RELEASE_S = 0.02
 
 
 class _HeldBack(NamedTuple):
-    """A row, and the record that keeps its message, sent at this time of the monotonic clock."""
+    """A row, and the record that it follows, by log and number. `took_ms` has the duration of a delivery that is this
+    record. Without a row: the next one follows this record, too."""
 
-    row: Attempt
+    row: Attempt | None
     log: DurableWriter
     number: int
-    sent_at: float
+    took_ms: Callable[[int], float] | None
 
 
 class JournalMark(NamedTuple):
@@ -56,13 +58,14 @@ class Journal:
         dead: DeadLetterLog,
         parking: ParkingLog,
         timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        others: Sequence[DurableWriter] = (),
     ) -> None:
+        """`others` are further logs whose records precede their rows."""
         self._attempts = attempts
         self._dead = dead
         self._parking = parking
+        self._preceding: list[DurableWriter] = [dead, parking, *others]
         self._timeout_s = timeout_s
-        self._clock = clock
         self._held_back: deque[_HeldBack] = deque()
         self._released = 0
         self._mark: JournalMark | None = None
@@ -70,7 +73,7 @@ class Journal:
     def connect(self) -> None:
         """Connect to all logs now. With the first record Kafka may be away, and pushes under way would be lost with the
         error. Raises InfrastructureError."""
-        for log in (self._attempts, self._parking, self._dead):
+        for log in (*self._preceding, self._attempts):
             log.connect()
 
     def write(
@@ -113,8 +116,8 @@ class Journal:
         """Write the rows that are due, without waiting; False while Kafka is late with acknowledgements."""
         self._release()
         self._attempts.write_due()
-        late = bool(self._held_back) and self._clock() - self._held_back[0].sent_at > BEHIND_S
-        return not (late or self._attempts.behind())
+        late = bool(self._held_back) and any(log.is_behind(BEHIND_S) for log in self._preceding)
+        return not (late or self._attempts.is_behind(BEHIND_S))
 
     def due_s(self) -> float:
         """In how many seconds `write_due` has something to write; infinite while nothing waits to be written."""
@@ -138,25 +141,31 @@ class Journal:
 
     def catch_up(self) -> None:
         """Return when everything is written."""
-        self._dead.settle(self._timeout_s)
-        self._parking.settle(self._timeout_s)
-        self._release()
+        self._settle_preceding()
         self._attempts.settle(self._timeout_s)
 
     def close(self) -> None:
         """Drop the connections and all records without acknowledgement."""
         self._held_back.clear()
-        for log in (self._attempts, self._parking, self._dead):
+        for log in (*self._preceding, self._attempts):
             log.close()
 
-    def _hold_back(self, row: Attempt, log: DurableWriter, number: int) -> None:
-        self._held_back.append(_HeldBack(row, log, number, self._clock()))
+    def _hold_back(
+        self, row: Attempt | None, log: DurableWriter, number: int, took_ms: Callable[[int], float] | None = None
+    ) -> None:
+        self._held_back.append(_HeldBack(row, log, number, took_ms))
         if len(self._held_back) >= _MOST_HELD_BACK:
-            self._dead.settle(self._timeout_s)
-            self._parking.settle(self._timeout_s)
-            self._release()
+            self._settle_preceding()
+
+    def _settle_preceding(self) -> None:
+        for log in self._preceding:
+            log.settle(self._timeout_s)
+        self._release()
 
     def _release(self) -> None:
         while self._held_back and self._held_back[0].log.has(self._held_back[0].number):
-            self._attempts.add(self._held_back.popleft().row)
+            row, _, number, took_ms = self._held_back.popleft()
+            if row is not None:
+                timed = row if took_ms is None else msgspec.structs.replace(row, duration_ms=took_ms(number))
+                self._attempts.add(timed)
             self._released += 1

@@ -29,7 +29,7 @@ from arborcast.topic_model.subscriptions import Subscription, Trigger, queue_top
 logger = logging.getLogger(__name__)
 
 # Triggers whose loops were logged by this process.
-_told: set[str] = set()
+_logged: set[str] = set()
 
 _rates = OwnerRates()
 
@@ -83,7 +83,7 @@ def _keeps_order_by_topic(subscription: Subscription) -> bool:
 
 @dataclass
 class Intake:
-    """Matches notifications. `earlier` are the recovered deliveries; `intervals` have the last passed messages.
+    """Matches notifications. `recovered` are deliveries of earlier runs; `intervals` have the last passed messages.
     `matched` collects the number of recipients of each notification, by partition. `control` is the position in the
     control log, with which publications of triggers are stamped, by the `rules`. `kept` is the hold buffer of real
     time."""
@@ -94,7 +94,7 @@ class Intake:
     judge: Judge
     exclusions: Exclusions
     held: Container[str] = frozenset()
-    earlier: RecoveredDeliveries = NOTHING
+    recovered: RecoveredDeliveries = NOTHING
     intervals: Intervals = field(default_factory=Intervals)
     matched: defaultdict[int, list[Matched]] = field(default_factory=lambda: defaultdict(list))
     rules: TopicRules = field(default_factory=TopicRules)
@@ -129,14 +129,14 @@ class Intake:
                     continue
                 if asked:
                     passed.append(subscription.id)
-            if self.earlier.settled and (subscription.id, notification.id) in self.earlier.settled:
+            if self.recovered.settled and (subscription.id, notification.id) in self.recovered.settled:
                 continue
-            if self.earlier.unwritten and (subscription.id, notification.id) in self.earlier.unwritten:
+            if self.recovered.unwritten and (subscription.id, notification.id) in self.recovered.unwritten:
                 self.outcomes.was_parked(subscription, received)
             elif (
-                self.earlier.newest
+                self.recovered.newest
                 and policy.drops(notification.reliable)
-                and self.earlier.has_newer(subscription.id, notification.topic, received.partition, received.offset)
+                and self.recovered.has_newer(subscription.id, notification.topic, received.partition, received.offset)
             ):
                 self.outcomes.put_off(subscription, (received,), waits(NEWER))
             elif subscription.id in ended:
@@ -179,7 +179,7 @@ class Intake:
             else:
                 self._hand_over(subscription, received, ())
 
-    def tell_matched(self) -> None:
+    def write_evaluations(self) -> None:
         """Write the numbers of recipients, which precede the outcomes."""
         report = self.outcomes.report
         for partition, counts in self.matched.items():
@@ -213,7 +213,7 @@ class Intake:
         elif subscription.trigger is not None:
             self._publish(subscription, subscription.trigger, received, wanted)
         elif why := self.exclusions.reason(subscription, self.held):
-            # Pushes in flight and queued messages come first and would be overtaken.
+            # Pushes in flight and queued messages come first.
             if self.lanes.is_busy(subscription.id):
                 self.lanes.add(received, subscription)
                 self.lanes.defer(subscription.id, waits(why))
@@ -257,7 +257,7 @@ class Intake:
             if self.journal.publish(cause, subscription, made, is_kept(trigger, self.rules)):
                 return
             made = Refused("skipped", "kafka.max_record_bytes has no room for it")
-        if made.error == "hops" and subscription.id not in _told:
-            _told.add(subscription.id)
+        if made.error == "hops" and subscription.id not in _logged:
+            _logged.add(subscription.id)
             logger.warning("the trigger %s publishes nothing because of %s: %s", trigger.name, cause.id, made.detail)
         self.outcomes.put_off(subscription, (received,), cancelled(made.detail, made.error))

@@ -19,7 +19,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.recovered import appended_ms
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Evaluation
-from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -89,8 +89,8 @@ def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> L
     return subscription_id, topic if policy.interval_per == "topic" else ""
 
 
-class Asking:
-    """The subscriptions with a minimum interval; a `SubscriptionListener`."""
+class IntervalPolicies(SubscriptionListener):
+    """The subscriptions with a minimum interval."""
 
     def __init__(self, view: RoutingView) -> None:
         self._view = view
@@ -103,9 +103,6 @@ class Asking:
             self._policies[subscription_id] = subscription.policy
         elif self._policies:
             self._policies.pop(subscription_id, None)
-
-    def endpoint_released(self, endpoint: str) -> None:
-        """See `SubscriptionListener`."""
 
     def policies(self) -> dict[str, DeliveryPolicy]:
         """The policies of these subscriptions."""
@@ -139,7 +136,7 @@ _AT_LEAST_MS = 600_000
 _OLDER_S = 30.0
 
 
-def recall_passed(
+def read_passed(
     kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], positions: Mapping[int, int], timeout_s: float
 ) -> Passed:
     """The intervals that began before these positions of the `notifications` log, from the `attempts` log. Raises

@@ -176,13 +176,13 @@ class Lanes:
         self._capacity = InFlightLimiter(in_flight)
         self._lanes: dict[str, Lane] = {}
         self._ready = Turns()
-        self._next: deque[str] = deque()  # those whose turn had come already
-        self._waiting: dict[str, Lane] = {}  # those in which something waits
+        self._next: deque[str] = deque()  # lanes that are next
+        self._waiting: dict[str, Lane] = {}  # lanes with waiting messages
         self.fan_outs = FanOuts()
         self.busy = 0
-        """Of how many lanes pushes are under way."""
+        """The number of lanes with pushes under way."""
         self.size = 0
-        """How many messages wait, without those under way."""
+        """The number of waiting messages, without those under way."""
 
     def add(self, received: Received, subscription: Subscription) -> None:
         """Queue a notification for a subscription, behind those of its priority that were queued before."""
@@ -207,13 +207,13 @@ class Lanes:
             lane = self._lanes[name]
             lane.queued = False
             if not lane.ready:
-                # It was drained or deferred before its turn, and may have occupied a place at its endpoint.
+                # It was drained or deferred before its turn, and may have a slot at its endpoint.
                 self._go_on(self._capacity.pass_on(lane.scopes))
                 if not lane.waiting and not lane.under_way:
                     del self._lanes[name]
             elif self._capacity.wait(name, lane.scopes, lane.subscription.policy.priority):
                 lane.queued = True
-                # It may have been this lane's turn at the host, while its endpoint is full.
+                # It may have a slot of its host, while its endpoint is full.
                 self._go_on(self._capacity.pass_on(lane.scopes[1:]))
             else:
                 self._capacity.enter(lane.scopes)
@@ -236,13 +236,13 @@ class Lanes:
         self._lanes[subscription_id].answered(took, duration_s, self._most)
 
     def settle(self, subscription_id: str, topic: TopicPath) -> bool:
-        """The push of this lane with this topic, or its only one, has an outcome: the lane may go on. Whether there is
-        more of it."""
+        """The push of this lane with this topic, or its only one, has an outcome. Returns whether messages wait or are
+        under way."""
         lane = self._lanes[subscription_id]
         lane.settle(topic)
         self.busy -= not lane.under_way
         priority, queues = lane.subscription.policy.priority, not lane.queued and lane.ready
-        # Where others wait, it waits with them before there is room: else a lower one would have its place.
+        # Where other lanes wait, it waits with them before the slot is free, or a lower priority would get that.
         if queues and self._capacity.is_awaited(lane.scopes):
             lane.queued = self._capacity.wait(subscription_id, lane.scopes, priority)
         if queues and not lane.queued:
@@ -255,7 +255,7 @@ class Lanes:
         return goes_on
 
     def look(self, look: Callable[[Lane], None]) -> None:
-        """Have all lanes looked at in which something waits; some of it may be dropped, but not all."""
+        """Call `look` with all lanes with waiting messages; it may drop some of these, but not all."""
         for lane in self._waiting.values():
             before = len(lane.waiting)
             look(lane)
@@ -272,7 +272,7 @@ class Lanes:
         return len(self._waiting)
 
     def drain(self, subscription_id: str) -> list[Received]:
-        """Remove and return all that still waits in a lane. When it has a push under way, `settle` is still due."""
+        """Remove and return the waiting messages of a lane. A push under way is settled later."""
         lane = self._lanes.get(subscription_id)
         if lane is None:
             return []
@@ -309,8 +309,8 @@ class Lanes:
         return 0 if lane is None else len(lane.under_way)
 
     def oldest(self) -> int | None:
-        """The lowest offset of all that waits, joins later or is under way, of one partition of the log; None when
-        nothing is. Costs a look at each lane."""
+        """The lowest offset of the messages that wait, join later or are under way; None without any. Examines each
+        lane."""
         waiting = (lane.waiting.oldest() for lane in self._waiting.values())
         under_way = chain.from_iterable(lane.under_way.values() for lane in self._lanes.values())
         return min(chain(waiting, under_way, self.fan_outs.oldest()), default=None)
@@ -320,10 +320,10 @@ class Lanes:
         self._ready.add(lane.subscription.id, lane.subscription.policy.priority)
 
     def _go_on(self, names: list[str]) -> None:
-        """These are next: their turn was before."""
+        """These are next."""
         self._next.extendleft(names)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits, joins later or is under way."""
+        """Whether no message waits, joins later or is under way."""
         return not (self._lanes or self.fan_outs.size)

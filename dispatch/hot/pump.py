@@ -26,17 +26,15 @@ from arborcast.dispatch.monitoring.under_way import ignore_count
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
-# A batch is as long as its longest lane, and the next one waits for it. So when other lanes are done, the messages of a
-# slow receiver go to the redelivery. Not so while most lanes are busy: then the load is high and no receiver is slow.
-# This number of lanes counts as stragglers even before another one has ended.
+# The next batch waits for the longest lane of this one. So when other lanes are done, messages of a slow receiver go to
+# the redelivery; while most lanes are busy, the load is high and no receiver is slow. This number of lanes counts as
+# stragglers even before another one has ended.
 _FEW = 8
-
 
 # A receiver that answers within this time takes fifty pushes a second, one after the other.
 _LIVELY_S = 0.02
 
-# A longer round than planned is no fault of a receiver: the machine became slower or has other work. The redelivery
-# would be slower still, and would serve the lane for a while.
+# A round longer than planned is the fault of the machine, not of a receiver, and the redelivery would be slower still.
 _PATIENCE_WITH_LIVELY = 5
 
 
@@ -69,7 +67,7 @@ class LaneProgress:
 
 
 def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:
-    """The subscriptions whose lanes are not to be waited for, `finished` other lanes being through."""
+    """The subscriptions whose lanes the batch does not wait for, with this number of `finished` lanes."""
     if elapsed_s < budget_s or len(unfinished) > max(finished, _FEW):
         return []
     return [
@@ -89,7 +87,7 @@ class SlowLanes:
         self._since: dict[tuple[str, int], float] = {}
 
     def look(self, waiting: Collection[LaneProgress], busy: int, now: float) -> list[str]:
-        """The subscriptions whose lanes are not to be waited for; `busy` lanes have a push under way."""
+        """The subscriptions whose messages are deferred; `busy` lanes have a push under way."""
         turns = {(each.subscription, each.turn): each for each in waiting}
         self._since = {turn: self._since.get(turn, now) for turn in turns}
         late = [
@@ -100,11 +98,7 @@ class SlowLanes:
         return late if len(late) <= max(_FEW, busy // 2) else []
 
 
-def ignore_time(now: float) -> None:
-    """For a run without other work between its turns."""
-
-
-# An outcome ends the wait for outcomes. This is how long the ones before it may have to wait to be written down.
+# Longest wait for an outcome, while earlier ones wait to be written.
 _DRIVE_S = 0.1
 
 _LOOK_S = 0.25
@@ -147,21 +141,17 @@ class Pump:
         self.unanswered = 0
         """Pushes under way that no lane waits for."""
 
-    def run(self, run: PumpRun, between: Callable[[float], None] = ignore_time) -> None:
+    def run(self, run: PumpRun, between: Callable[[float], None] = lambda now: None) -> None:
         """Return when every lane is empty. A receiver's failure is settled, never raised. `between` is called after
-        each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long.
-        """
+        each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long."""
         while not run.lanes.empty:
             between(self.turn(run))
             self.drive(_DRIVE_S)
-        run.tell(0)
+        run.show(0)
 
     def turn(self, run: PumpRun) -> float:
-        """Start pushes, write due outcomes, and defer lanes that hold up the others. Returns the time.
-
-        While outcomes cannot be written nothing more is pushed: after a crash it would be pushed again, and the task
-        has to wait for them anyway.
-        """
+        """Start pushes, write due outcomes, and defer lanes that hold up the others. Returns the time. While outcomes
+        cannot be written nothing more is pushed: after a crash it would be pushed again."""
         now = self._clock()
         if run.started is None:
             run.started = now
@@ -172,8 +162,8 @@ class Pump:
         elif not self.in_flight:
             run.outcomes.catch_up()
             waited_from, now = now, self._clock()
-            run.started += now - waited_from  # no lane is to blame for this time
-        run.tell(self._pusher.in_flight)
+            run.started += now - waited_from  # no receiver's fault
+        run.show(self._pusher.in_flight)
         run.defer_late(now, self._budget_s)
         return now
 
@@ -207,7 +197,7 @@ class Pump:
     def _hand_over(self, now: float) -> None:
         """Park the messages of pushes without an answer after `budget_s`: the redelivery waits for their results."""
         if self._next_late_at() < now:
-            self._pusher.drive(0.0)  # this thread may have stood still, and pushes answered meanwhile are not late
+            self._pusher.drive(0.0)  # pushes answered while this thread was suspended are not late
         while self._next_late_at() < now:
             _, awaited = self._awaited.popitem(last=False)
             self.unanswered += 1
@@ -267,15 +257,15 @@ class PumpRun:
         lanes: Lanes,
         outcomes: BatchOutcomes,
         fill: Callable[[int], None] = ignore_count,
-        tell: Callable[[int], None] = ignore_count,
+        show: Callable[[int], None] = ignore_count,
         slow: SlowLanes | None = None,
     ) -> None:
-        """`fill` lets deliveries of `Lanes.fan_outs` join the lanes; `tell` is called with the number of pushes in
+        """`fill` lets deliveries of `Lanes.fan_outs` join the lanes; `show` is called with the number of pushes in
         flight. `slow` is for a task without end; otherwise `stragglers` are deferred."""
         self.lanes = lanes
         self.outcomes = outcomes
         self.fill = fill
-        self.tell = tell
+        self.show = show
         self.started: float | None = None
         """When the first push could begin, without the time in which nothing could be written."""
         self._slow = slow
@@ -323,7 +313,7 @@ class PumpRun:
             waiting = self.waiting()
             late = self._slow.look([each for _, each in waiting.values()], self.lanes.busy, now)
         elif self.lanes.fan_outs.size or self.lanes.waiting_lanes > max(self._finished, _FEW):
-            return  # there is much to do; to look at each lane would only make it more
+            return  # a check of each lane would cost too much
         else:
             waiting = self.waiting()
             progress = [each for _, each in waiting.values()]

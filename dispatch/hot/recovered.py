@@ -54,6 +54,22 @@ class RecoveredDeliveries(NamedTuple):
     numbers: Mapping[int, Sequence[tuple[int, int]]] = {}
     newest: Mapping[tuple[str, TopicPath], tuple[int, int]] = {}
 
+    @classmethod
+    def of(
+        cls, settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int, newest: Newest | None = None
+    ) -> RecoveredDeliveries:
+        """By the subscription, notification and place of each delivery with a row or a parked record. Places of runs
+        before `since` belong to another log."""
+        unwritten: set[tuple[str, str]] = set()
+        last: dict[int, dict[int, int]] = {}
+        for subscription, notification, place in parked:
+            if (subscription, notification) not in settled:
+                unwritten.add((subscription, notification))
+            if place.batch >= since and not place.redrive:
+                last.setdefault(place.partition, {})[place.offset] = place.batch
+        numbers = {partition: sorted(known.items()) for partition, known in last.items()}
+        return cls(settled, frozenset(unwritten), numbers, newest or {})
+
     def has_newer(self, subscription_id: str, topic: TopicPath, partition: int, offset: int) -> bool:
         """Whether a newer notification on the topic was pushed to the subscription."""
         found = self.newest.get((subscription_id, topic), (partition, offset))
@@ -77,12 +93,12 @@ class StartState(NamedTuple):
     positions, -1 when no push was started behind them. `batches` were cut off behind the positions."""
 
     positions: Mapping[int, int]
-    earlier: RecoveredDeliveries
+    recovered: RecoveredDeliveries
     newest: int
     since: int = -1
     batches: bool = False
 
-    def gone_on(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> StartState:
+    def advanced(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> StartState:
         """The start of the next query, given how far this one got, with the log ending at `ends` when it started. The
         recovered deliveries are kept until every partition is past its end."""
         if self.since < 0 or all(positions[partition] >= end for partition, end in ends.items()):
@@ -95,37 +111,17 @@ class StartState(NamedTuple):
         return json.dumps({kafka.topic("notifications"): at})
 
 
-def earlier(
-    settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int, newest: Newest | None = None
-) -> RecoveredDeliveries:
-    """Subscription, notification and place of each delivery with a row or a parked record. Places of runs before
-    `since` belong to another log."""
-    unwritten: set[tuple[str, str]] = set()
-    last: dict[int, dict[int, int]] = {}
-    for subscription, notification, place in parked:
-        if (subscription, notification) not in settled:
-            unwritten.add((subscription, notification))
-        if place.batch >= since and not place.redrive:
-            last.setdefault(place.partition, {})[place.offset] = place.batch
-    numbers = {partition: sorted(known.items()) for partition, known in last.items()}
-    return RecoveredDeliveries(settled, frozenset(unwritten), numbers, newest or {})
-
-
-def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
+def settled_in_batch(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
     """The deliveries with a row of a batch that began at that time, or of the redelivery since then. Parked deliveries
     must be read before: those that the redelivery completes meanwhile have their rows here. Raises InfrastructureError
     if the log cannot be read to its end in time."""
-    found: set[tuple[str, str]] = set()
-    with LogScan(kafka, "attempts", timeout_s) as log:
-        for record in log.read_from(log.at(begun_ms - _CLOCKS_MS)):
-            if record.value is not None and attempts.batch_of(record.key) in (batch, attempts.NO_BATCH):
-                found.update(_of_batch(record.value, batch))
+    found, _ = settled_since(kafka, batch, {0: begun_ms}, 1, timeout_s)  # as if all topics were in one partition
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
-    return frozenset(found)
+    return found
 
 
-def parked_by(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: float) -> list[tuple[str, str, Place]]:
+def parked_in_batch(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: float) -> list[tuple[str, str, Place]]:
     """Subscription, notification and place of waiting deliveries that a batch has parked since that time, from the
     `parked` log. Raises InfrastructureError if the log cannot be read to its end in time."""
     waiting: dict[bytes, tuple[str, str, Place]] = {}
@@ -155,7 +151,7 @@ def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int,
     return found
 
 
-def recall_since(
+def settled_since(
     kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
 ) -> tuple[Settled, Newest]:
     """The deliveries with a row of a batch of this number or a higher one, or of the redelivery, that can belong to
@@ -202,8 +198,3 @@ def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
             if newest != attempts.NO_BATCH:
                 break
     return newest
-
-
-def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:
-    rows, _ = attempts.readable(value)
-    return {(each.subscription, each.notification) for each in rows if each.batch in (batch, attempts.NO_BATCH)}

@@ -12,51 +12,39 @@ from dataclasses import dataclass, field
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
-from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.hot.intervals import Passed
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries, earlier, parked_by, recall
-from arborcast.dispatch.hot.task import PartitionTask
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries, parked_in_batch, settled_in_batch
+from arborcast.dispatch.hot.task import PartitionTask, TaskJob
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.settings import JobSettings
 
 # Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
 _MOST_BYTES = 256 * 1024 * 1024
-
 
 # A row of the `notifications` log from the query: value, partition, offset. Spark's Row is a tuple; access by name
 # takes a microsecond.
 SourceRow = tuple[bytearray, int, int]
 
 
-@dataclass(frozen=True)
-class SinkJob:
-    """The input of a partition; pickled into every task, so it is small. `earlier` are deliveries of an earlier run,
-    None without one. `begun_ms` is the start of this run. `under_way` is the file of the in-flight gauge; empty for
-    none. The task takes notifications behind the offsets `done`, up to `most` deliveries; `passed` are the minimum
-    intervals."""
+@dataclass(frozen=True, kw_only=True)
+class SinkJob(TaskJob):
+    """The parameters of a round that begins at `begun_ms`: a task takes notifications behind the offsets `done`, up to
+    `most` deliveries."""
 
-    settings: JobSettings
     view: SharedView
-    batch: int
     begun_ms: int
     exclusions: Exclusions = field(default_factory=Exclusions)
-    earlier: Broadcast[RecoveredDeliveries] | None = None
-    under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
-    passed: Passed = field(default_factory=dict)
 
 
 class RoundRows:
     """The rows of a partition that belong to a round: those behind the offsets `done`, until they come to `most`
-    deliveries, or to too many bytes. Reads all rows: Spark discards a worker that leaves some unread, and with it all
-    that is kept there."""
+    deliveries, or to too many bytes. Reads all rows: Spark discards a worker that leaves some unread."""
 
     error: BaseException | None = None
     last_offset = -1
@@ -70,7 +58,7 @@ class RoundRows:
         self.done: dict[int, int] = {}
         """The last offset of each partition that was taken in."""
         self.rest = False
-        """Whether there are more rows, for the next round."""
+        """Whether there are rows for the next round."""
 
     def first(self) -> tuple[bytes, int, int] | None:
         """The next one, which stays."""
@@ -90,7 +78,7 @@ class RoundRows:
         """The next row is taken in, with this number of deliveries."""
         row, self._first = self._first, None
         if row is not None:
-            # Right only while each partition of the log is one task: the source sets no minPartitions.
+            # Each partition of the log is one task, as long as the source sets no minPartitions.
             self.done[row[1]] = row[2]
             self._left -= max(1, deliveries)
             self._bytes_left -= len(row[0])
@@ -101,25 +89,21 @@ def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: C
     recipients = job.view.open()  # the control log was read to its end before the round
     return PartitionTask(
         worker,
-        job.settings,
+        job,
         _task(),
-        job.batch,
+        known,
         job.exclusions,
         held,
         lambda notification, *_: recipients.of(notification),
         known.number,
-        known=known,
-        passed=job.passed,
         control=job.view.control,
     )
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
-    """Push the notifications of one partition to their subscribers, and report.
-
-    Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
-    the batch is repeated then. Failures of receivers never raise. `rows` is always exhausted, see `RoundRows`.
-    """
+    """Push the notifications of one partition to their subscribers, and report. Failures of receivers never raise.
+    Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer
+    version."""
     with heartbeat.task():
         worker = worker_for(job.settings, job.under_way)
         try:
@@ -153,14 +137,14 @@ def _is_repeated() -> bool:
 
 
 def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
-    """Deliveries known from an earlier run, or an earlier attempt of this task; and the lanes that its worker has
-    parked in without a report, which must not be overtaken."""
-    known: RecoveredDeliveries = job.earlier.value if job.earlier is not None else RecoveredDeliveries()
+    """The deliveries of earlier runs, and of an earlier attempt of this task; and the lanes in which its worker has
+    parked without a report, which are held."""
+    known = job.known
     if not _is_repeated():
         return known, frozenset()
-    asked = job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
-    parked = parked_by(*asked)
-    found = earlier(known.settled | recall(*asked), parked, job.batch)
+    asked = job.settings.kafka, job.number, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
+    parked = parked_in_batch(*asked)
+    found = RecoveredDeliveries.of(known.settled | settled_in_batch(*asked), parked, job.number)
     return (
         found._replace(unwritten=found.unwritten | known.unwritten),
         frozenset(name for name, _, _ in parked),

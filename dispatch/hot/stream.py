@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
 from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.hot.intervals import Asking, Passed, recall_passed
+from arborcast.dispatch.hot.intervals import IntervalPolicies, Passed, read_passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
 from arborcast.dispatch.logs.attempts import NO_BATCH
@@ -30,10 +30,9 @@ from arborcast.dispatch.spark.source import read_log
 # The first value: a quick worker completes this number in a fifth of a second, a very slow one in ten.
 _FIRST = 1_000
 
-# Each round costs Spark a job, and reading the batch's rows again: some 50 to 100 ms.
+# Each round costs a Spark job, and reading the batch's rows again: some 50 to 100 ms.
 _FEWEST = 100
 
-# More at once would only be a guess.
 _MOST_GROWTH = 4.0
 
 
@@ -53,11 +52,11 @@ class Rounds:
 
 
 # Reading back the records of a batch that was cut off: some 100,000 attempts a second.
-_RECALL_S = 300.0
+_READ_BACK_S = 300.0
 
 
 class JobParts(NamedTuple):
-    """Parts shared by the modes. `learn` is called with the reports of tasks."""
+    """Parts shared by the modes. `apply` is called with the reports of tasks."""
 
     spark: SparkSession
     settings: JobSettings
@@ -65,7 +64,7 @@ class JobParts(NamedTuple):
     redeliverer: Redeliverer
     gate: StopGate
     metrics: JobMetrics
-    learn: Callable[[Sequence[PartitionReport]], None]
+    apply: Callable[[Sequence[PartitionReport]], None]
     under_way: UnderWay | None = None
 
     def exclusions(self, patient: bool = False) -> Exclusions:
@@ -82,7 +81,7 @@ class JobParts(NamedTuple):
         )
 
     def take_reports(self, reports: Sequence[PartitionReport]) -> None:
-        self.learn(reports)
+        self.apply(reports)
         self.metrics.dispatched(
             sum(report.notifications for report in reports),
             sum(report.deliveries for report in reports),
@@ -98,14 +97,14 @@ class HotPath:
         self._reports: Accumulator[list[PartitionReport]] | None = None
         self._first_number = NO_BATCH
         self._pausing = False
-        self._earlier: Broadcast[RecoveredDeliveries] | None = None
+        self._recovered: Broadcast[RecoveredDeliveries] | None = None
         self._write: Callable[[Mapping[int, int]], None] = lambda positions: None
         self.positions: Mapping[int, int] = {}
         """The offsets behind the last round, by partition."""
         self.clean = False
         """Whether no push was started behind these: a query was started, and no round of it is under way or failed."""
         self._rounds = Rounds(parts.settings.dispatch.round_s)
-        self._asking = Asking(parts.view)
+        self._interval_policies = IntervalPolicies(parts.view)
         self._passed: Passed = {}  # before the next batch
 
     def start(
@@ -115,16 +114,16 @@ class HotPath:
         begin: StartState,
         write: Callable[[Mapping[int, int]], None],
     ) -> StreamingQuery:
-        """Start the query with an empty checkpoint at the positions of the log `progress`. It has no trigger: the next
-        batch begins when the last is done, or when records arrive (Spark polls every `idle_poll_ms`). The redelivery
-        must know all parked deliveries. Raises InfrastructureError."""
+        """Start the query with an empty checkpoint, at the positions of the log `progress`. It has no trigger: the next
+        batch begins when the last is done, or when records arrive. The redelivery must know all parked deliveries.
+        Raises InfrastructureError."""
         spark, kafka, dispatch = self._parts.spark, self._parts.settings.kafka, self._parts.settings.dispatch
         self.positions = dict(begin.positions)
         self._first_number, self._write, self._pausing = run, write, False
         self.clean = True
-        if self._earlier is not None:
-            self._earlier.destroy()
-        self._earlier = spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
+        if self._recovered is not None:
+            self._recovered.destroy()
+        self._recovered = spark.sparkContext.broadcast(begin.recovered) if begin.since >= 0 else None
         self._passed = self.passed_before(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
@@ -152,10 +151,9 @@ class HotPath:
         """Dispatch one batch, with Spark's number; returns when every outcome is in the `attempts` log, or parked.
         Spark never repeats a batch: after a failure the query restarts after the last round.
 
-        Most batches have one round. A long one (a backlog) has several, as long as `rounds` set. Each round begins with
-        the current subscriptions, parked deliveries and degraded endpoints, and the job can stop between two. Spark
-        cannot plan smaller batches while a query runs.
-        """
+        Most batches have one round. A backlog has several, since Spark cannot plan smaller batches while a query runs:
+        each begins with the current subscriptions, parked deliveries and degraded endpoints, and the job can stop
+        between two."""
         with self._parts.gate.batch(), self._parts.metrics.batch() as stages:
             if self._pausing:
                 raise StopRequested
@@ -165,25 +163,24 @@ class HotPath:
                 self._parts.gate.pass_on()
 
     def _round(self, frame: DataFrame, number: int, done: dict[int, int], stages: Stages) -> bool:
-        """Dispatch one round behind the offsets `done`; returns whether more is left. The control log is read to its
-        end first, so a notification accepted after a Subscribe's answer meets that subscription. Parked deliveries are
-        known before the next round, so none is overtaken."""
+        """Dispatch one round behind the offsets `done`; returns whether rows are left. The control log is read to its
+        end first, for read your writes. Parked deliveries are known before the next round, so none is overtaken."""
         parts, timeout_s = self._parts, self._parts.settings.kafka.request_timeout_s
         # Workers on other hosts do not see whether the lease holds.
         fence.wait(parts.gate.pass_on)
         view = parts.view.refresh(timeout_s)
         stages.over("view", ("control", parts.view.read_s))
         job = SinkJob(
-            parts.settings,
-            view,
-            number,
-            int(time.time() * 1000),
-            parts.exclusions(),
-            self._earlier,
-            parts.under_way.file if parts.under_way else "",
-            done.copy(),
-            self._rounds.most,
-            self._passed,
+            settings=parts.settings,
+            number=number,
+            recovered=self._recovered,
+            passed=self._passed,
+            under_way=parts.under_way.file if parts.under_way else "",
+            view=view,
+            begun_ms=int(time.time() * 1000),
+            exclusions=parts.exclusions(),
+            done=done.copy(),
+            most=self._rounds.most,
         )
         began = time.monotonic()
         self.clean = False
@@ -208,7 +205,7 @@ class HotPath:
 
     def passed_before(self, positions: Mapping[int, int]) -> Passed:
         """The minimum intervals that have begun before these positions. Raises InfrastructureError."""
-        return recall_passed(self._parts.settings.kafka, self._asking.policies(), positions, _RECALL_S)
+        return read_passed(self._parts.settings.kafka, self._interval_policies.policies(), positions, _READ_BACK_S)
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         if self._reports is None:

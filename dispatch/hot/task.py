@@ -17,7 +17,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Container
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
@@ -56,6 +59,24 @@ REST_S = 1.0
 
 # Poll interval for events without a wake-up.
 LOOK_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskJob:
+    """The parameters of a task in both modes; pickled into every task, so they are small. `number` is that of the batch
+    or run. `recovered` are deliveries of earlier runs, None without one; `passed` is the state of minimum intervals.
+    `under_way` is the file of the in-flight gauge, empty for none."""
+
+    settings: JobSettings
+    number: int
+    recovered: Broadcast[RecoveredDeliveries] | None = None
+    passed: Passed = field(default_factory=dict)
+    under_way: str = ""
+
+    @property
+    def known(self) -> RecoveredDeliveries:
+        """The recovered deliveries, in a worker."""
+        return NOTHING if self.recovered is None else self.recovered.value
 
 
 class TaskRows(Protocol):
@@ -162,31 +183,29 @@ class PartitionTask:
     def __init__(
         self,
         worker: Worker,
-        settings: JobSettings,
+        job: TaskJob,
         number: int,
-        batch: int,
+        known: RecoveredDeliveries,
         exclusions: Exclusions,
         held: Container[str],
         finds: Finds,
         parked_as: Callable[[int, int], int | None],
         *,
-        known: RecoveredDeliveries = NOTHING,
-        passed: Passed | None = None,
         control: int = UNSTAMPED,
         link: DriverLink | None = None,
         taken: TakenIn | None = None,
         kept: int = 0,
         slow: SlowLanes | None = None,
     ) -> None:
-        """`number` is that of the task, `batch` that of its batch or run. `parked_as` has the number under which a
-        notification at a partition and offset is parked; None for that of the batch. `passed` are the current minimum
-        intervals. `control` is the position in the control log. `kept` messages may wait for held lanes; `slow` are the
-        lanes that a task without end does not wait for."""
-        push, journal = settings.push, worker.journal
+        """`number` is that of the task. `parked_as` has the number under which a notification at a partition and offset
+        is parked; None for that of the batch. `control` is the position in the control log. `kept` messages may wait
+        for held lanes; `slow` are the lanes that a task without end does not wait for."""
+        settings, journal = job.settings, worker.journal
+        push = settings.push
         self.worker = worker
         self.taken = taken or TakenIn()
         self._link = link or DriverLink()
-        self._finds, self._parked_as, self._batch = finds, parked_as, batch
+        self._finds, self._parked_as, self._batch = finds, parked_as, job.number
         self._patience_s = settings.retry.batch_wait_s
         self._allowance = push.conditions_ms, push.owner_conditions_ms
         lanes = Lanes(
@@ -202,14 +221,14 @@ class PartitionTask:
             exclusions,
             held,
             known,
-            Intervals(passed),
+            Intervals(job.passed),
             rules=settings.topics,
             control=control,
             kept=HoldBuffer(kept),
             clock=time.monotonic,
         )
         self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.shown.teller(number), slow)
-        journal.begin(batch)
+        journal.begin(job.number)
         self._matched_at = 0.0
         self._look_at = 0.0  # while it settles
         self.stopped = False
@@ -268,18 +287,18 @@ class PartitionTask:
         if exclusions.unjudged != before.unjudged:
             self.intake.judge = self._judge(exclusions.unjudged)
 
-    def tell_matched(self) -> None:
+    def write_evaluations(self) -> None:
         """Write evaluations, of many notifications in one record: a record for each costs more than its push."""
         self._matched_at = time.monotonic()
         if self.intake.matched:
-            self.intake.tell_matched()
+            self.intake.write_evaluations()
 
     def mark(self) -> int:
         """The offset before which all is settled as soon as the journal has passed the mark that is set here."""
         kept, waiting = self.intake.kept.oldest(), self.intake.lanes.oldest()
         position = min([each for each in (waiting, kept) if each is not None], default=self.taken.next)
         self.taken.settled(position)
-        self.tell_matched()
+        self.write_evaluations()
         self.worker.journal.mark()
         return position
 
@@ -313,7 +332,7 @@ class PartitionTask:
                 number = self._parked_as(partition, offset)
                 deliveries = intake.take(Received(notification, partition, offset, self._batch, number), found)
                 if len(intake.matched[partition]) >= _MATCHED_AT_ONCE:
-                    self.tell_matched()
+                    self.write_evaluations()
             taken.add(offset, len(value))
             rows.drop_first(deliveries)
         return True
@@ -321,7 +340,7 @@ class PartitionTask:
     def _report(self, now: float) -> None:
         """Write evaluations and report progress, when due."""
         if self.intake.matched and now - self._matched_at >= WRITE_S:
-            self.tell_matched()
+            self.write_evaluations()
         self._link.report(self, now)
 
     def _settle(self) -> None:
@@ -334,7 +353,7 @@ class PartitionTask:
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()
                 pump.drive(LOOK_S)
-        self.tell_matched()
+        self.write_evaluations()
         self.worker.journal.catch_up()
         self._link.end(self)
 

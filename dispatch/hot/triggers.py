@@ -18,7 +18,7 @@ from arborcast.topic_model.topics import is_system
 
 _OWNERS = 2_000
 
-_DIGEST_BYTES = 10  # bytes of a UUID beside its time
+_DIGEST_BYTES = 10  # of a UUID beside its time
 
 
 class Refused(NamedTuple):
@@ -119,5 +119,5 @@ def published(
 
 def is_kept(trigger: Trigger, rules: TopicRules) -> bool:
     """Whether a trigger's publication becomes the current message of its topic."""
-    said = trigger.target.retain if trigger.target is not None else False
-    return rules.retain_all if said is None else said
+    retain = trigger.target.retain if trigger.target is not None else False
+    return rules.retain_all if retain is None else retain

@@ -43,7 +43,7 @@ class WaitingMessages:
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Received]] = {}
-        self._highest = _NOTHING  # of the queues, kept for it is asked for each message
+        self._highest = _NOTHING  # of the queues: read for each message
         self._class = 0  # its priority
         self._count = 0
 
@@ -122,7 +122,7 @@ class WaitingByTopic:
     def __init__(self) -> None:
         self._topics: dict[TopicPath, WaitingMessages] = {}
         self._under_way: set[TopicPath] = set()
-        # The first one of each topic that has no push under way, by priority and offset; also such as are so no more.
+        # The first message of each topic without a push under way, by priority and offset; also obsolete entries.
         self._heads: list[tuple[int, int, TopicPath]] = []
         self._count = 0
 
@@ -150,7 +150,7 @@ class WaitingByTopic:
         return False
 
     def first(self) -> Received:
-        """The one that leaves next; `may_go` has to be true."""
+        """The next one; `may_go` has to be true."""
         return self._topics[self._heads[0][2]].first()
 
     def pop(self) -> Received:

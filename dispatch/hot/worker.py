@@ -24,10 +24,10 @@ from arborcast.topic_model.subscriptions import Subscription
 # Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
 _ENVELOPES = 32 * 1024 * 1024
 
-# How long a thread that waits for answers waits for the next one.
+# Poll interval of the thread that waits for late answers.
 _REST_S = 1.0
 
-# The share of the time that a lane waits for a push in which its connection has to stand.
+# A connection has to be established in this share of the time that a lane waits for a push.
 _CONNECTED_BY = 0.9
 
 
@@ -99,7 +99,7 @@ class Worker:
 
 
 def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
-    """A connection that does not stand when a lane stops waiting is given up: nothing was sent over it."""
+    """A connection that is not established when its lane stops waiting is given up: nothing was sent over it."""
     return dataclasses.replace(push, connect_timeout_s=min(push.connect_timeout_s, _CONNECTED_BY * retry.batch_wait_s))
 
 
@@ -118,7 +118,7 @@ def worker_for(settings: JobSettings, under_way: str) -> Worker:
 
 
 def forget_worker() -> None:
-    """Close the worker after a failed task: its half-done work must not mix with the next task."""
+    """Close the worker after a failed task, with its unfinished work."""
     global _worker
     worker, _worker = _worker, None
     if worker is not None:

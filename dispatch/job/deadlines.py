@@ -7,17 +7,17 @@ accepted before its end are matched, so a late job, or one without workers, repo
 from __future__ import annotations
 
 import logging
-import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
@@ -26,7 +26,6 @@ from arborcast.topic_model.subscriptions import Subscription
 logger = logging.getLogger(__name__)
 
 _Kind = Literal["deadline-missed", "deadline-met"]
-_T = TypeVar("_T")
 
 # Maximum number of topics of a subscription with a deadline per topic.
 _MOST_TOPICS = 10_000
@@ -49,7 +48,7 @@ class Quiet(NamedTuple):
     topic: str = ""
 
 
-class _Asked(NamedTuple):
+class _Deadline(NamedTuple):
     """The deadline of a subscription, and the newest match by topic ("" is all of them)."""
 
     deadline_ms: int
@@ -61,13 +60,13 @@ class Deadlines:
     """Subscriptions past their deadline. Pure; times are milliseconds since the epoch."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, _Asked] = {}
+        self._watched: dict[str, _Deadline] = {}
         self._turns: TimerQueue[Quiet] = TimerQueue()
         self._missed: set[Quiet] = set()
         self._topics = 0  # of those with a deadline for each
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._watched)
 
     def watch(self, subscription: Subscription, since_ms: int) -> None:
         """A subscription was added or changed; a watch for the same deadline continues."""
@@ -76,17 +75,17 @@ class Deadlines:
             self.forget(subscription.id)
             return
         per_topic = policy.deadline_per == "topic"
-        known = self._asked.get(subscription.id)
+        known = self._watched.get(subscription.id)
         if known is not None and known[:2] == (policy.deadline_ms, per_topic):
             return
         self.forget(subscription.id)
-        self._asked[subscription.id] = _Asked(policy.deadline_ms, per_topic, {})
+        self._watched[subscription.id] = _Deadline(policy.deadline_ms, per_topic, {})
         if not per_topic:
             self._came(Quiet(subscription.id), since_ms)
 
     def forget(self, subscription: str) -> None:
         """It is over, paused or suspended."""
-        known = self._asked.pop(subscription, None)
+        known = self._watched.pop(subscription, None)
         if known is not None and known.per_topic:
             self._topics -= len(known.since_ms)
         for topic in known.since_ms if known is not None else ():
@@ -96,7 +95,7 @@ class Deadlines:
 
     def matched(self, subscription: str, topic: str, accepted_ms: int) -> Quiet | None:
         """A message matched; returns the reported silence that it ends."""
-        known = self._asked.get(subscription)
+        known = self._watched.get(subscription)
         if known is None:
             return None
         silence = Quiet(subscription, topic if known.per_topic else "")
@@ -120,7 +119,7 @@ class Deadlines:
 
     def missed(self, silence: Quiet, now_ms: int) -> int | None:
         """Whether the deadline is missed; returns the beginning of the silence. It ends with the next message."""
-        known = self._asked.get(silence.subscription)
+        known = self._watched.get(silence.subscription)
         since_ms = None if known is None else known.since_ms.get(silence.topic)
         if known is None or since_ms is None or silence in self._missed:
             return None
@@ -131,7 +130,7 @@ class Deadlines:
         return since_ms
 
     def _came(self, silence: Quiet, at_ms: int) -> None:
-        known = self._asked[silence.subscription]
+        known = self._watched[silence.subscription]
         known.since_ms[silence.topic] = at_ms
         self._turns.set(silence, at_ms + known.deadline_ms)
 
@@ -143,7 +142,7 @@ class _Checked(NamedTuple):
     ends: Mapping[int, int]
 
 
-class DeadlineWatch:
+class DeadlineWatch(SubscriptionListener):
     """Watches in a thread. `positions` are the offsets of the `notifications` log before which everything is matched
     and reported, by partition; `follows`: another thread reads the control log as it grows."""
 
@@ -153,17 +152,17 @@ class DeadlineWatch:
         view: RoutingView,
         positions: Callable[[], Mapping[int, int] | None],
         follows: Callable[[], bool],
-        tell: EventListener,
+        publish: EventListener,
     ) -> None:
         self._kafka = kafka
         self._view = view
         self._positions = positions
         self._follows = follows
-        self._tell = tell
+        self._publish = publish
         self._deadlines = Deadlines()
         self._known: set[str] = set()  # those with a deadline, watched or not
-        self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[Mapping[tuple[str, str], int]] = queue.SimpleQueue()
+        self._changed: deque[str] = deque()
+        self._reports: deque[Mapping[tuple[str, str], int]] = deque()
         self._over: list[Quiet] = []  # those whose log ends are still to be requested
         self._checked: list[_Checked] = []
         self._log = LogConsumer(kafka, "notifications")
@@ -180,21 +179,18 @@ class DeadlineWatch:
     def stop(self) -> None:
         self._service.stop(2 * _IDLE_S)
 
-    def learn(self, reports: Iterable[PartitionReport]) -> None:
+    def apply(self, reports: Iterable[PartitionReport]) -> None:
         """The newest matches. Thread-safe."""
         for report in reports:
             if report.matched:
-                self._reports.put(report.matched)
+                self._reports.append(report.matched)
 
     def subscription_changed(self, subscription_id: str) -> None:
         subscription = self._view.subscription(subscription_id)
         asks = subscription is not None and subscription.policy.deadline_ms is not None
         if asks or subscription_id in self._known:
             self._known.add(subscription_id)
-            self._changed.put(subscription_id)
-
-    def endpoint_released(self, endpoint: str) -> None:
-        """See `SubscriptionListener`."""
+            self._changed.append(subscription_id)
 
     def _look(self) -> float:
         try:
@@ -220,7 +216,8 @@ class DeadlineWatch:
             self._check(now_ms)
 
     def _take_changes(self) -> None:
-        for name in _taken(self._changed):
+        while self._changed:
+            name = self._changed.popleft()
             subscription = self._view.subscription(name)
             if subscription is None or subscription.policy.deadline_ms is None:
                 self._known.discard(name)
@@ -231,11 +228,11 @@ class DeadlineWatch:
                 self._deadlines.watch(subscription, time_ms())
 
     def _take_reports(self) -> None:
-        for matched in _taken(self._reports):
-            for (subscription, topic), accepted_ms in matched.items():
+        while self._reports:
+            for (subscription, topic), accepted_ms in self._reports.popleft().items():
                 ended = self._deadlines.matched(subscription, topic, accepted_ms)
                 if ended is not None:
-                    self._tell_of("deadline-met", ended, accepted_ms)
+                    self._publish_event("deadline-met", ended, accepted_ms)
 
     def _check(self, now_ms: int) -> None:
         """Those past their deadline for which everything accepted before is matched."""
@@ -251,18 +248,10 @@ class DeadlineWatch:
             if subscription is None or subscription.expired(now_ms):
                 self._deadlines.forget(each.silence.subscription)
             elif (since_ms := self._deadlines.missed(each.silence, now_ms)) is not None:
-                self._tell_of("deadline-missed", each.silence, since_ms)
+                self._publish_event("deadline-missed", each.silence, since_ms)
         self._checked = left
 
-    def _tell_of(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
-        self._tell(
+    def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
+        self._publish(
             OperatorEvent(kind, time_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
         )
-
-
-def _taken(waiting: queue.SimpleQueue[_T]) -> Iterator[_T]:
-    while True:
-        try:
-            yield waiting.get_nowait()
-        except queue.Empty:
-            return

@@ -1,13 +1,12 @@
-"""The heartbeat of the job, every other second: a thread of the driver that calls the JVM, checks the redelivery's
-loop, and watches the Python workers. Without an answer of the JVM there is none.
+"""Heartbeats: of the job (`Heart`, a thread of the driver), and of Spark's Python workers.
 
-Spark's Python workers, and the daemon that forks them, count their loops in shared memory. The daemon has the first
-place in it, and reserves one for each worker before the fork. A thread of the worker counts as long as the process
-runs; during a task its main thread counts each of its turns. The watcher kills a process without progress. SIGKILL also
-ends a stopped process (the SIGTERM of Spark's own timeout does not); Spark repeats the task.
+The workers, and the daemon that forks them, count their loops in shared memory. The daemon has the first place in it,
+and reserves one for each worker before the fork. A thread of the worker counts as long as the process runs; during a
+task its main thread counts each of its turns. The watcher kills a process without progress. SIGKILL also ends a stopped
+process (the SIGTERM of Spark's own timeout does not); Spark repeats the task.
 
-On its own host the driver watches, over a mapped file named in the workers' environment. On other hosts the daemon
-does, over inherited memory.
+On its own host the driver watches, over a mapped file named in the workers' environment, on other hosts the daemon,
+over inherited memory.
 """
 
 from __future__ import annotations
@@ -34,45 +33,40 @@ from arborcast.core.threads import Service, start_thread
 logger = logging.getLogger(__name__)
 
 FILE = "ARBORCAST_WORKER_BEATS"
-
 """The variable that names the file in which the driver watches."""
 
 LIMIT = "ARBORCAST_WORKER_HANG_TIMEOUT_S"
-
 """The variable with a worker's timeout, without a file; 0 is for ever."""
 
-# A daemon, and as many workers as there can be task slots, with those that a daemon before this one has left.
+# A daemon, and workers for all possible task slots, with those of an earlier daemon.
 _PLACES = 513
 
 # Of each: process id, start time, loop count, task count, whether it has a task.
 _FIELDS = 5
-
 _PID, _STARTED, _RUNS, _WORKS, _BUSY = range(_FIELDS)
-
 _BYTES = 8 * _FIELDS * _PLACES
-
 _RESERVED = -1
 
 _BEAT_S = 1.0
 
-# A task may take long between two turns (a subscription's condition, an answer of Kafka's), so its timeout is this many
-# times that of a process.
+# A task may take long between two turns (a condition, an answer of Kafka): its timeout is this many times that of a
+# process.
 PATIENCE_WITH_TASKS = 5
 
 
 class BeatSlot:
-    """A process' own place."""
+    """The place of a process."""
 
     def __init__(self, numbers: memoryview, number: int) -> None:
         self._numbers = numbers
         self._at = _FIELDS * number
 
     def reserve(self) -> None:
-        """For a process that is about to be forked."""
+        """For the next forked process."""
         self._numbers[self._at + _PID] = _RESERVED
 
     def take(self) -> None:
-        """This process has it now."""
+        """For this process."""
         self._numbers[self._at + _PID] = _RESERVED
         self._numbers[self._at + _BUSY] = 0
         self._numbers[self._at + _STARTED] = started_at(os.getpid())
@@ -97,8 +91,8 @@ _own: BeatSlot | None = None
 
 
 def beat_from_here_on() -> None:
-    """Start the heartbeat of the daemon, before it forks the first worker, and of its workers. It must have no threads,
-    which do not survive a fork, so an alarm clock wakes it, which forked workers do not inherit."""
+    """Start the heartbeats of the daemon and its workers, before the first fork. The daemon has no threads, which do
+    not survive a fork, but an alarm clock, which forked workers do not inherit."""
     file, limit_s = os.environ.get(FILE, ""), float(os.environ.get(LIMIT, "0"))
     if not (file or limit_s):
         return
@@ -156,13 +150,13 @@ def task() -> Iterator[None]:
     try:
         yield
     finally:
-        liveness.listen(liveness.nobody)
+        liveness.listen(liveness.ignore_beat)
         place.busy(False)
 
 
 @dataclass
 class _Watched:
-    """A process as known by the driver."""
+    """A process, as known by its watcher."""
 
     identity: tuple[int, int]
     process: Silence
@@ -172,15 +166,15 @@ class _Watched:
 class WorkerBeats:
     """The watcher's side."""
 
-    def __init__(self, numbers: memoryview, limit_s: float, tell: Callable[[], None] = liveness.nobody) -> None:
-        """`limit_s` is how long a process may be silent, 0 for ever; `tell` is called when one was killed for it."""
+    def __init__(self, numbers: memoryview, limit_s: float, killed: Callable[[], None] = lambda: None) -> None:
+        """`limit_s` is how long a process may be silent, 0 for ever; `killed` is called after a kill."""
         self._numbers = numbers
         self._limit_s = limit_s
-        self._tell = tell
+        self._killed = killed
         self._watched: dict[int, _Watched] = {}
 
     def look(self, at: float) -> None:
-        """Kill processes that are silent for too long; `at` is the watcher's own time."""
+        """Kill processes that are silent for too long; `at` is the time of the watcher."""
         numbers = self._numbers.tolist()
         for number in range(_PLACES):
             pid, started, runs, works, busy = numbers[_FIELDS * number : _FIELDS * (number + 1)]
@@ -192,15 +186,15 @@ class WorkerBeats:
                 limit_s = self._limit_s
                 known = _Watched((pid, started), Silence(limit_s, at), Silence(limit_s * PATIENCE_WITH_TASKS, at))
                 self._watched[number] = known
-            known.process.heard(runs, at)
-            known.task.heard((works, busy), at)
+            known.process.observe(runs, at)
+            known.task.observe((works, busy), at)
             if known.process.is_too_long(at):
                 self._end(number, known, f"did not run for {known.process.lasts_s(at):.0f} s")
             elif busy and known.task.is_too_long(at):
                 self._end(number, known, f"was at the same point of its task for {known.task.lasts_s(at):.0f} s")
 
     def _end(self, number: int, known: _Watched, why: str) -> None:
-        """Kill it, if it is there, and forget it."""
+        """Kill a process, and forget it."""
         del self._watched[number]
         self._numbers[_FIELDS * number + _PID] = 0
         pid, started = known.identity
@@ -209,16 +203,16 @@ class WorkerBeats:
                 return
             os.kill(pid, signal.SIGKILL)
         except OSError:
-            return  # it has ended meanwhile, as idle workers do
+            return  # it has ended meanwhile
         who = "the daemon of the Python workers" if number == 0 else "a Python worker"
         logger.warning("%s (pid %d) %s and was killed; Spark replaces it", who, pid, why)
-        self._tell()
+        self._killed()
 
 
 def started_at(pid: int) -> int:
-    """When a process was started, in its own unit; 0 when there is none. Where that cannot be told, its session."""
+    """When a process was started, in a unit of its own, 0 without such a process; its session without /proc."""
     try:
-        # From the third field on, for the second is a name with any characters, in brackets.
+        # From the third field on: the second is a name with any characters, in brackets.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         with contextlib.suppress(OSError):
@@ -228,14 +222,13 @@ def started_at(pid: int) -> int:
 
 
 def new_file(file: Path) -> memoryview:
-    """The driver's memory. A new file: workers of a job that was killed may have the last one still."""
+    """The memory of the driver, in a new file: workers of a killed job may still have the last one."""
     return new_shared_memory(file, _BYTES).cast("q")
 
 
 def keep_worker_alive(rows: Iterable[object]) -> None:
-    """A partition function that does nothing. Spark ends all its Python workers after a minute without a task; a task
-    with this keeps them and their connections. A worker imports the module of every function that it gets, so this
-    module must stay light: beside the warm-up each worker loaded delta-rs, Arrow and pandas (70 MiB)."""
+    """A partition function that does nothing, for tasks that keep Spark from ending its idle Python workers. A worker
+    imports the module of the function: beside the warm-up it loaded delta-rs, Arrow and pandas (70 MiB)."""
     for _ in rows:
         pass
 
@@ -244,13 +237,14 @@ BEAT_S = 2.0
 
 
 class Heart:
-    """`ask_jvm` returns when the JVM answers, and raises when there is none any more; `rounds` counts those of the
-    redelivery. Nothing is given before `beat` is set, which happens when the job is ready."""
+    """The heartbeat of the job, every other second: `beat` is called while the JVM answers and the redelivery works. It
+    is set when the job is ready. `ask_jvm` returns when the JVM answers, and raises without one; `rounds` counts the
+    loops of the redelivery."""
 
     def __init__(
         self, ask_jvm: Callable[[], object], rounds: Callable[[], int], limit_s: float, workers: WorkerBeats | None
     ) -> None:
-        """`limit_s` is how long a Python worker may be silent; the redelivery has the patience of a task."""
+        """`limit_s` is the timeout of a Python worker; that of the redelivery is the one of a task."""
         self.beat: Callable[[], None] | None = None
         self._ask_jvm = ask_jvm
         self._rounds = rounds
@@ -275,12 +269,12 @@ class Heart:
         return BEAT_S
 
     def look(self, at: float) -> None:
-        """Once round. `at` is our own time."""
+        """One beat, at this time of the watcher."""
         if self._workers is not None:
             self._workers.look(at)
         if self.beat is None:
             self._redelivery.answered(at)  # it has not begun, or reads parked deliveries
-        self._redelivery.heard(self._rounds(), at)
+        self._redelivery.observe(self._rounds(), at)
         hangs = self._redelivery.is_too_long(at)
         if hangs and not self._hangs:
             lasts_s = self._redelivery.lasts_s(at)

@@ -49,7 +49,7 @@ LEASE_S, HOLD_S, RENEW_S = _TIMES.lease_s, _TIMES.hold_s, _TIMES.renew_s
 _LOOK_S = 0.5
 
 # After this time without success the log is read from its beginning.
-_ANEW_S = 30.0
+_REREAD_S = 30.0
 
 # Time that a stop may spend on the release.
 _RELEASE_S = 2.0
@@ -82,7 +82,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobLeaseRecord(Versioned, frozen=True, kw_only=True, rename={"v": "version"}):
-    """One word about the lease. `at` is the offset of the holder's claim."""
+    """A claim, renewal or release; `at` is the offset of the holder's claim."""
 
     kind: Literal["claim", "renewal", "release"]
     holder: Holder
@@ -113,7 +113,7 @@ class JobLeaseState:
     end: int = 0
     """The offset of the next record."""
     seen: float = float("-inf")
-    """When the holder was last heard of."""
+    """The time of the holder's last record."""
     renewals: int = 0
     """Renewals of the holder since its claim, or since the first read."""
 
@@ -189,7 +189,7 @@ def is_gone(holder: Holder) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        seen = False  # another user's, about which we may be told nothing
+        seen = False  # a process of another user
     started = started_at(holder.pid)
     return started != holder.started and (seen or started != 0)
 
@@ -210,7 +210,7 @@ class JobLease:
     def __init__(self, kafka: KafkaSettings, home: Path, end: Callable[[str], None]) -> None:
         me = this_job(home)
         self.file = home / "run" / f"lease-{me.name}"
-        """The fence's, which is there as soon as the lease is ours."""
+        """The file of the fence, from the first lease on."""
         self._kafka = kafka
         self._end = end
         self._me = me
@@ -245,7 +245,7 @@ class JobLease:
         return True
 
     def release(self) -> None:
-        """Let go of it, so that another job can start at once. No push begins any more."""
+        """Release the lease, so that another job can start at once. No further push begins."""
         # `_have_until` sees the stop before the fence is shut.
         self._service.stop()
         if self._fence is not None:
@@ -254,9 +254,9 @@ class JobLease:
         self._log.close()
 
     def _start_reading(self) -> None:
-        self._there = False  # whether the log is, as far as we know
-        self._began = math.inf  # when we had read all of it for the first time
-        self._well = clock()
+        self._exists = False  # whether the log does, as far as known
+        self._began = math.inf  # when all of it was read for the first time
+        self._succeeded_at = clock()
         self._lease = JobLeaseState(self._me)
         self._log = LeaseLog(
             self._kafka,
@@ -275,7 +275,7 @@ class JobLease:
             if not self._over:
                 raise
         else:
-            self._well = clock()
+            self._succeeded_at = clock()
         if self._over:
             return None
         return _LOOK_S if self._ours < 0 else RENEW_S
@@ -283,32 +283,32 @@ class JobLease:
     def _failed(self, error: ArborcastError) -> None:
         self._failure = error
         if self._ours < 0 and not isinstance(error, InfrastructureError):
-            # A topic that is something else, the record of a newer release: for people to mend.
+            # Another use of the topic, or a record of a newer release: an operator has to repair it.
             self._over = True
             self._settled.set()
-        elif clock() - self._well > _ANEW_S:
+        elif clock() - self._succeeded_at > _REREAD_S:
             # The log may be another one.
             self._log.leave(None)
             self._log.close()
             self._start_reading()
 
     def _look(self) -> None:
-        if not self._there:
+        if not self._exists:
             ensure_topics(self._log.kafka, (JOB_LEASE_LOG,))
-            self._there = True
+            self._exists = True
         self._read()
         self._began = min(self._began, clock())
         if self._ours >= 0 and self._lease.at not in (self._ours, -1):
             self._lost()
         elif self._lease.mine or self._try():
-            # The moment before it is sent: readers count from a later one.
+            # The time before it is sent: readers count from a later one.
             now = clock()
             self._append(self._lease.renewal())
             if self._lease.mine:
                 self._have_until(now + HOLD_S)
 
     def _read(self) -> None:
-        # The log may have nothing any more, and still not begin with 0.
+        # An empty log need not begin with 0.
         self._lease.end = max(self._lease.end, self._log.read())
 
     def _append(self, record: JobLeaseRecord) -> None:
@@ -335,7 +335,7 @@ class JobLease:
 
     def _have_until(self, until: float) -> None:
         if self._fence is None:
-            # Not before: it removes the one of a job that lives.
+            # Only with the lease: it removes that of an earlier job.
             self._fence = Fence(self.file)
         if not self._service.stopping:
             self._fence.extend(until)

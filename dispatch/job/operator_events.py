@@ -1,15 +1,6 @@
-"""Events for operators, as notifications on topics of our own: who wants to know subscribes to them.
+"""Events for operators, as notifications on the topics `TOPICS`. One about a deadline is for its subscriber, too.
 
-    {urn:arborcast}system/breaker/{opened,closed}
-    {urn:arborcast}system/subscription/{failing,recovered,suspended,gone}
-    {urn:arborcast}system/subscription/{deadline-missed,deadline-met}
-    {urn:arborcast}system/dead-letters/growing
-    {urn:arborcast}system/fragments/incomplete
-
-What concerns a deadline goes to the subscriber as well, whatever its topics are.
-
-They take the way of all notifications, so they are delivered, retried and recorded like them. They are sent from a
-thread of their own and never waited for: telling that something is wrong must not make it worse.
+A thread sends them; nothing waits for it.
 """
 
 from __future__ import annotations
@@ -54,7 +45,7 @@ TOPICS: Mapping[EventKind, TopicPath] = {
 
 _FOR_SUBSCRIBERS: frozenset[EventKind] = frozenset({"deadline-missed", "deadline-met"})
 
-# While Kafka is away events are kept, but not without end.
+# Events that wait for Kafka.
 _MOST_KEPT = 10_000
 
 PUBLISHER = "arborcast"
@@ -87,17 +78,14 @@ class OperatorEvents:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Add the topics that are not there, so that they can be subscribed to, and begin to publish.
-
-        Raises InfrastructureError when the control log cannot be written.
-        """
+        """Add missing topics, so that they can be subscribed to, and begin to publish. Raises InfrastructureError."""
         missing = [TopicRecord(path) for path in TOPICS.values() if not self._view.has_topic(path)]
         if missing:
             with closing(ControlLog(self._kafka)) as log:
                 log.append(missing)
         self._thread = start_thread("operator-events", self._run)
 
-    def tell(self, event: OperatorEvent) -> None:
+    def publish(self, event: OperatorEvent) -> None:
         """Publish an event; returns at once."""
         about = {"subscription": event.subscription, "endpoint": event.endpoint}
         level = logging.INFO if event.kind in _FOR_SUBSCRIBERS else logging.WARNING
@@ -120,7 +108,7 @@ class OperatorEvents:
         writer = DurableWriter(self._kafka, "notifications")
         while (event := self._queue.get()) is not None:
             try:
-                # A confirmed subscriber gets it.
+                # A subscriber with an answer to its Subscribe gets it.
                 control = self._view.catch_up(self._kafka.request_timeout_s)
                 for notification in self._notifications(event, control):
                     key, value = notifications.encode(notification)
@@ -132,14 +120,14 @@ class OperatorEvents:
         writer.close()
 
     def _notifications(self, event: OperatorEvent, control: int) -> Iterator[Notification]:
-        """For subscribers of such events; and for the subscription concerned, if it is for it."""
-        told = Notification(
+        """For subscribers of such events; and for the subscription concerned, if the event is for it."""
+        general = Notification(
             uuid.uuid4().hex, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER, control=control
         )
-        yield told
+        yield general
         about = self._view.subscription(event.subscription) if event.kind in _FOR_SUBSCRIBERS else None
         if about is not None:
             # Its recipients are those at the match: a recent change is still the same subscription.
             yield msgspec.structs.replace(
-                told, id=uuid.uuid4().hex, only=about.id, selector=about.selector(), control=UNSTAMPED
+                general, id=uuid.uuid4().hex, only=about.id, selector=about.selector(), control=UNSTAMPED
             )

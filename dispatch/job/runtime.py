@@ -7,14 +7,15 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from arborcast.core.eventlog.client import make_producer, translated
 from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
 from arborcast.dispatch.delivery.credentials import Vault
@@ -25,6 +26,7 @@ from arborcast.dispatch.job.deadlines import DeadlineWatch
 from arborcast.dispatch.job.heartbeat import keep_worker_alive
 from arborcast.dispatch.job.operator_events import OperatorEvents
 from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.bases import bases_for, workers_are_here
 from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView
@@ -76,16 +78,8 @@ def empty_frame(spark: SparkSession, partitions: int) -> DataFrame:
 
 
 def _append_nothing(kafka: KafkaSettings) -> int:
-    producer = make_producer(kafka)
-    try:
-        offsets: list[int] = []
-        with translated("the attempts log cannot be written"):
-            future = producer.send(kafka.topic("attempts"), value=attempts.NOTHING, partition=0)
-            future.add_callback(lambda acknowledgement: offsets.append(acknowledgement.offset))
-            producer.flush(timeout=kafka.request_timeout_s)
-        return offsets[0] if offsets else 0
-    finally:
-        producer.close(timeout=1)
+    with closing(LogWriter(kafka, "attempts")) as log:
+        return log.append_encoded([(attempts.key_of(NO_BATCH), attempts.NOTHING)])
 
 
 def _run_batch(spark: SparkSession, kafka: KafkaSettings, offset: int, run_sink: RunSink) -> None:
@@ -143,7 +137,7 @@ class DispatchJob:
             settings.kafka,
             spark.sparkContext,
             bases_for(spark.sparkContext, settings.home / "routing"),
-            unmatched=Unmatched(settings.kafka, self._settled),
+            unmatched=Unmatched(settings.kafka, lambda: self.modes.positions()),
         )
         self._metrics = metrics = metrics or JobMetrics()
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
@@ -156,7 +150,7 @@ class DispatchJob:
             self._view,
             settings.home / "parked" / "parked.sqlite",
             Vault(settings.secrets),
-            self._events.tell,
+            self._events.publish,
             make_push_spans(settings.tracing),
         )
         self._recording = recording = Recording(
@@ -169,24 +163,24 @@ class DispatchJob:
             routes=self._view.routes,
             recorded=metrics.recorded,
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
-            tell=self._events.tell,
+            tell=self._events.publish,
         )
         self._deadlines = deadlines = DeadlineWatch(
             settings.kafka,
             self._view,
-            lambda: self.gears.matched(),
-            lambda: self.gears.gear == "realtime",
+            lambda: self.modes.matched(),
+            lambda: self.modes.mode == "realtime",
             self._tell_deadline,
         )
 
-        def learn(reports: Sequence[PartitionReport]) -> None:
+        def apply(reports: Sequence[PartitionReport]) -> None:
             self._redeliverer.batch_done(reports)
-            deadlines.learn(reports)
+            deadlines.apply(reports)
 
-        self.gears = ModeController(
-            JobParts(spark, settings, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
+        self.modes = ModeController(
+            JobParts(spark, settings, self._view, self._redeliverer, gate, metrics, apply, self._under_way)
         )
-        self._hot = self.gears.supervisor
+        self._hot = self.modes.supervisor
         watched = {
             "push": Watched("notifications", self._progress),
             "record": Watched("attempts", lambda: recording.attempts.progress),
@@ -219,13 +213,13 @@ class DispatchJob:
         """
         try:
             ensure_topics(self._settings.kafka)
-            self.gears.open()
+            self.modes.open()
             self._open()
             self._events.start()
             self._hot.start()
-            if self._hot.wait_running(_START_S) and self.gears.wait_ready(_START_S):
+            if self._hot.wait_running(_START_S) and self.modes.wait_ready(_START_S):
                 ready()
-            self.gears.watch()
+            self.modes.watch()
             self._deadlines.start()
             self._recording.start()
             self._keep_warm()
@@ -235,18 +229,15 @@ class DispatchJob:
 
     def _tell_deadline(self, event: OperatorEvent) -> None:
         self._metrics.deadline(event.kind)
-        self._events.tell(event)
+        self._events.publish(event)
 
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
 
-    def _settled(self) -> Mapping[int, int]:
-        return self.gears.positions()
-
     def _progress(self) -> QueryProgress:
         found = progress_of(self._hot.query) or QueryProgress()
-        return dataclasses.replace(found, settled=self.gears.positions())
+        return dataclasses.replace(found, settled=self.modes.positions())
 
     def _open(self) -> None:
         """Read the parked deliveries while Spark warms up: the one is Python and Kafka, the other JVM and workers."""
@@ -264,7 +255,7 @@ class DispatchJob:
         view = self._view.refresh(_FIRST_READ_S)
         self._recording.open()
         under_way = self._under_way.file if self._under_way else ""
-        job = SinkJob(settings, view, batch=-1, begun_ms=0, under_way=under_way)
+        job = SinkJob(settings=settings, number=NO_BATCH, under_way=under_way, view=view, begun_ms=0)
         warm_up(
             self._spark,
             settings.kafka,
@@ -275,7 +266,7 @@ class DispatchJob:
     def _keep_warm(self) -> None:
         """Until the gate closes: keep Spark from ending idle workers."""
         while not self._gate.wait_closed(_KEEP_WARM_S):
-            if self.gears.gear == "realtime":
+            if self.modes.mode == "realtime":
                 continue  # its tasks keep them
             try:
                 empty_frame(self._spark, 1).foreachPartition(keep_worker_alive)
@@ -289,7 +280,7 @@ class DispatchJob:
         patience_s = 2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S
         if not self._gate.wait_empty(patience_s):
             logger.warning("a batch is still under way; the next start repeats those of its pushes that have no row")
-        self.gears.stop(patience_s)
+        self.modes.stop(patience_s)
         self._hot.stop(timeout_s=5.0)
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)

@@ -1,8 +1,8 @@
 """Spark's Python worker daemon with the sink imported: workers are forked from it.
 
 Modules imported before the fork are shared by all workers (25 MB less for each) and loaded once (0.3 s less for the
-first notification). Only imports, no connections or threads, which do not survive a fork. For heartbeats see
-`worker_beats`. Chosen by `spark.python.daemon.module`, so it must be importable where Spark starts Python: installed.
+first notification). Only imports: connections and threads do not survive a fork. Chosen by
+`spark.python.daemon.module`, so it must be installed where Spark starts Python.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _serve = daemon.worker
 
 
 def _worker(sock: socket.socket, authenticated: bool) -> int:
-    """Spark closes the connection of a worker that had nothing to do for a minute. pyspark would print that as an
-    error, for each worker of the warming up."""
+    """Spark closes the connection of an idle worker after a minute. pyspark would print that as an error."""
     try:
         return _serve(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):

@@ -1,11 +1,10 @@
-"""Attempt records: what the `attempts` log holds, many per Kafka record.
+"""The records of the `attempts` log: outcomes, and numbers of recipients.
 
-One attempt is one notification in one push to one subscription. Several notifications that travelled in one wsnt:Notify
-are several attempts with the same `push` and the same outcome. An attempt says all that the tables show, so that they
-can be rebuilt from this log alone, and enough (notification, subscription, number) for a retry to be derived from it.
+One attempt is one notification in one push to one subscription: notifications of one wsnt:Notify are several attempts
+with the same `push` and outcome. Attempts have all columns of the tables, which can be rebuilt from this log alone.
 
-MessagePack, versioned like the other logs; the key names the batch that has made them. Many in a record because a Kafka
-record per attempt costs five times as much as one per few hundred.
+MessagePack, versioned; the key is the batch. A Kafka record has many attempts, since one for each costs five times as
+much.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import logging
 import math
 import time
 import zlib
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
@@ -84,17 +83,16 @@ ErrorClass = Literal[
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One try to bring one notification to one subscription. Times are milliseconds since the epoch, UTC.
+    """One attempt at a delivery. Times are milliseconds since the epoch, UTC.
 
-    `push` identifies the HTTP request, `number` counts the tries of this delivery from 1; it is 0, and `push` empty, as
-    long as there was none: a delivery that had to wait, or ended, untried. `next_ms` is when a parked delivery may be
-    tried again; 0 when it is not parked, or when its turn comes with its lane's. `status` is 0 when there was no HTTP
-    answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared. `batch` is -1
-    (NO_BATCH) when no batch made the attempt, but the redelivery. `lapsed`, only of an expired one: its publisher had
-    set that time, so there is no dead letter.
+    `push` identifies the HTTP request, `number` counts the attempts from 1; without a push so far it is 0, and `push`
+    empty. `next_ms` is when a parked delivery may be tried again; 0 when it is not parked, or has its turn with its
+    lane. `status` is 0 without an HTTP answer. `request_bytes` is the size of the request body, which `messages`
+    notifications shared. `batch` is NO_BATCH for the redelivery. `lapsed`: it expired at a time set by its publisher,
+    so there is no dead letter.
 
-    Of the rows of a delivery the last one counts, in the order of the log; but rows of a batch come before all those of
-    the redelivery, which may take up what a batch has parked before the batch has written that down.
+    The last row of a delivery counts, in the order of the log; but rows of a batch precede those of the redelivery,
+    which may have read the parked delivery before the batch wrote its row.
     """
 
     notification: str
@@ -121,11 +119,10 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Matched(msgspec.Struct, frozen=True, array_like=True):
-    """How many subscriptions a notification matched, also those whose push is still to come. One without any has a
-    record, too, and so differs from one that was never matched. `passed` are the subscriptions with a minimum interval
-    that let it pass, `thinned` is how many did not; where `passed` is larger than a record, the same notification is
-    there several times, each with some of them. `caused`: a trigger has published it; after a crash it may be in its
-    log again, for the same subscriptions."""
+    """The number of `subscriptions` that a notification matched, also 0. `passed` are the subscriptions with a minimum
+    interval that let it pass, `thinned` is how many did not; with a `passed` larger than a record, the notification is
+    there several times. `caused`: a trigger has published it; after a crash it may be in its log again, for the same
+    subscriptions."""
 
     notification: str
     topic: TopicPath
@@ -264,13 +261,9 @@ def evaluation_in(value: bytes | None) -> Evaluation | None:
 
 
 def partition_of_subscription(subscription_id: str, partitions: int) -> int:
-    """The partition for all that is about a subscription in the logs `attempts`, `parked` and `dead`, so that it is
-    read in the order written, whatever the records' own keys are.
-
-    Not Kafka's own hash, which `core.eventlog.client.partition_of_key` uses for records that are found by key: this one
-    is in C, and is computed for each attempt. It must never change: the null value that removes a record has to be in
-    the partition of that record.
-    """
+    """The partition of all records about a subscription in the logs `attempts`, `parked` and `dead`: they are read in
+    the order written. Not Kafka's hash (`core.eventlog.client.partition_of_key`): this one is in C, and is computed for
+    each attempt. It must never change: the null value that removes a record has to be in its partition."""
     return zlib.crc32(subscription_id.encode()) % partitions
 
 
@@ -281,7 +274,7 @@ WRITE_S = 0.1
 BEHIND_S = 0.5
 
 
-class AttemptsLog:
+class AttemptsLog(DurableWriter):
     """Collects attempts and writes many per Kafka record, without long waits. For one thread. No record has attempts of
     two batches; its key names the batch."""
 
@@ -291,24 +284,18 @@ class AttemptsLog:
         connect: Callable[[KafkaSettings], Producer] = make_producer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._writer = DurableWriter(kafka, "attempts", connect)
-        self._clock = clock
+        super().__init__(kafka, "attempts", connect, clock)
         self._batch = NO_BATCH
         self._open: defaultdict[int, list[bytes]] = defaultdict(list)  # packed attempts, by partition
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._written_at = clock()
-        self._sent: deque[tuple[int, float]] = deque()  # the number of a record, and when it was sent
-
-    def connect(self) -> Producer:
-        """The producer, connected on the first use. Raises InfrastructureError."""
-        return self._writer.connect()
 
     def add(self, attempt: Attempt) -> None:
         """Take an attempt in; full records are sent without waiting. May have to connect first."""
         if attempt.batch != self._batch:
             self._write()
             self._batch = attempt.batch
-        partition = partition_of_subscription(attempt.subscription, self._writer.partitions)
+        partition = partition_of_subscription(attempt.subscription, self.partitions)
         packed = pack(attempt)
         self._open[partition].append(packed)
         self._sizes[partition] += len(packed)
@@ -318,7 +305,7 @@ class AttemptsLog:
     def add_matched(self, partition: int, batch: int, control: int, matched: list[Matched]) -> None:
         """Send the evaluations of a partition's notifications, without waiting."""
         for value in encode_evaluation(Evaluation(partition, batch, control, matched)):
-            self._send(partition % self._writer.partitions, value, batch)
+            self.send(partition % self.partitions, value, key_of(batch))
 
     def write_due(self) -> None:
         """Send the collected attempts, without waiting, when nothing was sent for a while. To be called often."""
@@ -332,43 +319,22 @@ class AttemptsLog:
     def write(self) -> int:
         """Send the collected attempts, without waiting; the number for `has_all`."""
         self._write()
-        return self._sent[-1][0] if self._sent else 0
-
-    def has_all(self, number: int) -> bool:
-        self._look()
-        return not self._sent or self._sent[0][0] > number
-
-    def behind(self) -> bool:
-        """Whether Kafka is late with acknowledging something."""
-        self._look()
-        return bool(self._sent) and self._clock() - self._sent[0][1] > BEHIND_S
+        return self.sent
 
     def settle(self, timeout_s: float) -> None:
-        """Return when everything is acknowledged; repeats records that Kafka refused or did not answer. Raises
-        InfrastructureError after `timeout_s`; then their state is unknown."""
         self._write()
-        self._writer.settle(timeout_s)
-        self._sent.clear()
+        super().settle(timeout_s)
 
     def close(self) -> None:
-        """Drop the connection and all records without acknowledgement."""
-        self._writer.close()
+        super().close()
         self._open.clear()
         self._sizes.clear()
-        self._sent.clear()
-
-    def _look(self) -> None:
-        while self._sent and self._writer.has(self._sent[0][0]):
-            self._sent.popleft()
 
     def _write(self) -> None:
-        for partition in list(self._open):
-            self._write_partition(partition)
+        while self._open:  # `send` may have to settle, which writes the others
+            self._write_partition(next(iter(self._open)))
         self._written_at = self._clock()
 
     def _write_partition(self, partition: int) -> None:
         del self._sizes[partition]
-        self._send(partition, join(self._open.pop(partition)), self._batch)
-
-    def _send(self, partition: int, value: bytes, batch: int) -> None:
-        self._sent.append((self._writer.send(partition, value, key_of(batch)), self._clock()))
+        self.send(partition, join(self._open.pop(partition)), key_of(self._batch))

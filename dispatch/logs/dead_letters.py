@@ -16,9 +16,9 @@ VERSION = 1
 
 
 class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A delivery that was given up, or that became too old (`state`), after `number` attempts; why, in the words of its
-    last one. `at_ms` is when, in milliseconds since the epoch; `endpoint` where it was to go then; `push` the last
-    request, and `response` the beginning of its answer."""
+    """A delivery that was given up or expired (`state`) after `number` attempts, with the error of the last one.
+    `at_ms` is the time, in milliseconds since the epoch, `push` the last request, and `response` the beginning of its
+    answer."""
 
     subscription: str
     endpoint: str

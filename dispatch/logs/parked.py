@@ -1,17 +1,18 @@
-"""Parked records: what the `parked` log holds of deliveries that are not finished.
+"""The records of the `parked` log: deliveries that are not finished.
 
     key                        value
-    <delivery>                 Parked | null    the delivery waits, with all that a push needs; null: it is finished
+    <delivery>                 Parked | null    the delivery waits, with its message; null: it is finished
     <delivery>\\ttried          Tried | null     its tries since
 
 A delivery is one notification for one subscription, named by the subscription and the notification's place in its log,
-which also is the order within a lane. The log is compacted, so it holds pending deliveries and little else, however
-long the engine has been running. All of a subscription is in one partition. MessagePack, versioned like the other logs.
+which is the order within a lane. The log is compacted, so it has waiting deliveries and little else. All of a
+subscription is in one partition. MessagePack, versioned.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,12 +42,9 @@ UNDER_WAY = ">"
 
 class Place(NamedTuple):
     """Where a notification was read: the batch, and the partition and offset in the `notifications` log. Places of one
-    topic are in the order of acceptance, also when the log was created again or has got more partitions since: numbers
-    of batches grow (see `RUN_NUMBERS`).
-
-    A dead letter that is tried once more has another name (`redrive` is the time of the letter), so that records of its
-    earlier life that are still to be written cannot end the new one.
-    """
+    topic are in the order of acceptance, also after the log was created again or got more partitions: numbers of
+    batches grow (see `RUN_NUMBERS`). `redrive` is the time of a redriven dead letter: late records of its first life
+    cannot end it."""
 
     batch: int
     partition: int
@@ -75,7 +73,7 @@ class Tries(NamedTuple):
 
     @property
     def was_refused(self) -> bool:
-        """Whether its last push carried others, too, and was refused for good: else it would have to wait."""
+        """Whether its last push, with others, was refused for good: else it would have to wait."""
         return self.counted > 0 and self.due_ms <= self.decided_ms and not self.awaits
 
 
@@ -138,8 +136,13 @@ class ParkingLog(DurableWriter):
     """The `parked` log, and how far each lane reaches into it; and the `results` of parked deliveries. Used by one
     thread."""
 
-    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
-        super().__init__(roomy(kafka), "parked", connect)
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        connect: Callable[[KafkaSettings], Producer] = make_producer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(roomy(kafka), "parked", connect, clock)
         self._results = DurableWriter(kafka, RESULTS_LOG, connect)  # connects when there is one
         self.held = HeldLanes(self.has)
         """The lanes of which something was parked here."""
@@ -194,8 +197,13 @@ class ParkingLog(DurableWriter):
 class DeadLetterLog(DurableWriter):
     """The `dead` log. Used by one thread."""
 
-    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
-        super().__init__(roomy(kafka), "dead", connect)
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        connect: Callable[[KafkaSettings], Producer] = make_producer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(roomy(kafka), "dead", connect, clock)
 
     def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         """Keep a delivery that was given up; the record's number."""
@@ -204,6 +212,6 @@ class DeadLetterLog(DurableWriter):
         return self.send(partition, dead_letters.encode(letter), delivery.key())
 
     def forget(self, delivery: Delivery) -> None:
-        """It was sent again, or thrown away. In all partitions: it may have been written when there were fewer."""
+        """It was redriven or purged. In all partitions: it may have been written when there were fewer."""
         for partition in range(self.partitions):
             self.send(partition, None, delivery.key())

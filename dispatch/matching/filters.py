@@ -226,13 +226,12 @@ class Judge:
         self._conditions = conditions
         self._allowance = allowance
         self._unjudged = unjudged
-        self._told: set[str] = set()
+        self._taken: set[str] = set()
 
     def take_costly(self) -> set[str]:
-        """Those of the `costly` that were not taken yet: told twice, one that is resumed at once would be suspended
-        again."""
-        new = self.costly - self._told
-        self._told |= new
+        """The `costly` that were not taken yet: a resumed subscription must not be reported again."""
+        new = self.costly - self._taken
+        self._taken |= new
         return new
 
     def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:

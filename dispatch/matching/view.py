@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from arborcast.dispatch.matching.unmatched import Unmatched
 
 
-class SubscriptionListener(Protocol):
+class SubscriptionListener:
     """Receives changes of subscriptions, for each record, in the reading thread: it must be quick, and must not wait
     for that thread."""
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """It was added, changed, removed, suspended or resumed."""
+        """The subscription was added, changed, removed, suspended or resumed."""
 
     def endpoint_released(self, endpoint: str) -> None:
         """The last subscription with this endpoint has ended."""
@@ -115,7 +115,7 @@ class ControlState(ControlView):
 
 
 def _endpoint(subscription: Subscription | None) -> str:
-    """Where a subscription is pushed to; empty for none, and for one that is not pushed."""
+    """The address to which a subscription is pushed, empty if it is not."""
     return subscription.consumer.address if subscription is not None and subscription.pushed else ""
 
 

@@ -87,7 +87,7 @@ class Backlog:
             return list(servers)
         waited_for, last = set(), ""
         while True:
-            # From server to server in the index, however many requests wait for each.
+            # From server to server in the index, independent of the number of requests.
             hop = "SELECT MIN(server) FROM waiting WHERE lane = ? AND server > ?"
             ((server,),) = self._store.ask(hop, lane, last)
             if server is None:
@@ -112,7 +112,7 @@ class Backlog:
         self._store.ask(free, now_ms, lane, server)
 
     def refused_by_all(self, lane: str, servers: Collection[str]) -> Iterator[WaitingDelivery]:
-        # With a plus, or the index of all that wait again is walked through.
+        # The plus keeps SQLite from the index of all requests that wait again.
         for *place, refused in self._store.ask(f"{_PLACES} AND refused != '' AND +server IS NOT NULL", lane):
             if servers and set(str(refused).split()).issuperset(servers):
                 waiting = self._store.get(Delivery(lane, Place(*place)))

@@ -114,6 +114,6 @@ class QueueUsers:
         self._under_way -= 1
         if not 200 <= result.status < 300:
             logger.warning(
-                "a user could not be told that its request has ended: %s", result.detail or f"HTTP {result.status}"
+                "a user did not get the fault of an ended request: %s", result.detail or f"HTTP {result.status}"
             )
         self._send()

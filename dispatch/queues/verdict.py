@@ -27,20 +27,20 @@ _SAYS_INVALID = re.compile(rb"<(?:[\w.-]+:)?(?:faultcode|Value)(?:\s[^<>]*+)?>\s
 
 _NAMESPACE = ARBORCAST_QUEUE.encode()
 
-Said = Literal["taken", "invalid", "gone", "nothing"]
+Answer = Literal["taken", "invalid", "gone", "nothing"]
 
 
-def says_invalid(response: bytes) -> bool:
+def _is_invalid(response: bytes) -> bool:
     """Whether an answer begins with a SOAP fault for an invalid request."""
     return _NAMESPACE in response and _SAYS_INVALID.search(response) is not None
 
 
-def said(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Said:
+def answer_of(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Answer:
     if outcome.delivered:
         return "taken"
     if outcome.status == GONE:
         return "gone"
-    if outcome.status == _INVALID or says_invalid(response) or is_permanent(outcome, policy):
+    if outcome.status == _INVALID or _is_invalid(response) or is_permanent(outcome, policy):
         return "invalid"
     return "nothing"
 
@@ -69,10 +69,10 @@ def decide(
     request: Pending, push: Push, outcome: Outcome, sent: Sent, policy: RetryPolicy, now_ms: int, chance: float
 ) -> Next:
     before, refused = request.tries, sent.refused
-    says = said(outcome, push.result.response, policy)
-    if says in ("gone", "invalid"):
+    answer = answer_of(outcome, push.result.response, policy)
+    if answer in ("gone", "invalid"):
         tries = Tries(before.number + 1, before.counted, now_ms, now_ms)
-        if says == "invalid":
+        if answer == "invalid":
             refused |= {sent.server}
             if refused.issuperset(sent.servers):
                 why = all_refuse(len(refused), outcome.detail, outcome.status)

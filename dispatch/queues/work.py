@@ -22,7 +22,7 @@ from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
 from arborcast.dispatch.queues.faults import QueueUsers
 from arborcast.dispatch.queues.servers import QueueFigures, QueueServer, QueueServers
-from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
+from arborcast.dispatch.queues.verdict import Sent, all_refuse, answer_of, decide, sequence_of
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.lanes import RetryLane
@@ -306,7 +306,7 @@ class Queues:
         probe: bool,
     ) -> None:
         together, policy = request.together, self._policy
-        if said(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
+        if answer_of(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
             self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)
             queue.gone.add(server.id)
             self._know(queue, now_ms)

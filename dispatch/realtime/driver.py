@@ -52,10 +52,9 @@ _IDLE_S = 0.5
 _PACE_S = 0.025
 _BURST_S = 0.25
 
-# A snapshot is written after this number of steps, or this time: a worker that starts later reads everything since the
-# last one, and running workers do not push until they have read it. So it is written when it is short (a new base, few
-# changes of the past), and after as many bytes of differences as the last one had: with 10,000 degraded endpoints that
-# is a megabyte.
+# A snapshot is written after this number of steps, or this time: a worker that starts later reads the log from the last
+# one. Running workers do not push until they have read it, so it waits until it is short (a new base, few changes of
+# the past), and for as many bytes of differences as the last one had: a megabyte with 10,000 degraded endpoints.
 _STEPS = 1_000
 _SNAPSHOT_S = 600.0
 _SHORT_PAST = 5_000
@@ -80,23 +79,23 @@ def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[Exclusion
         for kind, different in ((field, new - old), (opposite, old - new)):
             for name in different:
                 if size >= _NAMES_AT_ONCE:
-                    yield _diverted(names, {})
+                    yield _change_of(names, {})
                     names.clear()
                     size = 0
                 names[kind].append(name)
                 size += len(name)
     if names or now.read != before.read:
         # The offsets count with the last message, behind all changes that were there at them.
-        yield _diverted(names, now.read)
+        yield _change_of(names, now.read)
 
 
-def _diverted(names: Mapping[str, list[str]], read: Mapping[int, int]) -> ExclusionChange:
+def _change_of(names: Mapping[str, list[str]], read: Mapping[int, int]) -> ExclusionChange:
     sets = {kind: frozenset(each) for kind, each in names.items()}
     return msgspec.structs.replace(ExclusionChange(read=dict(read)), **sets)
 
 
 class _Feed:
-    """The log `feed` of one run. Used under the lock of `WorkerUpdates`."""
+    """The writer of the log `feed` for one run. Used under the lock of `WorkerUpdates`."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         # Kafka adds a key and some bytes to a record.
@@ -104,16 +103,16 @@ class _Feed:
         self._log = LogWriter(kafka, FEED_LOG)
         self._under_way: Appending | None = None
         self.began = -1
-        """Where the last base is."""
+        """The offset of the last base."""
         self.steps = 0
-        """Written since then."""
-        self._bytes = 0  # the same
+        """Messages since then."""
+        self._bytes = 0  # of these
         self._snapshot_bytes = 0
         self._began_at = 0.0
 
     def write(self, messages: list[WorkerUpdate], begins: bool) -> None:
-        """One append after the other: with a step missing, those behind it would make another view of a worker's.
-        `begins`: with a base."""
+        """Append messages in order; `begins`: with a base. Each append waits for the previous one, since a missing step
+        would make a wrong view."""
         if begins:
             self._bytes = 0
         records = self._write(messages)
@@ -123,7 +122,7 @@ class _Feed:
         self.steps += len(messages)
 
     def is_old(self) -> bool:
-        """Whether a worker that starts later has much to read."""
+        """Whether a starting worker has much to read."""
         if time.monotonic() - self._began_at > _SNAPSHOT_S:
             return True
         return self.steps > _STEPS and self._bytes >= 2 * self._snapshot_bytes
@@ -137,7 +136,7 @@ class _Feed:
         self._log.close()
 
     def _write(self, messages: list[WorkerUpdate]) -> int:
-        """Returns in how many records."""
+        """Returns the number of records."""
         count = size = 0
         records: list[tuple[bytes, bytes | None]] = []
         for key, value in encode_feeds(messages, self._most_bytes):
@@ -170,9 +169,9 @@ class WorkerUpdates:
         self._kafka = kafka
         self._one_base = one_base
         self.base: SharedBase | None = None
-        """That of the last snapshot."""
+        """The base of the last snapshot."""
         self.outdated = False
-        """Whether there is another base now, so that a new run has to begin."""
+        """Whether a new run has to begin, with a newer base."""
         self._view = view
         self._exclusions = exclusions
         self._run = run
@@ -259,11 +258,11 @@ class WorkerUpdates:
     def _messages(self, advance: Advance, exclusions: Exclusions) -> list[WorkerUpdate]:
         run, control = self._run, advance.control
         before = self._written if advance.base is None else Exclusions()
-        diverted = list(exclusion_changes(before, exclusions))
-        if advance.base is None and not (advance.steps or diverted) and control == self._control:
+        changes = list(exclusion_changes(before, exclusions))
+        if advance.base is None and not (advance.steps or changes) and control == self._control:
             return []
         found: list[tuple[bytes, ViewStep | None, ExclusionChange | None]]
-        found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
+        found = [(b"", None, each) for each in changes] + [(b"", each, None) for each in advance.steps]
         if advance.base is not None:
             found.insert(0, (advance.base.name, None, None))
         if not found:
@@ -284,17 +283,19 @@ class ProgressListener:
         self._kafka = kafka
         self._report = report
         self._workers = workers
-        self._follower = LogFollower(kafka, PROGRESS_LOG, decode_progress, self._hear, wait_ms=_WAIT_MS, forgetful=True)
+        self._follower = LogFollower(
+            kafka, PROGRESS_LOG, decode_progress, self._apply, wait_ms=_WAIT_MS, forgetful=True
+        )
         self._changed = threading.Condition()
         self._run = self._newest = -1
         self._ready: set[int] = set()  # tasks
         self._stopped: set[int] = set()
-        self.heard = 0.0
-        """The time of the last message of a worker, by the monotonic clock."""
+        self.reported_at = 0.0
+        """The time of the last report, by the monotonic clock."""
         self.known: dict[int, WorkerProgress] = {}
         """The last message of each partition."""
         self._service = Service(
-            "hear-workers", self._step, backoff=_BACKOFF, close=self._follower.close, what="the log of the progress"
+            "worker-progress", self._step, backoff=_BACKOFF, close=self._follower.close, what="the log of the progress"
         )
 
     def read(self) -> None:
@@ -338,10 +339,6 @@ class ProgressListener:
                 raise InfrastructureError(f"the {PROGRESS_LOG} log could not be read within {timeout_s:g} s")
             time.sleep(0.005)
 
-    def processes(self) -> set[int]:
-        with self._changed:
-            return self._workers.processes()
-
     def missing(self) -> str:
         with self._changed:
             return self._workers.missing()
@@ -358,10 +355,10 @@ class ProgressListener:
         self._follower.poll(_POLL_S)
         return 0.0
 
-    def _hear(self, progress: WorkerProgress, offset: int) -> None:
-        self.heard = time.monotonic()
-        of_task = progress.task >= 0  # else the driver has written it
-        # Of the newest run also when its workers have been ended: its positions count, so its matches do, too.
+    def _apply(self, progress: WorkerProgress, offset: int) -> None:
+        self.reported_at = time.monotonic()
+        of_task = progress.task >= 0  # else of the driver
+        # Also reports of ended workers of the newest run: its positions count, so its matches do, too.
         if of_task and progress.run == self._newest and _has_report(progress):
             self._report(
                 PartitionReport(
@@ -374,12 +371,12 @@ class ProgressListener:
                     matched={(subscription, topic): at_ms for subscription, topic, at_ms in progress.matched},
                 )
             )
-        # Set before a thread that waits for the task continues; but matches are reported first.
+        # After the report of matches, and before a thread that waits for the task continues.
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
         if of_task and progress.run == self._run:
             with self._changed:
-                self._workers.heard(progress)
+                self._workers.reported(progress)
                 if not progress.alive:
                     self._ready.add(progress.task)
                 if progress.stopped:

@@ -10,7 +10,6 @@ crash: everything before it is settled, and rows behind it are in `attempts`.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -40,7 +39,7 @@ _LATE_S = 5.0
 # Longest wait of a fetch for new records.
 _WAIT_MS = 2_000
 
-# How long the log is read before it is looked whether this is to end.
+# The time of one poll, after which a stop is noticed.
 _READ_S = 1.0
 
 
@@ -78,7 +77,7 @@ class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
     control: int
     base: bytes = b""
     step: ViewStep | None = None
-    diverted: ExclusionChange | None = None
+    exclusions: ExclusionChange | None = None
     complete: bool = True
     stop: bool = False
     piece: bytes = b""
@@ -228,7 +227,7 @@ def read_progress(kafka: KafkaSettings) -> dict[int, WorkerProgress]:
         try:
             log.partitions()
         except InfrastructureError:
-            return found  # of an engine that was never in that gear
+            return found  # the log of an engine without real time so far
         for record in log.read_all():
             progress = decode_progress(record.key or b"", record.value)
             if progress.is_newer_than(found.get(progress.partition)):
@@ -236,31 +235,21 @@ def read_progress(kafka: KafkaSettings) -> dict[int, WorkerProgress]:
     return found
 
 
-class ProgressLog:
-    """A worker's side of the log: nothing waits for it. Used by one thread."""
+class ProgressLog(DurableWriter):
+    """The writer of the log `progress`. Used by one thread."""
 
-    def __init__(self, kafka: KafkaSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._writer = DurableWriter(kafka, PROGRESS_LOG)
-        self._clock = clock
-        self._sent: deque[tuple[int, float]] = deque()
+    def __init__(self, kafka: KafkaSettings) -> None:
+        super().__init__(kafka, PROGRESS_LOG)
 
-    def tell(self, progress: WorkerProgress) -> None:
+    def write(self, progress: WorkerProgress) -> None:
+        """Write progress without waiting."""
         for each in progress_in_records(progress):
             key, value = encode_progress(each)
-            self._sent.append((self._writer.send(0, value, key), self._clock()))
+            self.send(0, value, key)
 
     def is_late(self) -> bool:
         """Whether Kafka is late with an acknowledgement: then the log has to be settled."""
-        while self._sent and self._writer.has(self._sent[0][0]):
-            self._sent.popleft()
-        return bool(self._sent) and self._clock() - self._sent[0][1] > _LATE_S
-
-    def settle(self, timeout_s: float) -> None:
-        """Return when everything sent is in the log. Raises InfrastructureError."""
-        self._writer.settle(timeout_s)
-
-    def close(self) -> None:
-        self._writer.close()
+        return self.is_behind(_LATE_S)
 
 
 class UpdateReader:

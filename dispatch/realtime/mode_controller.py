@@ -23,18 +23,25 @@ from arborcast.dispatch.hot.recovered import NOTHING, StartState
 from arborcast.dispatch.hot.stream import HotPath, JobParts
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.realtime.driver import ProgressListener
-from arborcast.dispatch.realtime.mode_policy import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Load, ModePolicy
+from arborcast.dispatch.realtime.mode_policy import (
+    LITTLE,
+    WORTH_ELSEWHERE_S,
+    WORTH_HERE_S,
+    Load,
+    Mode,
+    ModePolicy,
+)
 from arborcast.dispatch.realtime.realtime_mode import RealtimeMode
-from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run
-from arborcast.dispatch.spark.checkpoint import remove_checkpoint
+from arborcast.dispatch.realtime.recovery import READ_BACK_S, Recovery, next_run
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, waits_for_data
+from arborcast.dispatch.spark.source import remove_checkpoint
 
 logger = logging.getLogger(__name__)
 
 # Tasks settle their messages within the timeout of a push.
 _STOP_MARGIN_S = 5.0
 
-# How often it is looked whether the gear is the right one.
+# How often it is looked whether the mode is the right one.
 _LOOK_S = 0.25
 
 # Poll interval without events.
@@ -71,7 +78,7 @@ class _Arrivals:
 
 
 class ModeController:
-    """Starts the query in one gear or the other, and shifts. `start` is the supervisor's to call."""
+    """Starts the query in one mode or the other, and changes modes. The supervisor calls `start`."""
 
     def __init__(self, parts: JobParts) -> None:
         self._parts = parts
@@ -81,11 +88,11 @@ class ModeController:
         self._run = NO_BATCH
         self._began = _NOT_STARTED  # where that run started
         self._begin: StartState | None = None  # where the next start begins, until `progress` has it
-        self._may_be = False  # realtime
-        self._returns = False  # to it, when the batch gear has done what had to come first
+        self._may_be_realtime = False
+        self._returns_to_realtime = False  # when batches have done the work that comes first
         self._lock = threading.RLock()
-        self.gear: Gear = "batch"
-        self._wanted: Gear = "batch"
+        self.mode: Mode = "batch"
+        self._wanted: Mode = "batch"
         self.supervisor = QuerySupervisor("push", self.start, parts.gate, self._at_rest)
         policy = ModePolicy(WORTH_HERE_S if self._realtime.here else WORTH_ELSEWHERE_S)
         self._arrivals = _Arrivals(parts.settings.kafka, policy)
@@ -95,7 +102,7 @@ class ModeController:
             backoff=Backoff(_IDLE_S, _IDLE_S),
             delay_s=_LOOK_S,
             close=self._arrivals.close,
-            what="the choice of the gear",
+            what="the choice of the execution mode",
         )
 
     def open(self) -> None:
@@ -106,23 +113,23 @@ class ModeController:
         self._listener.end_workers()
         self._listener.start()
         if self._parts.settings.dispatch.gear != "batch" and (not self._realtime.here or self._has_slots()):
-            self._may_be, self._wanted = True, "realtime"
-        self._parts.metrics.gear = lambda: self.gear
+            self._may_be_realtime, self._wanted = True, "realtime"
+        self._parts.metrics.gear = lambda: self.mode
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the workers of the real-time mode are ready, in that mode; whether they are."""
-        return self.gear == "batch" or self._listener.wait_ready(self._recovery.partitions, timeout_s)
+        return self.mode == "batch" or self._listener.wait_ready(self._recovery.partitions, timeout_s)
 
     def watch(self) -> None:
         """Change modes, where the settings allow it, and start the query again where a task has lost its worker."""
-        if self._may_be:
+        if self._may_be_realtime:
             self._service.start()
 
     def stop(self, timeout_s: float) -> None:
         """Stop: the gate is closed and batches have ended; settle pushes in flight in real time, and write the next
         start."""
         with self._lock:
-            if self.gear == "realtime":
+            if self.mode == "realtime":
                 self._drain(timeout_s)
             elif self._parts.gate.wait_empty(0) and self._hot.clean:
                 self._write_clean()
@@ -132,67 +139,62 @@ class ModeController:
     def positions(self) -> Mapping[int, int]:
         """By partition, the offset before which all is settled."""
         known = {number: each.position for number, each in self._listener.known.items()}
-        return known if self.gear == "realtime" else {**known, **self._hot.positions}
+        return known if self.mode == "realtime" else {**known, **self._hot.positions}
 
     def matched(self) -> Mapping[int, int]:
         """By partition, the offset before which all is matched and reported."""
-        if self.gear == "realtime":
+        if self.mode == "realtime":
             known = self._listener.known
             return {number: max(each.position, each.taken) for number, each in known.items()}
         return self.positions()
-
-    def worker_processes(self) -> set[int]:
-        """The processes with a task in real time."""
-        return self._listener.processes()
 
     def start(self) -> StreamingQuery:
         """Start the query in the chosen mode, where the last one ended."""
         with self._lock:
             self._realtime.end()
             # Deliveries parked until now must not be overtaken, whichever process has parked them.
-            self._parts.redeliverer.catch_up(RECALL_S)
+            self._parts.redeliverer.catch_up(READ_BACK_S)
             self._recovery.settle()
             self._listener.catch_up(self._parts.settings.kafka.request_timeout_s)
             self._begin = begin = self._begin or self._recovery.start_state()
             self._began, self._run = begin, next_run(begin.newest)
             if self._wanted == "realtime":
-                if not (begin.batches or self._is_heap(begin)) and self._has_slots():
-                    self.gear = "realtime"
+                if not (begin.batches or self._is_backlog(begin)) and self._has_slots():
+                    self.mode = "realtime"
                     passed, ends = self._hot.passed_before(begin.positions), self._recovery.ends
                     return self._realtime.start(self._run, begin, passed, ends, self._write_start)
-                # First the backlog, or the rest of a batch that was cut off: in a batch a timely message is dropped
-                # where a newer one waits; one by one it would be pushed, also behind newer ones pushed before the
-                # crash. Or until there are enough task slots.
-                self._wanted, self._returns = "batch", True
+                # First the backlog, or the rest of a batch that was cut off: there a timely message is dropped for a
+                # newer one; one by one it would be pushed behind newer ones. Or until there are enough task slots.
+                self._wanted, self._returns_to_realtime = "batch", True
             self._write_start()
             remove_checkpoint(self._parts.spark, checkpoint := self._parts.settings.checkpoint("push"))
-            self.gear = "batch"
+            self.mode = "batch"
             write_positions = partial(self._recovery.write_positions, self._run, begin)
             return self._hot.start(checkpoint, self._run, begin, write_positions)
 
-    def shift(self, gear: Gear) -> None:
+    def shift(self, mode: Mode) -> None:
         """Change the mode. Nothing is lost, and nothing is pushed twice if all is settled in time."""
         with self._lock:
-            if gear == self._wanted or self._parts.gate.closed:
+            if mode == self._wanted or self._parts.gate.closed:
                 return
-            if gear == "realtime" and not self._has_slots():
+            if mode == "realtime" and not self._has_slots():
                 return
-            self._go_over(gear)
+            self._switch(mode)
 
-    def _go_over(self, gear: Gear) -> None:
+    def _switch(self, mode: Mode) -> None:
         with self._lock:
             began = time.monotonic()
             with self.supervisor.new_beginning():
-                if self.gear == "batch":
+                if self.mode == "batch":
                     self._hot.pause()
-                # A start that failed has begun nothing: the next one begins where that was to.
+                # A start that failed has begun nothing: the next one is at the same positions.
                 patience_s = 2 * self._parts.settings.retry.batch_wait_s + _STOP_MARGIN_S
-                if self._begin is None and (self._hot.clean if self.gear == "batch" else self._drain(patience_s)):
+                if self._begin is None and (self._hot.clean if self.mode == "batch" else self._drain(patience_s)):
                     positions = self.positions()
                     if len(positions) == self._recovery.partitions:
-                        self._begin = self._began.gone_on(positions, self._recovery.ends, self._run)
-                self._wanted, self._returns = gear, False
-        logger.info("gear: %s (%.1f s to settle pushes in flight)", gear, time.monotonic() - began)
+                        self._begin = self._began.advanced(positions, self._recovery.ends, self._run)
+                self._wanted, self._returns_to_realtime = mode, False
+        logger.info("gear: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
 
     @property
     def _listener(self) -> ProgressListener:
@@ -210,7 +212,7 @@ class ModeController:
         return clean
 
     def _at_rest(self, query: StreamingQuery) -> bool:
-        if self.gear == "batch":
+        if self.mode == "batch":
             return waits_for_data(query)
         if self._parts.gate.closed:
             return True
@@ -228,38 +230,38 @@ class ModeController:
         except InfrastructureError as error:
             logger.warning("the next start reads back what this run has pushed: %s", error)
 
-    def _is_heap(self, begin: StartState) -> bool:
+    def _is_backlog(self, begin: StartState) -> bool:
         """Whether the backlog is one for batches."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
-        return self._parts.settings.dispatch.gear == "auto" and waiting > self._arrivals.policy.heap
+        return self._parts.settings.dispatch.gear == "auto" and waiting > self._arrivals.policy.backlog
 
     def _watch(self) -> float | None:
         if self._parts.gate.closed:
             return None
-        at, gear, arrivals = time.monotonic(), self.gear, self._arrivals
-        if gear != self._wanted:
-            return _LOOK_S  # it was shifted, and the query is not started yet
-        if arrivals.quiet and self._listener.heard < arrivals.at and at - arrivals.at < _IDLE_S:
+        at, mode, arrivals = time.monotonic(), self.mode, self._arrivals
+        if mode != self._wanted:
+            return _LOOK_S  # the query is not started in the new mode yet
+        if arrivals.quiet and self._listener.reported_at < arrivals.at and at - arrivals.at < _IDLE_S:
             return _LOOK_S
         came, passed_s = arrivals.look(at)
         ends = arrivals.ends
         load = Load(self._waiting(ends), came / passed_s, at)
         if load.waiting > LITTLE:
             self._realtime.show(ends)
-        arrivals.quiet = gear == "realtime" and not (came or load.waiting)
+        arrivals.quiet = mode == "realtime" and not (came or load.waiting)
         if self._parts.settings.dispatch.gear == "auto":
-            if (wanted := arrivals.policy.next(gear, load)) != gear:
+            if (wanted := arrivals.policy.next(mode, load)) != mode:
                 self.shift(wanted)
-        elif self._returns and load.waiting <= LITTLE:
+        elif self._returns_to_realtime and load.waiting <= LITTLE:
             self.shift("realtime")
         self._look_for_workers(len(ends))
         return _LOOK_S
 
     def _look_for_workers(self, partitions: int) -> None:
-        """Start the query again where Spark would not, or days later: when it has a row for a worker that has died, or
-        at the end of its batch, where it looks for new partitions."""
+        """Start the query again where Spark would not, or later: it notices a dead worker with the next row, and new
+        partitions at the end of its batch."""
         with self._lock:
-            if self.gear != "realtime" or self._parts.gate.closed:
+            if self.mode != "realtime" or self._parts.gate.closed:
                 return
             if why := self._listener.missing():
                 logger.warning("%s: the query is started again", why)
@@ -267,14 +269,14 @@ class ModeController:
                     self._listener.end_workers()
             elif self._realtime.outdated:
                 logger.info("many subscriptions have changed: the query is started again with all of them")
-                self._go_over("realtime")
+                self._switch("realtime")
             elif partitions > self._recovery.partitions:
                 logger.info("the notifications log has %d partitions now: the query is started again", partitions)
-                self._go_over("realtime")
-                self._begin = None  # positions of the new ones are read from the log
+                self._switch("realtime")
+                self._begin = None  # the next start reads the positions of the new ones
             elif self._realtime.is_over:
                 logger.info("the run in real time is over: the next one goes on behind it")
-                self._go_over("realtime")
+                self._switch("realtime")
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
         at = self.positions()

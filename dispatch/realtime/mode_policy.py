@@ -7,9 +7,10 @@ from typing import Literal, NamedTuple
 
 from arborcast.core.backoff import Backoff
 
-Gear = Literal["realtime", "batch"]
+Mode = Literal["realtime", "batch"]
+"""The execution mode."""
 
-# With fewer notifications waiting than this the real-time gear is never too slow.
+# With fewer notifications waiting than this real time is never too slow.
 _BACKLOG = 1_000
 
 # A change to batches and back costs some three seconds, on a busy machine more. On a cluster, where each row leaves the
@@ -56,18 +57,18 @@ class ModePolicy:
         self._before: Load | None = None
 
     @property
-    def heap(self) -> int:
-        """A backlog of this size at the start is one for batches."""
+    def backlog(self) -> int:
+        """With more notifications waiting at the start than this, batches are faster."""
         return int(self._worth_s * _PACE)
 
-    def next(self, gear: Gear, load: Load) -> Gear:
-        """The gear for this load, as it was looked at a moment ago."""
+    def next(self, mode: Mode, load: Load) -> Mode:
+        """The mode for this load."""
         before, self._before = self._before, load
-        if gear == "realtime":
+        if mode == "realtime":
             self._measure(before, load)
             self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, self._worth_s * self._pace) else 0
             if self._slow < 2:
-                return gear
+                return mode
             again = load.at - self._shifted_at < 2 * _KEPT.after(self._early)
             self._early = self._early + 1 if again else 1
             return self._shifted("batch", load.at)
@@ -76,7 +77,7 @@ class ModePolicy:
         quiet = load.waiting <= LITTLE + load.rate / 2 and load.rate < 0.8 * self._pace
         if quiet and load.at - self._shifted_at >= _KEPT.after(self._early):
             return self._shifted("realtime", load.at)
-        return gear
+        return mode
 
     def _measure(self, before: Load | None, load: Load) -> None:
         """How many real time has managed since the last look, if there were enough."""
@@ -88,6 +89,6 @@ class ModePolicy:
     def _approach(self, pace: float, passed_s: float, within_s: float) -> None:
         self._pace += (pace - self._pace) * (1 - math.exp(-passed_s / within_s))
 
-    def _shifted(self, gear: Gear, at: float) -> Gear:
+    def _shifted(self, mode: Mode, at: float) -> Mode:
         self._shifted_at, self._slow, self._before = at, 0, None
-        return gear
+        return mode

@@ -1,8 +1,7 @@
-"""The query of real time: Spark's Real-time Mode with the worker behind it.
+"""The query of real time: Spark's Real-time Mode with `mapInArrow`.
 
-Spark lists the operators that the mode was tested with; `mapInArrow` is not among them.
-`tests/integration/dispatch/test_realtime_mode.py` holds the required behaviour and is run with every new Spark: rows
-arrive at once, nothing need be yielded before the end, and a batch with a failed task does not count as done.
+That is not among the operators that Spark lists for the mode: `tests/integration/dispatch/test_realtime_mode.py` holds
+the required behaviour for each new Spark.
 
 The JVM collects rows up to a number of bytes and reads the next one before it sends any. So a possibly last row is
 followed by two filler rows: one of that size, and one to be read. In a backlog that would cost more than the push, so a
@@ -45,9 +44,8 @@ REALTIME_SESSION = {
 
 
 class KnownEnds:
-    """Where a log ended a moment ago, for the tasks of a run: a row before that is followed by others. It is kept in
-    the properties of the JVM, which may have several engines. Executors of a cluster have another JVM, know nothing,
-    and send each row at once."""
+    """The known ends of a log, for the tasks of a run: a row before these is followed by others. They are properties of
+    the JVM, which several engines may share. Executors of a cluster have another JVM, and send each row at once."""
 
     def __init__(self, spark: SparkSession, topic: str, run: int) -> None:
         jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # pyspark has no public way to properties of its JVM
@@ -83,11 +81,11 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: StartState, che
         "notifications",
         starting=begin.starting(kafka),
         fail_on_data_loss=job.settings.dispatch.fail_on_data_loss,
-        # The broker answers as soon as there is data. An idle engine sends one request per partition in this time.
+        # The broker answers as soon as there is data, an idle one after this time.
         fetch_wait_ms=2_000,
     )
     writer: Any = (  # the types of the pinned Spark do not know of the trigger
-        sent_at_once(rows, job.run)
+        sent_at_once(rows, job.number)
         .mapInArrow(partial(push_rows, job), "taken long")
         .writeStream.format("noop")
         .queryName("push-realtime")
@@ -99,7 +97,7 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: StartState, che
 
 
 def sent_at_once(rows: DataFrame, run: int) -> DataFrame:
-    """The columns value, partition and offset, with rows between them that have no offset, and are to be skipped."""
+    """The columns value, partition and offset, with filler rows, which have no offset."""
     name = f"concat('{_ends_of(run)}', topic, '.', partition)"
     known = F.expr(f"reflect('java.lang.System', 'getProperty', {name}, '0')")
     row = F.struct("value", "partition", "offset")

@@ -21,8 +21,8 @@ from arborcast.dispatch.realtime.driver import ProgressListener, WorkerUpdates
 from arborcast.dispatch.realtime.query import RUN_S, KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
-from arborcast.dispatch.spark.checkpoint import remove_checkpoint
 from arborcast.dispatch.spark.query_supervisor import StopRequested
+from arborcast.dispatch.spark.source import remove_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -72,15 +72,15 @@ class RealtimeMode:
             parts.under_way.clear()
         again = begin.since >= 0
         job = RealtimeJob(
-            parts.settings,
-            run,
-            clock_of(self.here)(),
-            parts.spark.sparkContext.broadcast(begin.earlier) if again else None,
-            ends if again else {},
-            begin.since,
-            parts.under_way.file if parts.under_way is not None else "",
-            passed,
-            None if self.here else updates.base,
+            settings=parts.settings,
+            number=run,
+            recovered=parts.spark.sparkContext.broadcast(begin.recovered) if again else None,
+            passed=passed,
+            under_way=parts.under_way.file if parts.under_way is not None else "",
+            began_s=clock_of(self.here)(),
+            again=ends if again else {},
+            since=begin.since,
+            base=None if self.here else updates.base,
         )
         remove_checkpoint(parts.spark, checkpoint := parts.settings.checkpoint("realtime"))
         if self._session is None:

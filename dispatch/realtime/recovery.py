@@ -1,4 +1,4 @@
-"""Where a query starts, in either gear: at the positions in the log `progress`.
+"""Where a query starts, in either mode: at the positions in the log `progress`.
 
 Each start is a run with a number of its own, and begins with an empty checkpoint. `progress` has, for each partition of
 `notifications`, the offset before which all is settled. Tasks in real time write it themselves; for batches the driver
@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import closing
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.consumer import LogConsumer
-from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.recovered import NOTHING, StartState, appended_ms, earlier, newest_batch, recall_since
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.dispatch.hot.recovered import (
+    NOTHING,
+    RecoveredDeliveries,
+    StartState,
+    appended_ms,
+    newest_batch,
+    settled_since,
+)
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.messages import ProgressLog, WorkerProgress
@@ -23,7 +28,7 @@ from arborcast.dispatch.settings import JobSettings
 
 logger = logging.getLogger(__name__)
 
-RECALL_S = 300.0
+READ_BACK_S = 300.0
 
 
 class Recovery:
@@ -32,23 +37,23 @@ class Recovery:
     `partitions` and `ends` are those of the `notifications` log when it was read last.
     """
 
-    def __init__(self, settings: JobSettings, redeliverer: Redeliverer, hearing: ProgressListener) -> None:
+    def __init__(self, settings: JobSettings, redeliverer: Redeliverer, listener: ProgressListener) -> None:
         self._settings = settings
         self._kafka = settings.kafka
         self._redeliverer = redeliverer
-        self._hearing = hearing
+        self._listener = listener
         self._log: ProgressLog | None = None
         self.partitions = 0
         self.ends: Mapping[int, int] = {}
 
     def look(self) -> None:
         """Read the number of partitions. Raises InfrastructureError."""
-        with notifications(self._kafka) as log:
+        with LogScan(self._kafka, "notifications") as log:
             self.partitions = len(log.partitions())
 
     def start_state(self) -> StartState:
         """Where the next run starts, with the deliveries that are settled behind that. Raises InfrastructureError."""
-        known = self._hearing.known
+        known = self._listener.known
         positions = self._placed({number: each.position for number, each in known.items()})
         newest = self.newest()
         begun = {
@@ -65,26 +70,24 @@ class Recovery:
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
         # Parked deliveries first: one that the redelivery finishes meanwhile has its row in the log already.
         parked = list(self._redeliverer.parked_behind(begun))
-        found, tried = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
+        found, tried = settled_since(self._kafka, since, behind_ms, len(positions), READ_BACK_S)
         tried = {lane: at for lane, at in tried.items() if at[1] > positions[at[0]]}
-        behind = earlier(found, parked, since, tried)
+        behind = RecoveredDeliveries.of(found, parked, since, tried)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
         # Tasks write their own number, the driver none.
         return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))
 
     def newest(self) -> int:
         """The highest number of a run or batch so far."""
-        if known := self._hearing.known:
+        if known := self._listener.known:
             return max(each.run for each in known.values())
         # A first start, or the log `progress` was lost.
-        return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, RECALL_S))
+        return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, READ_BACK_S))
 
     def write_start(self, run: int, begin: StartState) -> None:
         """Write to `progress` where this run starts: the next start is there, too, until the run has settled more.
         Raises InfrastructureError."""
-        since = begin.since if begin.since >= 0 else run
-        for number, position in begin.positions.items():
-            self._write(WorkerProgress(run, number, position, since, task=-1))
+        self.write_positions(run, begin, begin.positions)
         self.settle()
 
     def write_positions(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
@@ -119,7 +122,7 @@ class Recovery:
 
     def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
         """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
-        with notifications(self._kafka) as log:
+        with LogScan(self._kafka, "notifications") as log:
             begins, ends = log.beginnings(), log.ends()
         first = ends if self._settings.dispatch.starting_offsets == "latest" and not positions else begins
         found = {number: positions.get(number, first[number]) for number in ends}
@@ -139,13 +142,9 @@ class Recovery:
     def _write(self, progress: WorkerProgress) -> None:
         if self._log is None:
             self._log = ProgressLog(self._kafka)
-        self._log.tell(progress)
+        self._log.write(progress)
 
 
 def next_run(newest: int) -> int:
     """The number of the run behind one with this number, or with this batch."""
     return (newest // RUN_NUMBERS + 1) * RUN_NUMBERS
-
-
-def notifications(kafka: KafkaSettings) -> closing[LogConsumer]:
-    return closing(LogConsumer(kafka, "notifications"))

@@ -11,21 +11,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pyspark.core.broadcast import Broadcast
-
 from arborcast.core import fence
 from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import HELD, Exclusions
-from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.pump import SlowLanes
-from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
-from arborcast.dispatch.hot.task import REST_S, DriverLink, PartitionTask, TakenIn
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.task import REST_S, DriverLink, PartitionTask, TakenIn, TaskJob
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.realtime.messages import ExclusionChange, ProgressLog, UpdateReader, WorkerProgress
 from arborcast.dispatch.realtime.view_position import TaskView
-from arborcast.dispatch.settings import JobSettings
 
 # Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
 _MOST_WAITING = 2_000
@@ -33,41 +29,34 @@ _MOST_WAITING = 2_000
 # Bytes of notifications, from the oldest that waits on.
 _MOST_BYTES = 64 * 1024 * 1024
 
-# So many are matched before the sockets have their turn again.
+# Notifications matched before the sockets have their turn again.
 _AT_ONCE = 200
 
-# How often progress is reported.
-_TELL_S = 0.25
+# Interval of reports of progress.
+_REPORT_S = 0.25
 
-# After this the driver has said which endpoints to leave alone, and those that did not answer may be tried again.
+# After this time the driver excludes the endpoints that did not answer, and the others may be tried again.
 _FORGET_S = 2.0
 
 
-@dataclass(frozen=True)
-class RealtimeJob:
-    """The parameters of a task.
+@dataclass(frozen=True, kw_only=True)
+class RealtimeJob(TaskJob):
+    """The parameters of a run.
 
-    `run` is the number of the query's run, which its rows have in place of a batch's; parked records have a higher one,
-    which grows by one each millisecond since `began_s`, by the clock `clock_of`. `earlier` are outcomes of earlier runs
-    behind this run's start, and before the offset `again` of each partition; `since` is as in `StartState`. `passed` is
-    the state of minimum intervals there. `base` is that of the routing view for a worker on another host, which cannot
+    Its `number` is that of its rows; parked records have a higher one, which grows by one each millisecond since
+    `began_s`, by the clock `clock_of`. The recovered deliveries are before the offset `again` of each partition;
+    `since` is as in `StartState`. `base` is the base of the routing view for a worker on another host, which cannot
     open the driver's files.
     """
 
-    settings: JobSettings
-    run: int
     began_s: float
-    earlier: Broadcast[RecoveredDeliveries] | None = None
     again: Mapping[int, int] = field(default_factory=dict)
     since: int = -1
-    under_way: str = ""
-    passed: Passed = field(default_factory=dict)
     base: SharedBase | None = None
 
 
 def clock_of(here: bool) -> Callable[[], float]:
-    """The clock of the numbers of a run, whose tasks end and begin again: workers on the driver's host have one that
-    is never put back."""
+    """The clock of the numbers of a run: on the driver's host one that is never put back."""
     return fence.clock if here else time.time
 
 
@@ -80,19 +69,17 @@ def realtime_task(
     control_end: Callable[[], int],
 ) -> PartitionTask:
     """The task with this number. `control_end` asks for the end of the control log."""
-    known = job.earlier.value if job.earlier is not None else NOTHING
+    known = job.known
     view, held = TaskView(control_end, job.base), worker.journal.parked.held
     return PartitionTask(
         worker,
-        job.settings,
+        job,
         number,
-        job.run,
+        known,
         Exclusions(),
         held,
         view.of,
         RunNumbers(job, known).of,
-        known=known,
-        passed=job.passed,
         link=LogLink(job, number, updates, progress, view, held),
         taken=TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
         kept=_MOST_WAITING // 2,
@@ -107,13 +94,13 @@ class RunNumbers:
         self._job = job
         self._known = known
         self._clock = clock_of(job.base is None)
-        self._newest = job.run
+        self._newest = job.number
 
     def of(self, partition: int, offset: int) -> int:
         """That of a notification which is taken in now."""
         number = self._known.number(partition, offset)
         if number is None:
-            now = self._job.run + int((self._clock() - self._job.began_s) * 1000)
+            now = self._job.number + int((self._clock() - self._job.began_s) * 1000)
             self._newest = number = max(self._newest, now)
         return number
 
@@ -141,7 +128,7 @@ class LogLink(DriverLink):
         self._timeout_s = job.settings.dispatch.outcomes_timeout_s
         self._ready = False
         self._written = -1
-        self._marked: int | None = None  # the position that is written when the journal has passed its mark
+        self._marked: int | None = None  # the position that is written after the journal's mark
         self._due_at = 0.0
         self._forget_at = 0.0
         self.stop = False
@@ -157,7 +144,7 @@ class LogLink(DriverLink):
     def apply(self, task: PartitionTask) -> None:
         messages = self._updates.messages
         if messages:
-            task.tell_matched()  # by the view as it was
+            task.write_evaluations()  # by the view as it was
         while messages:
             update = messages.popleft()
             if update.base:
@@ -166,8 +153,8 @@ class LogLink(DriverLink):
                 self._view.begin(update.base)
             if update.step is not None:
                 self._view.apply(update.step)
-            if update.diverted is not None:
-                self._divert(task, update.diverted)
+            if update.exclusions is not None:
+                self._exclude(task, update.exclusions)
             if update.complete:
                 self._held.caught_up()
                 task.exclude(self._exclusions)
@@ -179,22 +166,22 @@ class LogLink(DriverLink):
         if self._updates.error is not None:
             raise self._updates.error
 
-    def _divert(self, task: PartitionTask, diverted: ExclusionChange) -> None:
-        self._held.change(diverted.held, diverted.freed, diverted.read)
+    def _exclude(self, task: PartitionTask, changes: ExclusionChange) -> None:
+        self._held.change(changes.held, changes.freed, changes.read)
         before = self._exclusions
         self._exclusions = Exclusions(
             frozenset(),
             {},
-            _changed(before.degraded, diverted.degraded, diverted.recovered),
-            _changed(before.watched, diverted.watched, diverted.unwatched),
-            _changed(before.unjudged, diverted.unjudged, diverted.judged),
-            _changed(before.on_trial, diverted.on_trial, diverted.off_trial),
+            _changed(before.degraded, changes.degraded, changes.recovered),
+            _changed(before.watched, changes.watched, changes.unwatched),
+            _changed(before.unjudged, changes.unjudged, changes.judged),
+            _changed(before.on_trial, changes.on_trial, changes.off_trial),
         )
         lanes = task.intake.lanes
-        if lanes.size and diverted.held:
+        if lanes.size and changes.held:
             # Later notifications are parked, and must not be pushed before the queued ones.
             for subscription, _ in list(lanes.waiting()):
-                if subscription.id in diverted.held:
+                if subscription.id in changes.held:
                     task.lanes.defer(subscription, waits(HELD))
 
     def due_s(self, task: PartitionTask, now: float) -> float:
@@ -210,7 +197,7 @@ class LogLink(DriverLink):
             self._write(task, self._marked)
             self._marked = None
         if self._marked is None and now >= self._due_at and self._is_dirty(task):
-            self._due_at = now + _TELL_S
+            self._due_at = now + _REPORT_S
             if now >= self._forget_at:
                 self._forget_at = now + _FORGET_S
                 task.intake.outcomes.forget()
@@ -229,12 +216,12 @@ class LogLink(DriverLink):
         report, taken = task.intake.outcomes.take_report(), task.taken
         self._written = max(self._written, position)
         again = position < self._job.again.get(taken.partition, 0)
-        self._progress.tell(
+        self._progress.write(
             WorkerProgress(
-                self._job.run,
+                self._job.number,
                 taken.partition,
                 position,
-                self._job.since if again else self._job.run,
+                self._job.since if again else self._job.number,
                 clean and not again,  # else an earlier run may have begun offsets behind the position
                 report.notifications,
                 report.deliveries,

@@ -1,4 +1,4 @@
-"""Whether the routing view is new enough to match a notification."""
+"""The routing view of a task in real time, and whether it is new enough to match a notification."""
 
 from __future__ import annotations
 
@@ -19,17 +19,49 @@ logger = logging.getLogger(__name__)
 _MISSED_S = 2.0
 
 
-class ViewPosition:
-    """How far the view of a task has read the control log, and where notifications were stamped. Used by one thread."""
+class TaskView:
+    """The routing view of a task, by the driver's updates. Used by one thread."""
 
-    def __init__(self, control_end: Callable[[], int]) -> None:
-        """`control_end` says where the control log ends now."""
+    def __init__(self, control_end: Callable[[], int], base: SharedBase | None) -> None:
+        """`control_end` asks for the end of the control log. `base` is that of a worker that cannot open the driver's
+        files."""
         self._control_end = control_end
+        self._base = base
+        self._view: SteppedView | None = None
         self._unstamped = (-1, -1)
         self._waits_for: tuple[int, float] | None = None
         self._beyond = -1  # stamps from here on are of a control log that is no more
         self.control = -1
-        """The view's position."""
+        """The view's position in the control log."""
+        self.complete = False
+        """Whether the updates since the last base are applied."""
+
+    def begin(self, base: bytes) -> None:
+        """Begin again with the base in this file."""
+        self.complete = False
+        try:
+            snapshot = self._base.open() if self._base is not None else Snapshot.open(Path(os.fsdecode(base)))
+            self._view = SteppedView(snapshot)
+        except FileNotFoundError:
+            self._view = None  # there is a newer one, and a message with its name follows
+
+    def apply(self, step: ViewStep) -> None:
+        if self._view is not None:
+            self._view.apply(step)
+
+    def come_to(self, control: int) -> bool:
+        """All steps to this position of the control log are applied; False without a base."""
+        if self._view is None:
+            return False
+        self.control = control
+        self.complete = True
+        return True
+
+    def of(self, notification: Notification, offset: int, last_offset: int) -> Found | None:
+        """The subscriptions of a notification; None until the view covers it."""
+        if self._view is None or not self.covers(notification, offset, last_offset):
+            return None
+        return self._view.of(notification)
 
     def covers(self, notification: Notification, offset: int, last_offset: int) -> bool:
         """Whether the view can match the notification at this offset: it has reached the notification's stamp, or no
@@ -64,42 +96,3 @@ class ViewPosition:
         logger.warning("notifications are stamped with positions that the control log does not have: it is another one")
         self._beyond = stamp
         return True
-
-
-class TaskView:
-    """The routing view of a task, as far as the driver's messages have brought it. Used by one thread."""
-
-    def __init__(self, control_end: Callable[[], int], base: SharedBase | None) -> None:
-        """`base` is that of a worker that cannot open the driver's files."""
-        self._position = ViewPosition(control_end)
-        self._base = base
-        self._view: SteppedView | None = None
-        self.complete = False
-        """Whether the driver's messages since the last base are applied."""
-
-    def begin(self, base: bytes) -> None:
-        """Begin again with the base in this file."""
-        self.complete = False
-        try:
-            snapshot = self._base.open() if self._base is not None else Snapshot.open(Path(os.fsdecode(base)))
-            self._view = SteppedView(snapshot)
-        except FileNotFoundError:
-            self._view = None  # there is a newer one, and a message with its name follows
-
-    def apply(self, step: ViewStep) -> None:
-        if self._view is not None:
-            self._view.apply(step)
-
-    def come_to(self, control: int) -> bool:
-        """All steps to this position of the control log are applied; False without a base."""
-        if self._view is None:
-            return False
-        self._position.control = control
-        self.complete = True
-        return True
-
-    def of(self, notification: Notification, offset: int, last_offset: int) -> Found | None:
-        """The subscriptions of a notification; see `ViewPosition.covers`."""
-        if self._view is None or not self._position.covers(notification, offset, last_offset):
-            return None
-        return self._view.of(notification)

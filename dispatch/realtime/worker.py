@@ -1,9 +1,6 @@
-"""The real-time gear in one of Spark's Python workers: for as long as its run lasts, which may be a week, a task pushes
-each notification of a partition as it comes.
+"""A task of real time in one of Spark's Python workers, which lasts as long as its run.
 
-One thread reads what Spark hands on and does nothing else, for it blocks there. Another reads what the driver has to
-say (who is subscribed, which lanes and endpoints to leave alone) in the log `feed`. Everything else is the main
-thread's: `task`.
+One thread reads Spark's rows, another the driver's updates in the log `feed`. The main thread does the rest (`task`).
 """
 
 from __future__ import annotations
@@ -32,17 +29,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Rows that are read ahead, and their bytes. A larger row is read alone.
+# The maximum of rows read ahead, and of their bytes. A larger row is read alone.
 _AHEAD = 1_000
 _AHEAD_BYTES = 16 * 1024 * 1024
 
-# What Spark's streaming calls the number of a batch, among the properties of a task.
+# Spark's property of a task with the number of its batch.
 _BATCH_ID = "streaming.sql.batchId"
 
 
 class TaskReplaced(InfrastructureError):
-    """Spark has given this worker a task of a worker that died, or of a second batch. It would begin with the state of
-    the run's start; the query is started again instead, behind the settled position."""
+    """The task of a worker that died, or of a second batch. It would begin with the state at the start of the run, so
+    the query is started again behind the settled position."""
 
 
 def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,24 +48,24 @@ def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[p
     Nothing is yielded before the end: the JVM reads a worker's output only when it cannot write its input, so a worker
     with unread output would block.
     """
-    import pyarrow as pa  # workers of the other gear never load it
+    import pyarrow as pa  # workers in batches never load it
 
     with heartbeat.task():
         try:
             taken = _push_rows(job, batches)
         except BaseException as error:
-            logger.error("a task of the real-time gear ends: %s", error, exc_info=not isinstance(error, ArborcastError))
-            # Spark would hear of the exception when it has a row for us, perhaps in an hour. The driver sees at once
-            # that a process is gone.
+            logger.error("a task in real time ends: %s", error, exc_info=not isinstance(error, ArborcastError))
+            # Spark would see the exception with its next row, perhaps in an hour. The driver sees at once that the
+            # process has ended.
             os._exit(1)
     if taken is None:
-        # The query has been stopped, and the output is not read any more. pyspark would print that as an error.
+        # The query was stopped, and the output is not read. pyspark would print that as an error.
         os._exit(0)
     yield pa.RecordBatch.from_pydict({"taken": pa.array([taken], pa.int64())})
 
 
 def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | None:
-    """How many notifications were taken in; None when the task was asked to stop, and has."""
+    """The number of notifications that were taken in; None after a requested stop."""
     task = TaskContext.get()
     number = task.partitionId() if task is not None else 0
     elsewhere = job.base is not None
@@ -79,8 +76,8 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     with (
         closing(LogConsumer(kafka, "control")) as control,
         closing(ProgressLog(kafka)) as progress,
-        closing(UpdateReader(kafka, job.run, wake)) as updates,
-        WorkerLease(kafka, job.run, number, lambda: updates.read_to) if elsewhere else nullcontext(),
+        closing(UpdateReader(kafka, job.number, wake)) as updates,
+        WorkerLease(kafka, job.number, number, lambda: updates.read_to) if elsewhere else nullcontext(),
     ):
         running = realtime_task(job, worker, number, updates, progress, lambda: _end(control))
         rows = _Rows(batches, wake)
@@ -98,18 +95,17 @@ def _end(control: LogConsumer) -> int:
 
 
 class _Rows:
-    """What Spark hands on, read by a thread of its own."""
+    """The rows of a task, read by a thread."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], wake: Callable[[], None]) -> None:
         self._batches = batches
         self._wake = wake
         self._rows: deque[tuple[bytes, int, int]] = deque()
-        self._bytes = self._dropped = 0  # of all that were read, and of those that were dropped
+        self._bytes = self._dropped = 0  # bytes of the rows that were read, and that were dropped
         self._room = threading.Condition()
         self._full = False  # the reading thread waits for room
         self.ended = False
         self.last_offset = -1
-        """Figures of the records read."""
         self.error: BaseException | None = None
 
     def start(self) -> None:
@@ -135,14 +131,14 @@ class _Rows:
                 rows = [
                     (values[number].as_py(), partitions[number].as_py(), offset)
                     for number, offset in enumerate(offsets.to_pylist())
-                    if offset is not None  # else it is there to drive out those before it
+                    if offset is not None  # a row without an offset is filler
                 ]
                 self._wait_for_room(len(rows), sum(len(value) for value, _, _ in rows))
                 if rows:
                     self.last_offset = rows[-1][2]
                     self._rows.extend(rows)
                     if len(self._rows) <= len(rows):
-                        self._wake()  # else the other thread is at those before them
+                        self._wake()  # with earlier rows the main thread is awake
         except BaseException as error:
             self.error = error
         self.ended = True
@@ -154,7 +150,7 @@ class _Rows:
             return not (self._rows and (more or large))
 
         with self._room:
-            self._full = True  # before the look: a row that is dropped after it notifies
+            self._full = True  # first, so that a row dropped after the check notifies
             self._room.wait_for(is_room)
             self._full = False
         self._bytes += size

@@ -1,10 +1,8 @@
-"""A worker on another host than the driver's works only while it knows that its run is not over.
+"""The lease of a worker on another host, where the driver cannot see it end.
 
-The driver cannot see such a worker end. So the worker asks every other second where the log `feed` ends, reads it to
-there, and has a lease from the moment in which it asked: for HOLD_S it may begin pushes, park and give up
-(`core.fence`); after LEASE_S its process ends, with all that it had under way or had still to send. A driver that has
-written there that the run is over begins the next one LEASE_S later. No clock is compared with that of another host:
-both count how long something is ago.
+Every other second the worker requests the end of the log `feed` and reads to there. From the time of the request it may
+begin pushes, park and give up for HOLD_S (`core.fence`); after LEASE_S its process ends. A driver that has written the
+end of a run begins the next one LEASE_S later. No clocks of two hosts are compared: both measure durations.
 """
 
 from __future__ import annotations
@@ -27,24 +25,24 @@ from arborcast.core.threads import Service
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
 from arborcast.dispatch.realtime.messages import WorkerProgress, encode_progress
 
-# A question that takes longer leaves time for others within HOLD_S.
+# After a request that takes this long there is time for another within HOLD_S.
 _REQUEST_S = 2.0
 
 _LOOK_S = 0.02
 
 
 class LeaseRenewal:
-    """Since when the lease counts. Pure but for what it is given."""
+    """Renews the lease. All I/O is in these functions."""
 
     def __init__(self, ask_end: Callable[[], int], read_to: Callable[[], int], extend: Callable[[float], None]) -> None:
-        """`ask_end` asks for the log's end, `read_to` gives the position read so far; `extend` gets the time from which
-        the lease counts."""
+        """`ask_end` requests the end of the log, `read_to` returns the position read so far; `extend` gets the time
+        from which the lease counts."""
         self._ask_end = ask_end
         self._read_to = read_to
         self._extend = extend
 
     def renew(self, clock: Callable[[], float], wait: Callable[[], bool]) -> bool:
-        """Whether it was renewed. `wait` waits a moment, and says whether it is to be given up."""
+        """Whether it was renewed. `wait` waits for a moment, and returns whether to give up."""
         asked = clock()
         end = self._ask_end()
         while self._read_to() < end:
@@ -58,8 +56,8 @@ class WorkerLease:
     """Around a task: `fence.wait` waits for its lease, and without one the process ends."""
 
     def __init__(self, kafka: KafkaSettings, run: int, task: int, read_to: Callable[[], int]) -> None:
-        """`read_to` is the offset in `feed` to which the task has read, without having found the end of its run; -1
-        while it has not begun to."""
+        """`read_to` is the offset to which the task has read `feed` without the end of its run; -1 before its first
+        record."""
         kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
         self._feed = LogConsumer(kafka, FEED_LOG)
         self._progress = LogWriter(kafka, PROGRESS_LOG)
@@ -103,5 +101,5 @@ class WorkerLease:
     def _extend(self, asked: float) -> None:
         if self._fence_until is not None and not self._service.stopping:
             self._fence_until(asked + HOLD_S)
-            # Not a thread of ours: whatever has the interpreter may have it for longer.
+            # A thread outside the interpreter, whose lock may be taken for longer.
             faulthandler.dump_traceback_later(max(asked + LEASE_S - fence.clock(), 0.001), exit=True)

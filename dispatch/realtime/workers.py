@@ -1,8 +1,8 @@
-"""Liveness of a run's workers, and their exclusion before the next run begins.
+"""Liveness of a run's workers, and their end before the next run: two workers of a partition could push a lane out of
+order.
 
-A partition belongs to one worker at a time: two of them could push a lane out of order. On the driver's host the
-processes are visible, and killed. A worker elsewhere is known by its heartbeats, and ends by its lease
-(`worker_lease`): the driver writes the run's end in `feed`, and waits until every earlier lease has expired.
+On the driver's host the processes are visible, and killed. A worker elsewhere is known by its heartbeats, and ends by
+its lease (`worker_lease`): the driver writes the end of the run to `feed`, and waits until every lease has expired.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate, e
 
 logger = logging.getLogger(__name__)
 
-# A process that was killed ends at once, unless a disk or the like keeps it.
+# A killed process ends at once, unless it waits for a disk.
 _ENDS_S = 60.0
 
 _PAUSE_S = 1.0
 
-# Who is silent for so long has no lease any more either, if it is there at all.
+# After this silence a worker has no lease either.
 _SILENT_S = LEASE_S
 
-# Until a task is heard for the first time a Python has to be started for it.
+# The first report of a task may have to wait for the start of its process.
 _STARTS_S = 120.0
 
 # Maximum interval between two checks, in seconds.
@@ -42,35 +42,29 @@ _LONGEST_LOOK_S = 2.0
 
 
 class WorkersHere:
-    """The workers of the present run, on the driver's host. Used under one lock."""
+    """The workers of the current run, on the driver's host. Used under one lock."""
 
     def __init__(self) -> None:
-        self._tasks: dict[int, tuple[int, int]] = {}  # with their processes and when these were started
+        self._tasks: dict[int, tuple[int, int]] = {}  # the process of each, and when it was started
 
     def begin(self, tasks: int) -> None:
-        """A run with so many tasks begins."""
+        """A run with this number of tasks begins."""
         self._tasks.clear()
 
-    def heard(self, progress: WorkerProgress) -> None:
+    def reported(self, progress: WorkerProgress) -> None:
         """A worker of the run has reported."""
         known = self._tasks.get(progress.task)
         if known is None or known[0] != progress.pid:
             self._tasks[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
 
-    def processes(self) -> set[int]:
-        """The processes of the tasks that are ready, on this host."""
-        return {pid for pid, _ in self._tasks.values()}
-
     def missing(self) -> str:
-        """The reason to start the run again; empty as long as its workers are there."""
+        """The reason to start the run again; empty while its workers live."""
         gone = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
         return f"a Python worker (pid {min(gone)}) has died" if gone else ""
 
     def end(self, newest: int) -> None:
-        """End the workers; `newest` is the highest number of a run. Raises InfrastructureError.
-
-        Spark stops a query without waiting for them, and the next run would not know of their last pushes and records.
-        """
+        """End the workers; `newest` is the highest number of a run. Spark stops a query without waiting for them, and
+        their last pushes and records would be unknown to the next run. Raises InfrastructureError."""
         deadline = time.monotonic() + _ENDS_S
         for pid, started in set(self._tasks.values()):
             while started and heartbeat.started_at(pid) == started:
@@ -82,7 +76,7 @@ class WorkersHere:
         self._tasks.clear()
 
     def wait_ended(self) -> None:
-        """Return when no worker begins anything any more."""
+        """Return when no worker begins another push."""
 
 
 class WorkersElsewhere:
@@ -90,38 +84,35 @@ class WorkersElsewhere:
 
     def __init__(
         self,
-        say: Callable[[WorkerUpdate], object],
+        write: Callable[[WorkerUpdate], object],
         wait: Callable[[float], None],
         failed: Callable[[], bool],
         clock: Callable[[], float] = fence.clock,
         own_time: OwnTime | None = None,
     ) -> None:
-        """`say` returns when the message is in the log `feed`, or raises InfrastructureError; `wait` waits for so many
-        seconds, or raises; `failed` says whether Spark knows of a task of the run that has failed."""
-        self._say = say
+        """`write` returns when the update is in the log `feed`, or raises InfrastructureError; `wait` waits for this
+        number of seconds, or raises; `failed` returns whether a task of the run has failed in Spark."""
+        self._write = write
         self._failed = failed
         self._wait = wait
         self._clock = clock
         self._time = own_time or OwnTime(_LONGEST_LOOK_S)
         self._silences: dict[int, Silence] = {}
         self._stopped: set[int] = set()
-        self._may_be_there = True  # those of a driver before this one
+        self._may_live = True  # first those of an earlier driver
         self._until = 0.0
 
     def begin(self, tasks: int) -> None:
         at = self._time.tick()
         self._silences = {number: Silence(_STARTS_S, at) for number in range(tasks)}
         self._stopped.clear()
-        self._may_be_there = True
+        self._may_live = True
 
-    def heard(self, progress: WorkerProgress) -> None:
+    def reported(self, progress: WorkerProgress) -> None:
         at = self._time.tick()
         self._silences[progress.task] = Silence(_SILENT_S, at)
         if progress.stopped:
             self._stopped.add(progress.task)
-
-    def processes(self) -> set[int]:
-        return set()
 
     def missing(self) -> str:
         at = self._time.tick()
@@ -131,16 +122,16 @@ class WorkersElsewhere:
         if not silent:
             return ""
         lasts_s = self._silences[silent[0]].lasts_s(at)
-        return f"the Python worker of task {silent[0]} was not heard for {lasts_s:.0f} s"
+        return f"the Python worker of task {silent[0]} has not reported for {lasts_s:.0f} s"
 
     def end(self, newest: int) -> None:
         orderly = bool(self._silences) and self._stopped >= self._silences.keys()
-        if not self._may_be_there or orderly or newest < 0:
+        if not self._may_live or orderly or newest < 0:
             return
-        self._say(WorkerUpdate(newest + 1, -1, 0, -1, complete=False, stop=True))
+        self._write(WorkerUpdate(newest + 1, -1, 0, -1, complete=False, stop=True))
         # Later renewals see it and exit; a renewal made before is valid for this long.
         self._until = self._clock() + LEASE_S
-        self._may_be_there = False
+        self._may_live = False
         self._silences = {}
 
     def wait_ended(self) -> None:
@@ -153,11 +144,11 @@ def workers_elsewhere(
 ) -> WorkersElsewhere:
     """Workers that read the end of their run in the log `feed`."""
 
-    def say(message: WorkerUpdate) -> None:
+    def write(message: WorkerUpdate) -> None:
         log = LogWriter(kafka, FEED_LOG)
         try:
             log.append_encoded([encode_feed(message)])
         finally:
             log.close()
 
-    return WorkersElsewhere(say, wait, failed)
+    return WorkersElsewhere(write, wait, failed)

@@ -1,7 +1,7 @@
-"""The endpoints of parked deliveries: which may be tried, and the lanes that wait for one that may not.
+"""The endpoints of parked deliveries, and the lanes that wait for one with an open breaker.
 
-Behind an open breaker nothing is tried but a probe when it is due. The lanes of an endpoint take turns in providing it:
-an endpoint that fails at one message need not fail at the others.
+Such an endpoint only gets a probe when it is due. Its lanes take turns in providing it: an endpoint may fail at one
+message alone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Health])
 
 
 class HealthMemory:
-    """The health of bad endpoints, kept in the store: after a restart batches do not pay the time-outs again, and days
-    of failing are still days. Used by one thread. The store's errors are raised.
-    """
+    """The health of degraded endpoints in the store, for the next start. Used by one thread. The store's errors are
+    raised."""
 
     def __init__(self, store: ParkedStore, health: EndpointHealthRegistry) -> None:
         self._store = store
@@ -50,16 +49,16 @@ class HealthMemory:
         try:
             self._health.restore({} if kept is None else _decoder.decode(kept))
         except msgspec.DecodeError as error:
-            logger.info("the kept health of degraded endpoints cannot be read, it will be learned again: %s", error)
+            logger.info("the health of degraded endpoints cannot be read, and begins again: %s", error)
 
 
 class Endpoints:
     """Used by one thread; the registry is shared. A quick answer takes `quick_s` at most."""
 
-    def __init__(self, health: EndpointHealthRegistry, quick_s: float, tell: EventListener) -> None:
+    def __init__(self, health: EndpointHealthRegistry, quick_s: float, publish: EventListener) -> None:
         self._health = health
         self._quick_s = quick_s
-        self._tell = tell
+        self._publish = publish
         self._probes: TimerQueue[str] = TimerQueue()
         # In the order in which they are to be the probe.
         self._blocked: dict[str, dict[str, None]] = {}
@@ -74,19 +73,19 @@ class Endpoints:
     def push_ended(
         self, endpoint: str, message: str, outcome: Outcome, result: PushResult, probe: bool, now_ms: int
     ) -> list[str]:
-        """A push has an outcome: the lanes that need not wait any longer."""
+        """A push has an outcome; returns the lanes whose wait ends."""
         sign = sign_of(message, outcome, result, self._quick_s)
         before = self._health.get(endpoint)
         if before.breaker != "closed" and not probe and sign.kind in ("unreachable", "failing"):
-            return []  # it began before the breaker opened, and is no news
+            return []  # it began before the breaker opened
         health = self._health.note(endpoint, sign, now_ms)
         if health.breaker != "closed":
             self._probes.set(endpoint, health.probe_at_ms)
             if before.breaker == "closed":
-                self._tell(OperatorEvent("breaker-opened", now_ms, endpoint, detail=outcome.detail))
+                self._publish(OperatorEvent("breaker-opened", now_ms, endpoint, detail=outcome.detail))
             return []
         if before.breaker != "closed":
-            self._tell(OperatorEvent("breaker-closed", now_ms, endpoint))
+            self._publish(OperatorEvent("breaker-closed", now_ms, endpoint))
         return self.unblock(endpoint)
 
     def block(self, lane: str, endpoint: str) -> None:
@@ -100,7 +99,7 @@ class Endpoints:
         return list(self._blocked.get(endpoint, ()))
 
     def unblock(self, endpoint: str) -> list[str]:
-        """End the wait of all its lanes, which are returned."""
+        """End the wait of all its lanes; returns them."""
         self._probes.cancel(endpoint)
         return list(self._blocked.pop(endpoint, ()))
 

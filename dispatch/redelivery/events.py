@@ -46,8 +46,8 @@ _DEAD_EVERY_MS = 60_000
 class DeadLetterAlarm:
     """An event when deliveries are given up: at once, then at most once a minute."""
 
-    def __init__(self, tell: EventListener) -> None:
-        self._tell = tell
+    def __init__(self, publish: EventListener) -> None:
+        self._publish = publish
         self._untold = 0
         self._told_ms: int | None = None
         self._last = ("", "", "")
@@ -61,5 +61,5 @@ class DeadLetterAlarm:
         # Later than now: by a clock that was put back.
         if self._untold and (told_ms is None or not 0 <= now_ms - told_ms < _DEAD_EVERY_MS):
             subscription, endpoint, detail = self._last
-            self._tell(OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._untold, detail))
+            self._publish(OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._untold, detail))
             self._untold, self._told_ms = 0, now_ms

@@ -1,4 +1,4 @@
-"""The lanes with parked deliveries: when each has its next turn, and which ones workers may not push past."""
+"""The lanes with parked deliveries: their turns, and which of them are held in the workers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Choice:
         self._push = push
 
     def of(self, lane: RetryLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
-        """The deliveries to push now, empty when none is due; `probing`: for a probe."""
+        """The deliveries to push now, none when none is due; `probing`: for a probe."""
         if subscription.policy.strict:
             # A delivery whose push is under way may be the first. Another engine takes many, and all or none.
             most = 1 if probing or subscription.peer is None else MOST_TOGETHER
@@ -114,7 +114,7 @@ class RetryLanes(dict[str, RetryLane]):
                 if expires_ms is not None:
                     self._turns.set_by(name, expires_ms)
             if lane.seen is not None and lane.seen.in_turn:
-                # A batch may have tried it, and the lane sleep until others are due that were tried more often.
+                # A batch may have tried it, and it may be due before the others.
                 due_ms = self._store.next_due_ms(name, lane.flight)
                 if due_ms is not None:
                     self._turns.set_by(name, max(due_ms, now_ms))
@@ -124,8 +124,8 @@ class RetryLanes(dict[str, RetryLane]):
         self.turn(lane, now_ms)
 
     def let_pass(self, lane: RetryLane) -> None:
-        """Batches may push past a lane once all in it has had its first attempt, with an outcome; past a link's, once
-        nothing waits in it."""
+        """Free a lane for first attempts when all its deliveries were tried, with an outcome; a link's when nothing
+        waits in it."""
         if self._held.is_found(lane.name) and not self._holds(lane.name):
             self._held.drained(lane.name)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from arborcast.topic_model.records.notifications import Notification
 
 logger = logging.getLogger(__name__)
 
-# To be raised with every change of the tables: a file of another form is rebuilt from the log.
+# Raised with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 2
 
 # `turn` is the order: the offset in the log, but not behind a delivery with a later place in its partition. `server`
@@ -80,13 +80,10 @@ _PUSHES = (UNDER_WAY, chr(ord(UNDER_WAY) + 1))
 _AGAIN = """UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?
 WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ? AND awaits != ''"""
 
-_BY_ACCEPTANCE = """SELECT batch, part, place, redrive, accepted_ms FROM waiting
-WHERE lane = ? ORDER BY accepted_ms LIMIT ?"""
-_BY_VALIDITY = """SELECT batch, part, place, redrive, valid_ms FROM waiting
-WHERE lane = ? AND valid_ms > 0 AND awaits = '' ORDER BY valid_ms LIMIT ?"""
-
-_BY_DUE = """SELECT batch, part, place, redrive, due_ms FROM waiting
-WHERE lane = ? AND tried = 1 ORDER BY due_ms LIMIT ?"""
+_EARLIEST = "SELECT batch, part, place, redrive, {0} FROM waiting WHERE lane = ?{1} ORDER BY {0} LIMIT ?"
+_BY_ACCEPTANCE = _EARLIEST.format("accepted_ms", "")
+_BY_VALIDITY = _EARLIEST.format("valid_ms", " AND valid_ms > 0 AND awaits = ''")
+_BY_DUE = _EARLIEST.format("due_ms", " AND tried = 1")
 
 # Bytes of messages that are read at a time. A larger message is read alone.
 _READ_BYTES = 4 * 1024 * 1024
@@ -163,7 +160,7 @@ class ParkedStore:
 
     def __init__(self, file: Path | None, log: str = "") -> None:
         self._file = file
-        # Ended here, and not yet read as such from the log.
+        # Finished here; their nulls are not read from the log yet.
         self._finished: set[bytes] = set()
         self.uncommitted = 0
         """Bytes of messages since the last commit."""
@@ -200,11 +197,10 @@ class ParkedStore:
         return self._count
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:
-        """Fold one record of the log in; the lane that has something new to deliver, if one has. All of a lane is in
-        one partition of the log. Raises RecordVersionError; another record that cannot be read is logged and left
-        out."""
+        """Apply one record of the log; returns the lane that has a new delivery, if one has. All of a lane is in one
+        partition of the log. Raises RecordVersionError; another record that cannot be read is logged and left out."""
         if key in self._finished:
-            # After the records of a delivery that was ended here, its null arrives from the log.
+            # Records of a delivery that was finished here, up to its null.
             if value is None:
                 self._finished.discard(key)
             return None
@@ -251,7 +247,7 @@ class ParkedStore:
         return True
 
     def tried(self, delivery: Delivery, tries: Tries) -> bool:
-        """Note a further try, or the end of the last one, unless the store has a later one. Whether the delivery still
+        """Store a further try, or the end of the last one, unless a later one is known. Returns whether the delivery
         waits."""
         key = (delivery.subscription, *delivery.place)
         changed = self._execute(_TRIED, (*tries, *key, tries.number, tries.number, tries.counted)).rowcount
@@ -274,7 +270,7 @@ class ParkedStore:
         self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
 
     def finish(self, delivery: Delivery) -> None:
-        """A delivery was finished here, and its null is on the way: it need not be looked up again."""
+        """A delivery was finished here, and its null is on the way."""
         self._finished.add(delivery.key())
         self.remove(delivery)
 
@@ -285,12 +281,12 @@ class ParkedStore:
         return found[0] if found else None
 
     def begun(self, delivery: Delivery) -> None:
-        """A push of a request is under way: it is none of the untried any more, and waits for no server."""
+        """A push of a request is under way: it is not untried any more, and waits for no server."""
         self._execute(_BEGUN, (delivery.subscription, *delivery.place))
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
-        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns. As
-        everywhere here: no more than _READ_BYTES of them, but at least one."""
+        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns. As all
+        reads: at most _READ_BYTES, but at least one."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
     def equal(self, head: WaitingDelivery, server: str | None, limit: int) -> Iterator[WaitingDelivery]:
@@ -303,7 +299,8 @@ class ParkedStore:
         if server is not None:
             condition += " AND number = ? AND due_ms = ?"
             values += [number, due_ms]
-        return self._each(lane, f"{condition} {_BY_PRIORITY}", *values, limit)
+        rows = self._each(f"{condition} {_BY_PRIORITY}", lane, *values, limit)
+        return (_waiting(lane, row) for row in rows)
 
     def under_way(self, lane: str) -> bool:
         """Whether a worker waits for the answer to the first push of deliveries of a lane."""
@@ -318,13 +315,8 @@ class ParkedStore:
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
     def first(self, lane: str, limit: int = 1) -> list[WaitingDelivery]:
-        """The deliveries of a strict lane to be settled first: those that were tried already, else the first of the
-        others, whatever their priority.
-
-        Before a crash the same one was first, and its push may have been under way: a notification of another partition
-        that was parked later has a later turn, whatever its place. Deliveries that were tried come before redriven
-        ones.
-        """
+        """The deliveries of a strict lane to be settled first: those that were tried, else the first of the others, of
+        any priority. After a crash the same one is first again, and its push may have been under way."""
         return self._read(lane, f"tried = 1 {_IN_ORDER}", limit) or self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
 
     def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
@@ -344,7 +336,7 @@ class ParkedStore:
         """The delivery with the fewest tries of those that are to be tried again by now; those that are due only
         because the clock was put back come behind."""
         most = 1 + len(besides)
-        # From each number of tries to the next: there are few, however many deliveries are not due.
+        # From each number of tries to the next: there are few.
         more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
         number = self._one(more, lane, 0)
         while number is not None:
@@ -389,7 +381,7 @@ class ParkedStore:
         return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """For parts of the redelivery with tables of their own in the file."""
+        """For other tables in the file."""
         return self._rows(query, values)
 
     def lanes(self) -> Iterator[str]:
@@ -455,25 +447,21 @@ class ParkedStore:
     ) -> list[WaitingDelivery]:
         found: list[WaitingDelivery] = []
         size = 0
-        try:
-            # Row by row: SQLite reads a message with its row.
-            with closing(self._db.execute(_READ + condition, (lane, *values))) as rows:
-                for row in rows:
-                    if Delivery(lane, Place(*row[:4])) in besides:
-                        continue
-                    size += len(row[-1])
-                    if found and size > most_bytes:
-                        break
-                    found.append(_waiting(lane, row))
-        except sqlite3.Error as error:
-            raise self._trouble(error) from error
+        with closing(self._each(condition, lane, *values)) as rows:
+            for row in rows:
+                if Delivery(lane, Place(*row[:4])) in besides:
+                    continue
+                size += len(row[-1])
+                if found and size > most_bytes:
+                    break
+                found.append(_waiting(lane, row))
         return found
 
-    def _each(self, lane: str, condition: str, *values: object) -> Iterator[WaitingDelivery]:
+    def _each(self, condition: str, *values: object) -> Generator[tuple[Any, ...], None, None]:
+        """Row by row: SQLite reads a message with its row."""
         try:
-            with closing(self._db.execute(_READ + condition, (lane, *values))) as rows:
-                for row in rows:
-                    yield _waiting(lane, row)
+            with closing(self._db.execute(_READ + condition, values)) as rows:
+                yield from rows
         except sqlite3.Error as error:
             raise self._trouble(error) from error
 

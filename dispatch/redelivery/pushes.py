@@ -48,14 +48,11 @@ def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
 
 
 class RedeliveryJournal(Journal):
-    """Dead letters, then attempts, then parked deliveries.
-
-    The record that finishes a delivery is sent only when its outcome is in the log: a failure in between repeats a
-    push, and loses none.
-    """
+    """Dead letters, then attempts, then parked deliveries: the record that finishes a delivery is sent when its outcome
+    is in the log, so a failure in between repeats a push, and loses none."""
 
     def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, pulled: DurableWriter) -> None:
-        super().__init__(attempts, dead, parking, _SETTLE_S)
+        super().__init__(attempts, dead, parking, _SETTLE_S, [pulled])
         self._pulled = pulled
         self._later: list[Callable[[], None]] = []
         self.gone: set[str] = set()
@@ -63,10 +60,6 @@ class RedeliveryJournal(Journal):
         self.suspended: dict[str, int] = {}
         """Subscriptions to be suspended, and since when their endpoints have failed."""
         self._sent = False
-
-    def connect(self) -> None:
-        super().connect()
-        self._pulled.connect()
 
     @property
     def dirty(self) -> bool:
@@ -101,7 +94,6 @@ class RedeliveryJournal(Journal):
         self._later.append(lambda: self._parking.finished(delivery, tried))
 
     def catch_up(self) -> None:
-        self._pulled.settle(self._timeout_s)
         super().catch_up()
         later, self._later = self._later, []
         for write in later:
@@ -109,12 +101,8 @@ class RedeliveryJournal(Journal):
         self._parking.settle(self._timeout_s)
         self._sent = False
 
-    def close(self) -> None:
-        super().close()
-        self._pulled.close()
 
-
-# How many deliveries that are over (too old, not wanted any more) are ended before the next lane has its turn.
+# Deliveries that are ended without a push before the next lane has its turn.
 _ENDED_AT_ONCE = 500
 
 # Later than any notification was accepted.
@@ -135,26 +123,24 @@ class SubscriptionStops:
         endpoints: Endpoints,
         journal: RedeliveryJournal,
         after_ms: int,
-        tell: EventListener,
+        publish: EventListener,
     ) -> None:
         self._subscriptions = subscriptions
         self._lanes = lanes
         self._endpoints = endpoints
         self._journal = journal
         self._after_ms = after_ms
-        self._tell = tell
+        self._publish = publish
         # Suspended, and not yet in the control log.
         self._unwritten: set[str] = set()
 
     def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
         self._journal.gone.add(name)
-        self._tell(OperatorEvent("subscription-gone", now_ms, endpoint, name))
+        self._publish(OperatorEvent("subscription-gone", now_ms, endpoint, name))
 
     def push_failed(self, name: str, endpoint: str, now_ms: int) -> None:
-        """Suspend a subscription, and all lanes that wait for the same endpoint, when that has failed for too long.
-
-        The endpoint's time starts again then, not only at the resume: that may happen while the job is down.
-        """
+        """Suspend a subscription, and all lanes that wait for the same endpoint, when that has failed for too long. The
+        endpoint's time starts again then, since a resume may happen while the job is down."""
         health = self._endpoints.get(endpoint)
         since_ms = health.failing_since_ms
         if health.breaker == "closed" or not since_ms or now_ms - since_ms < self._after_ms:
@@ -166,7 +152,7 @@ class SubscriptionStops:
                     lane.suspended = True
                 self._unwritten.add(each)
                 self._journal.suspended[each] = since_ms
-                self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, each))
+                self._publish(OperatorEvent("subscription-suspended", now_ms, endpoint, each))
         self._endpoints.forgive(endpoint, now_ms)
 
     def written_down(self) -> set[str]:
@@ -209,10 +195,8 @@ class RedeliveryOutcomes:
         now_ms: int,
         probe: bool,
     ) -> bool:
-        """A push has an outcome; whether the receiver has ended the subscription with it.
-
-        `probe`: as in `settlement.settle`.
-        """
+        """A push has an outcome; returns whether the receiver has ended the subscription with it. `probe`: as in
+        `settlement.settle`."""
         gone = False
         for waiting in taken:
             decision = settle(waiting, push, outcome, policy, now_ms, self._chance(), probe=probe)
@@ -303,12 +287,12 @@ class RedeliveryOutcomes:
         delivery, notification = waiting.delivery, waiting.notification
         waits = row.state == "parked"
         if waits and not self._store.tried(delivery, decision.tries):
-            return False  # the log has its end meanwhile; then this push was superfluous
+            return False  # the log has its end already
         self._journal.write(decision, row, notification, lambda _: delivery)
         if waits:
             return True
         if decision.letter:
-            # A dead subscriber of these events would cause one about itself, once a minute and for ever.
+            # A dead letter of such an event would cause the next one.
             if not is_system(row.topic):
                 self.alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
@@ -348,9 +332,9 @@ class Pushes:
         ended: Ended,
         sequence: int | None = None,
     ) -> None:
-        """Push these deliveries of a lane, which have been through `tries`. The caller has seen to it that their
-        endpoint may have one more push, and may be tried. `ended` is called with the outcome: by a later `drive`, or at
-        once where no message could be made. `sequence` is as for an envelope."""
+        """Push these deliveries of a lane after these `tries`, to an endpoint that may be tried and has a free slot.
+        `ended` is called with the outcome: by a later `drive`, or at once where no message could be made. `sequence`
+        is as for an envelope."""
         endpoint, now_ms, probe = subscription.consumer.address, self._clock.now_ms(), False
         scopes = scopes_of(endpoint)
         notifications = [waiting.notification for waiting in taken]
@@ -372,7 +356,6 @@ class Pushes:
         number = tries.number + 1  # of this try
         unmade = self.pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves, sequence)
         if unmade is not None:
-            # Only this message is to suffer for it.
             ended(*unmade, now_ms, False)
 
     def pass_on(self, endpoint: str, now_ms: int) -> None:

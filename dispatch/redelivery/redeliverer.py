@@ -10,7 +10,7 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from arborcast.core import liveness
@@ -27,17 +27,12 @@ from arborcast.dispatch.delivery.pushes import PushSpans
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Place
-from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
-from arborcast.dispatch.redelivery.session import (
-    RedeliverySession,
-    RedeliveryStatistics,
-    SessionParts,
-    opened_session,
-)
+from arborcast.dispatch.redelivery.scheduler import RedeliveryContext, RedeliveryStatistics
+from arborcast.dispatch.redelivery.session import RedeliverySession, SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
@@ -54,10 +49,10 @@ _COSTLY = "its content or producer conditions cost more than push.conditions_ms,
 class SubscriptionEnds:
     """Writes the ends and suspensions of subscriptions to the control log. Everything raises InfrastructureError."""
 
-    def __init__(self, kafka: KafkaSettings, subscriptions: RoutingView, tell: EventListener) -> None:
+    def __init__(self, kafka: KafkaSettings, subscriptions: RoutingView, publish: EventListener) -> None:
         self._timeout_s = kafka.request_timeout_s
         self._subscriptions = subscriptions
-        self._tell = tell
+        self._publish = publish
         self._control = ControlLog(kafka)
 
     def end(self, ids: Iterable[str]) -> None:
@@ -74,7 +69,7 @@ class SubscriptionEnds:
                 for each, since in sorted(since_ms.items())
             ]
         )
-        # One that ended just before this has no record that would take its suspension back.
+        # Of a subscription that ended just before this no record removes the suspension.
         self._subscriptions.catch_up(self._timeout_s)
         over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
         if over:
@@ -88,49 +83,16 @@ class SubscriptionEnds:
             return
         self._control.append([SubscriptionSuspended(each.id, _COSTLY, at_ms, at_ms, "conditions") for each in found])
         for each in found:
-            self._tell(OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY))
+            self._publish(
+                OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY)
+            )
 
     def close(self) -> None:
         self._control.close()
 
 
-class CatchUps:
-    """Threads that wait until the redelivery has read its log to the end."""
-
-    def __init__(self) -> None:
-        self._waiting: list[threading.Event] = []
-        self._lock = threading.Lock()
-
-    def asked(self) -> bool:
-        """Whether a thread waits."""
-        return bool(self._waiting)
-
-    def ask(self) -> threading.Event:
-        """An event that is set at that time."""
-        done = threading.Event()
-        with self._lock:
-            self._waiting.append(done)
-        return done
-
-    def answer(self, read_to_end: Callable[[], bool]) -> None:
-        """Read to the end for those that wait now, if there are any; False when that was cut short. After a failure
-        they wait on."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        try:
-            complete = read_to_end()
-        except BaseException:
-            with self._lock:
-                self._waiting += waiting
-            raise
-        for done in waiting if complete else ():
-            done.set()
-
-
-class Redeliverer:
-    """Runs until `stop`. Batches use `lanes` and `health`; `tell` is called with events for operators, in any thread
+class Redeliverer(SubscriptionListener):
+    """Runs until `stop`. Batches use `lanes` and `health`; `publish` is called with events for operators, in any thread
     and without locks."""
 
     def __init__(
@@ -142,13 +104,13 @@ class Redeliverer:
         subscriptions: RoutingView,
         file: Path,
         vault: Vault | None = None,
-        tell: EventListener = lambda event: None,
+        publish: EventListener = lambda event: None,
         spans: PushSpans | None = None,
     ) -> None:
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(retry, subscriptions.is_pushed_to)
-        self._tell = tell
-        self._ends = SubscriptionEnds(kafka, subscriptions, tell)
+        self._publish = publish
+        self._ends = SubscriptionEnds(kafka, subscriptions, publish)
         self._spans = spans
         context = RedeliveryContext(
             push=push,
@@ -157,33 +119,31 @@ class Redeliverer:
             subscriptions=subscriptions,
             held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, vault, push.callback_s, retry.lifespan_s),
-            tell=tell,
+            publish=publish,
             spans=spans,
         )
         self._parts = SessionParts(
             kafka=kafka,
             file=file,
             context=context,
-            subscriptions=subscriptions,
             make_transport=lambda: make_transport(push, outbound),
             end_subscriptions=self._ends.end,
             suspend_subscriptions=self._ends.suspend,
         )
         self._pushes_until = 0.0
-        self._catch_ups = CatchUps()
+        self._read = threading.Condition()
+        self._reads_wanted = self._reads_done = 0  # reads of the log to its end, for `catch_up`
         self._session: RedeliverySession | None = None
         self._restored = False
         self._before: Counter[str] = Counter()
         self.rounds = 0
-        """Rounds of the loop since the start; a thread that hangs makes none."""
+        """Rounds of the loop since the start."""
         self._service = Service("redeliverer", self._step, backoff=Backoff(_PAUSE_S, _PAUSE_S), what="the redelivery")
         subscriptions.listen(self)
 
     def start(self, timeout_s: float) -> None:
-        """Start, and return when it has read all that is parked: before that no batch may begin.
-
-        Raises InfrastructureError when that takes longer than `timeout_s`.
-        """
+        """Start, and return when all parked deliveries are read: before that no batch may begin. Raises
+        InfrastructureError when that takes longer than `timeout_s`."""
         self._service.start()
         try:
             self.catch_up(timeout_s)
@@ -193,10 +153,12 @@ class Redeliverer:
 
     def begin_stop(self, timeout_s: float) -> None:
         """Begin no more pushes; outcomes of those under way are taken in for three quarters of the time. Returns at
-        once, and needs no further call."""
+        once."""
         if not self._service.stopping:
             self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
             self._service.stop()
+            with self._read:
+                self._read.notify_all()
 
     def stop(self, timeout_s: float) -> None:
         """Stop as `begin_stop` does. Returns when all settled deliveries are written, or after the time."""
@@ -207,18 +169,17 @@ class Redeliverer:
             self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when it has read all that is parked now, by batches or by operators.
-
-        Raises InfrastructureError when that takes longer than `timeout_s`.
-        """
-        done = self._catch_ups.ask()
-        deadline = time.monotonic() + timeout_s
-        while not done.wait(min(max(deadline - time.monotonic(), 0.0), 0.25)):
-            if self._service.stopping:
-                raise InfrastructureError("the redelivery stops")
-            if time.monotonic() < deadline:
-                continue
-            raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
+        """Return when all deliveries that are parked now, by workers or operators, are read. Raises InfrastructureError
+        when that takes longer than `timeout_s`."""
+        with self._read:
+            self._reads_wanted += 1
+            wanted = self._reads_wanted
+            self._read.wait_for(lambda: self._reads_done >= wanted or self._service.stopping, timeout_s)
+            if self._reads_done >= wanted:
+                return
+        if self._service.stopping:
+            raise InfrastructureError("the redelivery stops")
+        raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
 
     def newest_batch(self) -> int:
         """The highest batch number of the parked deliveries, NO_BATCH without any; after the start. Raises
@@ -231,10 +192,8 @@ class Redeliverer:
         return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
-        """Take in the reports of a batch.
-
-        Raises InfrastructureError when the end of a subscription, or its suspension, cannot be written down.
-        """
+        """Apply the reports of a batch. Raises InfrastructureError when the end of a subscription, or its suspension,
+        cannot be written."""
         at_ms = time_ms()
         gone: set[str] = set()
         costly: set[str] = set()
@@ -246,10 +205,10 @@ class Redeliverer:
                 known = self.health.get(endpoint)
                 before = known.breaker
                 if before != "closed" and sign.kind in ("unreachable", "failing") and not known.on_trial(at_ms):
-                    continue  # the push began before the breaker opened, and is no news
+                    continue  # the push began before the breaker opened
                 after = self.health.note(endpoint, sign, at_ms).breaker
                 if before == "closed" and after != "closed":
-                    self._tell(OperatorEvent("breaker-opened", at_ms, endpoint))
+                    self._publish(OperatorEvent("breaker-opened", at_ms, endpoint))
         if gone:
             self._ends.end(gone)
         if costly - gone:
@@ -294,17 +253,24 @@ class Redeliverer:
         self._session = session
         try:
             while not stopping():
-                self._catch_ups.answer(lambda: self._read_to_end(session))
-                session.run(stopping, self._catch_ups.asked)
+                self._read_to_end(session)
+                session.run(stopping, lambda: self._reads_wanted > self._reads_done)
             session.end(self._pushes_until)
         finally:
             # In this order, or statistics would count them twice.
             self._session = None
-            self._before.update(delivered=session.redelivery.delivered, dead=session.redelivery.dead)
+            outcomes = session.redelivery.outcomes
+            self._before.update(delivered=outcomes.delivered, dead=outcomes.dead)
 
-    def _read_to_end(self, session: RedeliverySession) -> bool:
-        session.read_to_end(self._is_stopping)
-        return not self._service.stopping
+    def _read_to_end(self, session: RedeliverySession) -> None:
+        """Read the log for the threads that wait for it, if there are any. After a failure they wait on."""
+        wanted = self._reads_wanted
+        if wanted > self._reads_done:
+            session.read_to_end(self._is_stopping)
+            if not self._service.stopping:
+                with self._read:
+                    self._reads_done = wanted
+                    self._read.notify_all()
 
     def _is_stopping(self) -> bool:
         return self._service.stopping

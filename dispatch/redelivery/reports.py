@@ -19,7 +19,6 @@ from arborcast.topic_model.records.results import Result
 # A result without deliveries this long after its deadline belongs to a push that a crash has repeated.
 _KEPT_MS = 900_000
 
-# How often those are thrown away.
 _SWEEP_MS = 60_000
 
 NO_RESULT = Outcome("no-result", "its receiver had taken it, and did not say in time how it ended")

@@ -15,8 +15,8 @@ in, so that thousands of histories can be tested.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from arborcast.core.wall_clock import WatchedClock
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 # delivery is too old; with the outcome of its push.
 Follows = Literal["next", "due", "woken", "pushed"]
 
-# How many turns are given before outcomes are taken in and newly parked deliveries looked at.
+# Turns before outcomes and newly parked deliveries are taken in.
 _TURNS_AT_ONCE = 1_000
 
 
@@ -63,8 +63,24 @@ class RedeliveryContext:
     subscriptions: RoutingView
     held: HeldLanes
     envelope_of: Callable[[Subscription], Envelope]
-    tell: EventListener
+    publish: EventListener
     spans: PushSpans | None = None
+
+
+@dataclass(frozen=True)
+class RedeliveryStatistics:
+    """The redelivery at a moment. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the
+    state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
+
+    parked: int = 0
+    lanes: int = 0
+    held: int = 0
+    due: int = 0
+    in_flight: int = 0
+    delivered: int = 0
+    dead: int = 0
+    breakers: Mapping[str, int] = field(default_factory=dict)
+    queues: tuple[QueueFigures, ...] = ()
 
 
 class Redelivery:
@@ -81,7 +97,7 @@ class Redelivery:
     ) -> None:
         self._context = context
         self._store = store
-        push, retry, tell, subscriptions = context.push, context.retry, context.tell, context.subscriptions
+        push, retry, publish, subscriptions = context.push, context.retry, context.publish, context.subscriptions
         self._clock = clock = WatchedClock(now_ms)
         self._changed: dict[str, None] = {}
         self._conditions = Conditions()
@@ -90,10 +106,10 @@ class Redelivery:
         self._reports = AwaitedResults(store)
         self._amounts = Amounts(store, retry)
         self._choice = Choice(store, push)
-        self._endpoints = endpoints = Endpoints(context.health, quick_s(retry), tell)
-        self._outcomes = outcomes = RedeliveryOutcomes(store, journal, chance, DeadLetterAlarm(tell))
+        self._endpoints = endpoints = Endpoints(context.health, quick_s(retry), publish)
+        self.outcomes = outcomes = RedeliveryOutcomes(store, journal, chance, DeadLetterAlarm(publish))
         suspend_after_ms = int(retry.suspend_after_s * 1000)
-        self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, tell)
+        self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, publish)
         pusher = Pusher(transport, context.spans)
         capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._pushes = Pushes(pusher, endpoints, capacity, clock, self._go_on)
@@ -122,22 +138,17 @@ class Redelivery:
     def lanes(self) -> int:
         return len(self._lanes) + self._queues.waiting
 
-    @property
-    def dead(self) -> int:
-        return self._outcomes.dead
-
-    @property
-    def delivered(self) -> int:
-        return self._outcomes.delivered
-
-    @property
-    def queues(self) -> tuple[QueueFigures, ...]:
-        return self._queues.figures()
-
-    def due(self) -> int:
-        """Lanes that are due, or wait for a free slot."""
+    def statistics(self) -> RedeliveryStatistics:
         now_ms = self._clock.now_ms()
-        return self._lanes.overdue(now_ms) + self._pushes.capacity.waiting + self._queues.overdue(now_ms)
+        return RedeliveryStatistics(
+            parked=self._store.count,
+            lanes=self.lanes,
+            due=self._lanes.overdue(now_ms) + self._pushes.capacity.waiting + self._queues.overdue(now_ms),
+            in_flight=self.in_flight,
+            delivered=self.outcomes.delivered,
+            dead=self.outcomes.dead,
+            queues=self._queues.figures(),
+        )
 
     def caught_up(self) -> None:
         """All is found that was parked before this began."""
@@ -177,7 +188,7 @@ class Redelivery:
 
     def subscription_changed(self, subscription_id: str) -> None:
         """A subscription has changed. In any thread; `look_at_subscriptions` does the rest."""
-        # A lane created at this moment is examined anyway.
+        # A new lane has a turn anyway.
         if subscription_id in self._lanes:
             self._changed[subscription_id] = None
         self._queues.subscription_changed(subscription_id)
@@ -187,7 +198,7 @@ class Redelivery:
         now_ms = self._clock.now_ms()
         self._queues.look_at_servers(now_ms)
         while self._changed:
-            # Others may add to it meanwhile: so one by one, and not by going through it.
+            # One by one, since other threads add to it.
             lane = self._lanes.get(self._changed.popitem()[0])
             if lane is None:
                 continue
@@ -218,7 +229,7 @@ class Redelivery:
             if lane is None:
                 break
             self._serve(lane, now_ms)
-        self._outcomes.alarm.look(now_ms)
+        self.outcomes.alarm.look(now_ms)
 
     def drive(self, timeout_s: float) -> None:
         self._pushes.pusher.drive(timeout_s)
@@ -250,7 +261,7 @@ class Redelivery:
     def _step(self, lane: RetryLane, subscription: Subscription, policy: RetryPolicy, now_ms: int) -> Follows:
         """End deliveries that are over, or push those that are due; when the lane has its next turn."""
         sheds = subscription.policy.reliability != "strict"
-        if self._outcomes.expire(lane, policy, now_ms) or (sheds and self._outcomes.shed(lane, self._amounts, now_ms)):
+        if self.outcomes.expire(lane, policy, now_ms) or (sheds and self.outcomes.shed(lane, self._amounts, now_ms)):
             return "next"
         if subscription.paused or self._stops.holds(lane, now_ms):
             return "woken"
@@ -263,11 +274,11 @@ class Redelivery:
             return "due"
         first = taken[0]
         if first.tries.under_way:
-            self._outcomes.lost(lane, taken, now_ms)
+            self.outcomes.lost(lane, taken, now_ms)
             return "next"
         if first.tries.awaits:
             # Its wait is over: it is due by its schedule again.
-            self._outcomes.resolve(lane, policy, first, NO_RESULT, now_ms)
+            self.outcomes.resolve(lane, policy, first, NO_RESULT, now_ms)
             return "next"
         if any(waiting.notification.unjudged for waiting in taken):
             taken = self._judged(lane, subscription, taken, now_ms)
@@ -296,7 +307,7 @@ class Redelivery:
 
         def ended(push: Push, outcome: Outcome, ended_ms: int, probe: bool) -> None:
             lane.pushing = lane.pushing and not first_try
-            if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
+            if self.outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
                 lane.gone = True  # its deliveries are cancelled at its next turn
                 self._stops.receiver_gone(lane.name, subscription.consumer.address, ended_ms)
             elif not outcome.taken and push.id:
@@ -305,7 +316,7 @@ class Redelivery:
 
         lane.pushing = lane.pushing or first_try
         self._pushes.begin(lane, subscription, taken, tries, envelope_of, ended)
-        # There may be more to push beside this; but others come first.
+        # There may be more to push in another turn.
         if not first_try:
             self._lanes.let_pass(lane)
             self._lanes.turn(lane, now_ms)
@@ -319,7 +330,7 @@ class Redelivery:
     def _resolve(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> None:
         for waiting, result in self._reports.take(lane.name):
             messages = result.promise.messages
-            self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
+            self.outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
 
     def _judged(
         self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
@@ -336,7 +347,7 @@ class Redelivery:
                 wants, cost = judged(self._conditions, self._allowance, subscription, notification)
                 spent += cost
                 if not wants:
-                    self._outcomes.unwanted(lane, waiting, now_ms)
+                    self.outcomes.unwanted(lane, waiting, now_ms)
                     continue
             wanted.append(waiting)
         return wanted
@@ -380,14 +391,14 @@ class Redelivery:
         self._pushes.capacity.forget(lane.name)
         self._endpoints.forget(lane.name, lane.endpoint)
         if lane.failing:
-            self._context.tell(OperatorEvent("subscription-recovered", now_ms, lane.endpoint, lane.name))
+            self._context.publish(OperatorEvent("subscription-recovered", now_ms, lane.endpoint, lane.name))
 
     # Ends without a push
 
     def _cancel(self, lane: RetryLane, now_ms: int) -> None:
         self._pushes.capacity.forget(lane.name)
         self._pass_on(lane, now_ms)
-        more = self._outcomes.cancel(lane, now_ms)
+        more = self.outcomes.cancel(lane, now_ms)
         self._lanes.let_pass(lane)
         lane.failing = False
         if more:
@@ -401,7 +412,7 @@ class Redelivery:
         self._endpoints.block(lane.name, lane.endpoint)
         if not lane.failing:
             lane.failing = True
-            self._context.tell(OperatorEvent("subscription-failing", now_ms, lane.endpoint, lane.name))
+            self._context.publish(OperatorEvent("subscription-failing", now_ms, lane.endpoint, lane.name))
 
     def _probe(self, endpoint: str, now_ms: int) -> None:
         if self._endpoints.get(endpoint).breaker == "closed":

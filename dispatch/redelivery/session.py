@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,33 +24,28 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.parked import roomy
-from arborcast.dispatch.matching.view import RoutingView
-from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
-from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
+from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext, RedeliveryStatistics
 from arborcast.topic_model.records.results import decode as decode_result
 
-# The broker answers a fetch when there is a new record, or after this: an idle engine fetches rarely.
+logger = logging.getLogger(__name__)
+
+# Longest wait of a fetch for new records.
 _WAIT_MS = 2_000
 
 # Records folded before pushes have their turn.
 _AT_ONCE = 500
 
-
-logger = logging.getLogger(__name__)
-
-# How long it sleeps at most with nothing to do; a stop takes as long, and so does noticing that one was resumed.
+# Longest sleep without work, also until a stop or a resumed subscription is noticed; and while a result is awaited.
 IDLE_S = 0.25
-
-# And while a result is awaited.
 _RESULT_S = 0.05
 
-# Under which name the file keeps how far the results were read.
+# The name of the position in the log of results.
 _RESULTS = "results"
 
-# With pushes under way it looks for newly parked deliveries and at the control log this often.
+# Intervals for newly parked deliveries, and for the control log, with pushes under way.
 _LOOK_S = 0.02
 _CONTROL_S = 0.2
 
@@ -61,14 +56,14 @@ _COMMIT_S = 0.1
 _FOLD_RECORDS = 20_000
 _FOLD_BYTES = 32 * 1024 * 1024
 
-# When the file was last as the log, and for how long it counts: half the time for which the log keeps null values.
+# The name of the time when the file was up to date. It is valid for half the time that the log keeps null values.
 _READ_MS = "read-ms"
-_COUNTS_MS = CONTROL_HISTORY_MS // 2
+_VALID_MS = CONTROL_HISTORY_MS // 2
 
 # Interval at which an idle file records that it is up to date.
-_SAYS_SO_S = 600.0
+_REFRESH_S = 600.0
 
-# How often the health of degraded endpoints is kept for the next start.
+# Interval of writes of the health of degraded endpoints.
 _HEALTH_S = 5.0
 
 
@@ -79,31 +74,14 @@ class SessionParts:
     kafka: KafkaSettings
     file: Path
     context: RedeliveryContext
-    subscriptions: RoutingView
     make_transport: Callable[[], Transport]
     end_subscriptions: Callable[[Iterable[str]], None]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]
 
 
-@dataclass(frozen=True)
-class RedeliveryStatistics:
-    """The redelivery at a moment. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the
-    state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
-
-    parked: int = 0
-    lanes: int = 0
-    held: int = 0
-    due: int = 0
-    in_flight: int = 0
-    delivered: int = 0
-    dead: int = 0
-    breakers: Mapping[str, int] = field(default_factory=dict)
-    queues: tuple[QueueFigures, ...] = ()
-
-
 @contextmanager
 def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
-    """A session, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
+    """A session with its connections and files, which are closed at the end."""
     with (
         closing(_opened(parts.file, parts.kafka.topic("parked"))) as store,
         closing(_cursor(parts.kafka, "parked", store.positions())) as parked,
@@ -140,7 +118,8 @@ class RedeliverySession:
         self._moved = False
         self.figures = RedeliveryStatistics()
         """Those of this session."""
-        self._counted = self._looked = self._heard = self._committed = self._health_kept = self._kept = time.monotonic()
+        self._counted = self._looked = self._control_read_at = time.monotonic()
+        self._committed = self._health_kept = self._kept = self._counted
         self.redelivery = Redelivery(parts.context, store, transport, journal, time_ms, random.random)
 
     def begin(self, stopped: Callable[[], bool], restore: bool) -> None:
@@ -163,7 +142,7 @@ class RedeliverySession:
         self.read_to_end(stopped)
         held.caught_up()
         self.redelivery.caught_up()
-        parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
+        parts.context.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
             self.redelivery.workers_ended()  # those of another process
             # Only now it is known which endpoints have subscriptions.
@@ -192,7 +171,8 @@ class RedeliverySession:
         more = False
         while not (stopped() or asked()):
             liveness.beat()
-            self._hear_control()
+            if self.redelivery.lanes and time.monotonic() - self._control_read_at > _CONTROL_S:
+                self._read_control()
             self.redelivery.work()
             if self.redelivery.in_flight:
                 self.redelivery.drive(0.0 if more else _LOOK_S)
@@ -206,10 +186,8 @@ class RedeliverySession:
                 self._write_down()
 
     def end(self, until: float) -> None:
-        """Begin nothing more, and write down the outcomes of pushes under way until then (of the monotonic clock).
-
-        A push without an outcome until then is made again after the next start. Raises InfrastructureError.
-        """
+        """Begin nothing more, and write the outcomes of pushes under way until then (of the monotonic clock). A push
+        without one is made again after the next start. Raises InfrastructureError."""
         # First the outcomes so far: there may be no time for more.
         self._write_down()
         while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
@@ -222,7 +200,7 @@ class RedeliverySession:
     def _follow(self, timeout_s: float) -> int:
         """Apply the records that arrive within this time; returns their number."""
         try:
-            # Separate frames: kafka-python keeps the one that polls, and all that it was called from, for a while.
+            # Separate frames: kafka-python keeps the frame that polls, and its callers, for a while.
             count = self._follow_parked(timeout_s)
             count += self._follow_results()
         except Discontinued as error:
@@ -266,19 +244,15 @@ class RedeliverySession:
         longest_s = _RESULT_S if self._store.awaits_any() else IDLE_S
         return longest_s if turn_ms is None else min(max((turn_ms - time_ms()) / 1000, 0.0), longest_s)
 
-    def _hear_control(self) -> None:
-        """Read changes of subscriptions, while something waits."""
-        if self.redelivery.lanes and time.monotonic() - self._heard > _CONTROL_S:
-            self._learn()
-
-    def _learn(self) -> None:
-        self._parts.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
-        self._heard = time.monotonic()
+    def _read_control(self) -> None:
+        """Read changes of subscriptions."""
+        self._parts.context.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
+        self._control_read_at = time.monotonic()
         self.redelivery.look_at_subscriptions()
 
     def _write_down(self) -> None:
-        """First the outcomes, then that the deliveries are finished, then our own file: a crash in between repeats a
-        push, and never loses one."""
+        """First the outcomes, then the ends of deliveries, then the file: a crash in between repeats a push, and never
+        loses one."""
         if self._journal.dirty:
             gone, suspended = self._journal.gone, self._journal.suspended
             self._journal.gone, self._journal.suspended = set(), {}
@@ -289,11 +263,11 @@ class RedeliverySession:
             if suspended:
                 self._parts.suspend_subscriptions(suspended)
                 self._keep_health()
-                self._learn()
+                self._read_control()
                 self.redelivery.suspensions_are_known()
         if time.monotonic() - self._health_kept > _HEALTH_S:
             self._keep_health()
-        if self._moved or time.monotonic() - self._kept > _SAYS_SO_S:
+        if self._moved or time.monotonic() - self._kept > _REFRESH_S:
             self._commit()
         self._committed = time.monotonic()
         if self._committed - self._counted > IDLE_S:
@@ -301,16 +275,7 @@ class RedeliverySession:
 
     def _count(self) -> None:
         self._counted = time.monotonic()
-        work = self.redelivery
-        self.figures = RedeliveryStatistics(
-            parked=self._store.count,
-            lanes=work.lanes,
-            due=work.due(),
-            in_flight=work.in_flight,
-            delivered=work.delivered,
-            dead=work.dead,
-            queues=work.queues,
-        )
+        self.figures = self.redelivery.statistics()
 
     def _commit(self) -> None:
         self._store.remember(_READ_MS, b"%d" % time_ms())
@@ -337,7 +302,7 @@ def _opened(file: Path, log: str) -> ParkedStore:
         discard(file)
         return ParkedStore(file, log)
     try:
-        if store.positions() and time_ms() - int(store.recall(_READ_MS) or 0) > _COUNTS_MS:
+        if store.positions() and time_ms() - int(store.recall(_READ_MS) or 0) > _VALID_MS:
             # Null values of deliveries that a job on another host has finished since may be compacted away.
             logger.info("the file of parked deliveries, %s, is older than half a day: the log is read again", file)
             store.forget()

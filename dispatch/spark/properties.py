@@ -106,7 +106,7 @@ def properties(
 
 
 def _sharing(classes: Path | None, archive_to: Path | None) -> tuple[str, ...]:
-    """What tells Java of an archive. It goes without one that does not fit, and need not tell anybody."""
+    """Java's options for an archive of classes. It ignores one that does not fit, without a message."""
     if archive_to is not None:
         return (f'"-XX:ArchiveClassesAtExit={archive_to}"', *_QUIET)
     return (f'"-XX:SharedArchiveFile={classes}"', "-Xshare:auto", *_QUIET) if classes is not None else ()
@@ -217,7 +217,7 @@ def guarded(settings: DispatchSettings) -> dict[str, str]:
 
 
 def needs_secret(settings: DispatchSettings, master: str | None) -> bool:
-    """Whether a secret must be said: a standalone master has no way to tell one, YARN and Kubernetes have."""
+    """Whether the settings need a secret: YARN and Kubernetes distribute one, a standalone master does not."""
     standalone = not master or master.startswith("spark:")
     return settings.spark_authenticate and not settings.spark_secret and standalone
 

@@ -119,7 +119,7 @@ class QuerySupervisor:
         self._thread = start_thread(f"keep-{self.name}", self._keep)
 
     def wait_running(self, timeout_s: float) -> bool:
-        """Wait until the query runs and has caught up, or has at least had this long; whether it runs."""
+        """Wait until the query runs and has caught up, or for this time; returns whether it runs."""
         deadline = time.monotonic() + timeout_s
         if not self._running.wait(timeout_s) or self._query is None:
             return False
@@ -128,8 +128,8 @@ class QuerySupervisor:
 
     @contextmanager
     def new_beginning(self) -> Iterator[None]:
-        """Around what leaves the query with nothing under way: however it ends from now on, that is no failure, and it
-        is started again at once. It is stopped at the end."""
+        """Around the end of the query's work: the query is stopped at the end of the block and started again at once,
+        and its end is no failure."""
         self._planned, query = True, self._query
         try:
             yield
@@ -165,7 +165,6 @@ class QuerySupervisor:
             except StreamingQueryException as error:
                 reason = _first_lines(str(error))
             except Exception as error:
-                # Whatever it is, the answer is the same: say it, and try again.
                 reason = f"{type(error).__name__}: {_first_lines(str(error))}"
             if self._gate.wait_closed(0):
                 return
@@ -189,8 +188,8 @@ class QuerySupervisor:
 
 
 def waits_for_data(query: StreamingQuery) -> bool:
-    """Whether a query in batches waits for data. After our part of a batch Spark still writes down that the batch is
-    done; a stop in the middle of that makes it repeat the batch."""
+    """Whether a query in batches waits for data. After the sink Spark records the end of the batch; a stop before that
+    repeats the batch."""
     return str(query.status["message"]).startswith("Waiting")
 
 

@@ -1,10 +1,11 @@
-"""Reading our logs as streams."""
+"""Our logs as streams: queries start at given positions, with an empty checkpoint."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -38,6 +39,15 @@ def read_log(
     if most is not None:
         options["maxOffsetsPerTrigger"] = str(most)
     return spark.readStream.format("kafka").options(**options).load()
+
+
+def remove_checkpoint(spark: SparkSession, location: str) -> None:
+    """Remove Spark's files about a run, of no use to the next one, on any file system of Hadoop's."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm  # noqa: SLF001  # Spark offers no public way to Hadoop's file systems
+    configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001  # the same
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    path.getFileSystem(configuration).delete(path, True)
 
 
 def connection_options(kafka: KafkaSettings) -> dict[str, str]:

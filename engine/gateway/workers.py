@@ -179,7 +179,7 @@ class LoopBeats:
                 shown = self._rounds
                 _beat(self._own)
             now = own_time.tick()
-            parent.heard(_beaten(self._parents), now)
+            parent.observe(_beaten(self._parents), now)
             silent = f"the parent of the workers has not come round for {parent.lasts_s(now):.0f} s"
             self._ill = silent if parent.is_too_long(now) else ""
             time.sleep(_BEAT_S)
@@ -267,7 +267,7 @@ class Workers:
             worker.silence = Silence(_FIRST_BEAT_S if self._hang_s else 0.0, at)
         elif beaten and not worker.beats:
             worker.beats, worker.silence = True, Silence(self._hang_s, at)
-        worker.silence.heard(beaten, at)
+        worker.silence.observe(beaten, at)
         if not worker.silence.is_too_long(at):
             return False
         lasts_s, worker.silence = worker.silence.lasts_s(at), Silence(0.0, at)

@@ -20,7 +20,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.bases import MIN_OVERLAY
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.messages import read_progress
-from arborcast.dispatch.realtime.mode_policy import WORTH_ELSEWHERE_S, Gear, ModePolicy
+from arborcast.dispatch.realtime.mode_policy import WORTH_ELSEWHERE_S, Mode, ModePolicy
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
@@ -75,7 +75,7 @@ def bundled(
 
 @both_gears
 def test_lost_worker_loses_nothing_and_reorders_nothing(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Gear
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
 ) -> None:
     bundle = bundled(tmp_path, cluster)
     more = JOINED_BY_SPARK if gear == "batch" else {}  # the tasks of the other one have all cores
@@ -121,7 +121,7 @@ def by_spark(table: Path) -> bool:
     return any('"engineInfo":"Apache-Spark' in each.read_text() for each in (table / "_delta_log").glob("*.json"))
 
 
-def assert_gear(job: DispatchProcess, kafka: KafkaSettings, gear: Gear) -> None:
+def assert_gear(job: DispatchProcess, kafka: KafkaSettings, gear: Mode) -> None:
     """Since it was started."""
     assert bool(partitions_in_real_time(kafka)) == (gear == "realtime")
     assert "gear: batch" not in job.log(1_000_000)
@@ -156,7 +156,7 @@ def assert_nothing_waits(kafka: KafkaSettings, accepted: int, more: int = 1, tim
 
 @both_gears
 def test_lost_executor_is_replaced(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Gear
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
 ) -> None:
     bundle = bundled(tmp_path, cluster)
     with (
@@ -273,7 +273,7 @@ def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
     with logs(kafka_settings) as log:
         log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
         accepted = log.notify_many(
-            IN_BOTH_PARTITIONS[number % 2] for number in range(ModePolicy(WORTH_ELSEWHERE_S).heap + 1_000)
+            IN_BOTH_PARTITIONS[number % 2] for number in range(ModePolicy(WORTH_ELSEWHERE_S).backlog + 1_000)
         )
         with running_job(tmp_path, kafka_settings, bundle=bundle) as job:
             wait_until(lambda: "gear: realtime" in job.log(1_000_000), job.log, timeout_s=300)
@@ -289,7 +289,7 @@ def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
 
 @both_gears
 def test_a_driver_that_is_lost_goes_on_elsewhere(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Gear
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
 ) -> None:
     """What cluster deploy mode is for, and standalone masters have not for Python: all that the other host has is the
     bundle, the settings, and what both share."""

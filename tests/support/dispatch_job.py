@@ -25,7 +25,7 @@ from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.job.runtime import DispatchJob
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.realtime.mode_controller import ModeController
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.tables import ATTEMPTS
@@ -48,7 +48,7 @@ IN_BOTH_GEARS = pytest.mark.parametrize("gear", GEARS, indirect=True, scope="mod
 """For a module: its tests share a job in each of them."""
 
 
-def job_settings(home: Path, kafka: KafkaSettings, gear: Gear | None = None, **push: float | str) -> JobSettings:
+def job_settings(home: Path, kafka: KafkaSettings, gear: Mode | None = None, **push: float | str) -> JobSettings:
     """Settings for tests: short times. Without a gear the job chooses."""
     settings: dict[str, float | str] = {"connect_timeout_s": 1.0, "total_timeout_s": 2.0, **push}
     return JobSettings(
@@ -181,10 +181,10 @@ class RunningJob:
         self._job: DispatchJob | None = None
 
     @property
-    def gears(self) -> ModeController:
+    def modes(self) -> ModeController:
         """Those of the job that runs."""
         assert self._job is not None
-        return self._job.gears
+        return self._job.modes
 
     def start(self, timeout: float = 2 * TIMEOUT_S) -> None:
         """Return when it is ready. Raises what it has failed with."""

@@ -26,7 +26,7 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResu
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import fold
-from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, earlier
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt, Evaluation
 from arborcast.dispatch.logs.parked import Parked
@@ -102,7 +102,7 @@ class Histories(RuleBasedStateMachine):
     def of(self, notification: Notification) -> Found:
         return Found([self.world.subscriptions[name] for name in NAMES], [])
 
-    def tell(self, progress: WorkerProgress) -> None:
+    def write(self, progress: WorkerProgress) -> None:
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
         for endpoint, sign in progress.signs:
@@ -234,7 +234,7 @@ class Histories(RuleBasedStateMachine):
         for each in exclusion_changes(self.told, now):
             for running in self.tasks:
                 if running.hears:
-                    running.messages.append(WorkerUpdate(self.run_number, 0, 0, 0, diverted=each))
+                    running.messages.append(WorkerUpdate(self.run_number, 0, 0, 0, exclusions=each))
         self.told = now
 
     @rule(for_ms=st.sampled_from([1, 50, 300, 1_500, 20_000]))
@@ -279,7 +279,7 @@ class Histories(RuleBasedStateMachine):
                 ]
                 first = min(unsure, default=len(self.accepted[partition]))
                 offsets[:] = [each for each, one in numbered if (name, one) in settled or each < first]
-        self._start(positions, earlier(settled, self._behind(positions), since), since)
+        self._start(positions, RecoveredDeliveries.of(settled, self._behind(positions), since), since)
 
     @invariant()
     def first_attempts_are_in_order(self) -> None:
@@ -398,13 +398,13 @@ class Histories(RuleBasedStateMachine):
         passed: dict[int, dict[tuple[str, str], int]] = {}
         fold(passed, self.evaluations, positions, {"sparse": self.world.subscriptions["sparse"].policy})
         job = RealtimeJob(
-            SETTINGS,
-            run,
-            self.world.now_ms / 1000,
-            known,
-            again if since >= 0 else {},
-            since,
+            settings=SETTINGS,
+            number=run,
+            recovered=known,
             passed=passed,
+            began_s=self.world.now_ms / 1000,
+            again=again if since >= 0 else {},
+            since=since,
         )
         self.tasks = [Running(self, job, partition, positions[partition]) for partition in PARTITIONS]
         self.told = Exclusions()

@@ -101,8 +101,8 @@ class Producer:
 class WorkerJournal(Journal):
     """As a SinkJournal, without pull points."""
 
-    def __init__(self, rows: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, history: History) -> None:
-        super().__init__(rows, dead, parking, 10.0, history.monotonic)
+    def __init__(self, rows: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog) -> None:
+        super().__init__(rows, dead, parking, 10.0)
         self.parked = parking
 
     def begin(self, batch: int) -> None:
@@ -190,7 +190,8 @@ class Running:
 
         kafka = KafkaSettings()
         rows = AttemptsLog(kafka, connect, history.monotonic)
-        journal = WorkerJournal(rows, DeadLetterLog(kafka, connect), ParkingLog(kafka, connect), history)
+        asked = kafka, connect, history.monotonic
+        journal = WorkerJournal(rows, DeadLetterLog(*asked), ParkingLog(*asked))
         self.wire = Wire(history)
         pump = Pump(cast(Any, self.wire), Envelope, PUSH.max_in_flight, RETRY.batch_wait_s, clock=history.monotonic)
         self.pump = pump

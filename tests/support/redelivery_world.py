@@ -253,7 +253,7 @@ class World:
             subscriptions=cast(Any, self),
             held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, VAULT, self.push.callback_s),
-            tell=self.told.append,
+            publish=self.told.append,
         )
         self.redelivery = Redelivery(context, self.store, self, self.journal, lambda: self.now_ms, lambda: 0.0)
         for key in sorted(self.log, key=self.offsets.__getitem__):

@@ -167,9 +167,7 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
     def transport(*_: object) -> SimulatedTransport:
         return SimulatedTransport(network)
 
-    queues = SimpleNamespace(
-        Queue=lambda most=0: _Queue(kernel), SimpleQueue=queue.SimpleQueue, Full=queue.Full, Empty=queue.Empty
-    )
+    queues = SimpleNamespace(Queue=lambda most=0: _Queue(kernel), Full=queue.Full)
     return {
         (runtime, "Recording"): _Recording,
         (runtime, "warm_up"): lambda *arguments: None,
@@ -190,6 +188,5 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
         ("arborcast.dispatch.redelivery.redeliverer", "make_transport"): transport,
         ("arborcast.dispatch.job.heartbeat", "started_at"): started_at,
         ("arborcast.dispatch.job.operator_events", "queue"): queues,
-        ("arborcast.dispatch.job.deadlines", "queue"): queues,
         ("arborcast.ingest.state.changes", "pool"): lambda *arguments, **named: _Executor(kernel),
     }

@@ -150,7 +150,7 @@ def the_clock_put_back_before_a_task_begins(history: History) -> None:
     notify(history, "a")
     assert history.engine is not None
     assert history.engine.job is not None
-    query: Any = history.engine.job.gears._realtime._query
+    query: Any = history.engine.job.modes._realtime._query
     history.kernel.sleep(1_800.0)
     notify(history, "a", 3)
     history.hosts["one"].ahead_s -= 3_600.0
@@ -216,7 +216,7 @@ def a_stop_behind_a_batch_that_failed(history: History) -> None:
     history.network.receiver("http://s/").temper = "slow"
     for _ in range(30):
         history.notify(history.gateways[0], "a")
-    history.wait(lambda: engine.job is not None and engine.job.gears.supervisor.failures > 0, 120, "a batch has failed")
+    history.wait(lambda: engine.job is not None and engine.job.modes.supervisor.failures > 0, 120, "a batch has failed")
     history.broker.appended.remove(die)
     stop(history)
     start(history)
@@ -340,14 +340,14 @@ def always_clean() -> Iterator[None]:
 
 def _of_all_partitions(self: Any) -> recovered.StartState:
     """Of partitions that were quiet all the time it is not known that nothing was begun; rows of all count."""
-    known = self._hearing.known
+    known = self._listener.known
     positions = self._placed({number: each.position for number, each in known.items()})
     since = min((each.since for each in known.values() if not each.clean), default=-1)
     if since < 0:
         return recovered.StartState(positions, recovered.NOTHING, self.newest())
-    found, _ = recovered.recall_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
+    found, _ = recovered.settled_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
     parked = self._redeliverer.parked_behind(positions)
-    return recovered.StartState(positions, recovered.earlier(found, parked, since), self.newest(), since)
+    return recovered.StartState(positions, recovered.RecoveredDeliveries.of(found, parked, since), self.newest(), since)
 
 
 def _said_again_and_whole(before: Exclusions, now: Exclusions) -> Iterator[Any]:
@@ -371,8 +371,10 @@ def _counts_or_signs(progress: WorkerProgress) -> bool:
     return bool(progress.signs or progress.gone or progress.costly or progress.notifications)
 
 
-def _of_batch_alone(value: bytes, batch: int) -> set[tuple[str, str]]:
-    return {(each.subscription, each.notification) for each in attempts.decode(value) if each.batch == batch}
+def _of_batch_alone(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> recovered.Settled:
+    """Without rows of the redelivery."""
+    with patched((attempts, "NO_BATCH", batch)):
+        return recovered.settled_in_batch(kafka, batch, begun_ms, timeout_s)
 
 
 def _wall_clock(here: bool) -> Callable[[], float]:
@@ -419,7 +421,7 @@ KNOWN = (
     ),
     KnownFault(
         "a repeated task of a batch does not know what the dead worker has parked",
-        lambda: patched((sink, "parked_by", lambda *asked: []), (recovered, "_of_batch", _of_batch_alone)),
+        lambda: patched((sink, "parked_in_batch", lambda *asked: []), (sink, "settled_in_batch", _of_batch_alone)),
         a_worker_killed_while_it_parks,
         "twice",
     ),

@@ -283,25 +283,25 @@ class Scenario:
         engine = self.history.engine
         if engine is None or engine.ended or engine.job is None or not engine.ready:
             return
-        gears = engine.job.gears
-        self.kernel.spawn(engine.process, lambda: self._shift(gears), "shift")
+        modes = engine.job.modes
+        self.kernel.spawn(engine.process, lambda: self._shift(modes), "shift")
 
-    def _shift(self, gears: Any) -> None:
-        if gears._may_be:
-            gears.shift("batch" if gears.gear == "realtime" else "realtime")
+    def _shift(self, modes: Any) -> None:
+        if modes._may_be_realtime:
+            modes.shift("batch" if modes.mode == "realtime" else "realtime")
 
-    def _gears(self) -> Any:
+    def _modes(self) -> Any:
         """Those of a job in real time; None without one."""
         engine = self.history.engine
         job = engine.job if engine is not None and engine.ready and not engine.ended else None
-        return job.gears if job is not None and job.gears.gear == "realtime" else None
+        return job.modes if job is not None and job.modes.mode == "realtime" else None
 
     def end_run(self) -> None:
-        if (gears := self._gears()) is not None:
-            gears._realtime._ends_at = 0.0
+        if (modes := self._modes()) is not None:
+            modes._realtime._ends_at = 0.0
 
     def end_batch(self) -> None:
-        if (gears := self._gears()) is not None and (query := gears._realtime._query) is not None:
+        if (modes := self._modes()) is not None and (query := modes._realtime._query) is not None:
             query.end_batch()
 
     def end_by_receiver(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.gateway_process import GatewayRun, gateway_run
@@ -31,14 +31,14 @@ def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
 
 
 @pytest.fixture(scope="module")
-def gear(request: pytest.FixtureRequest) -> Gear | None:
+def gear(request: pytest.FixtureRequest) -> Mode | None:
     """That of the shared job, where a module has the mark `IN_BOTH_GEARS`; without one the job chooses."""
-    chosen: Gear | None = getattr(request, "param", None)
+    chosen: Mode | None = getattr(request, "param", None)
     return chosen
 
 
 @pytest.fixture(scope="module")
-def shared_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Gear | None) -> JobSettings:
+def shared_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Mode | None) -> JobSettings:
     """Those of the shared job. A module that wants others has a fixture of this name."""
     prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
     return job_settings(tmp_path_factory.mktemp("job"), prefixed, gear)

@@ -24,7 +24,7 @@ from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView, ViewChanges
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.driver import WorkerUpdates
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
@@ -69,7 +69,7 @@ class Steps:
 @pytest.mark.spark
 @pytest.mark.parametrize("gear", GEARS)
 def test_recipients_are_those_of_the_acceptance(
-    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, gear: Gear
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, gear: Mode
 ) -> None:
     with Receiver() as receiver:
         steps = Steps(log, receiver)

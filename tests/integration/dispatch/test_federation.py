@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings, SecretSettings
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from tests.support.command import Shell
 from tests.support.dispatch_job import GEARS, RunningJob, job_settings, running
 from tests.support.federation import AdministratorRun, EngineRun, federation
@@ -25,7 +25,7 @@ def two(
     tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession, request: pytest.FixtureRequest
 ) -> Iterator[tuple[AdministratorRun, EngineRun, EngineRun, RunningJob]]:
     """G/a with a job, and H/b."""
-    gear: Gear = request.param
+    gear: Mode = request.param
     with federation(tmp_path, kafka_settings, ["G/a", "H/b"]) as (administrator, (a, b)):
         settings = job_settings(tmp_path / "job", a.kafka, gear)
         settings = dataclasses.replace(settings, secrets=SecretSettings(key_file=str(a.secrets)))

@@ -29,7 +29,8 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.realtime.mode_controller import ModeController
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
+from arborcast.dispatch.realtime.workers import WorkersHere
 from arborcast.dispatch.settings import JobSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.records import notifications
@@ -89,15 +90,15 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
 ) -> None:
     subscribe(log, receiver)
     load = TopicsLoad(log, TOPICS)
-    to: list[Gear] = ["batch", "realtime", "batch", "realtime"]
+    to: list[Mode] = ["batch", "realtime", "batch", "realtime"]
     with running(spark, settings) as job:
         with load.running():
             some_more(receiver, "/all")
-            assert job.gears.gear == "realtime"
+            assert job.modes.mode == "realtime"
             for gear in to:
-                job.gears.shift(gear)
+                job.modes.shift(gear)
                 some_more(receiver, "/all")
-                assert job.gears.gear == gear
+                assert job.modes.mode == gear
         arrived = wait_for(receiver, "/all", len(load.sent))
         raw = wait_for(receiver, "/raw", len(load.names("a/x", "a/y")))
         assert receiver.received("/paused") == []
@@ -121,7 +122,7 @@ def test_a_storm_of_shifts_in_which_workers_die_loses_nothing(
     """Shifts as soon as the last one is done, and workers that die before, in and after them."""
     subscribe(log, receiver)
     load = TopicsLoad(log, TOPICS)
-    to: list[Gear] = ["batch", "realtime"]
+    to: list[Mode] = ["batch", "realtime"]
     killed = 0
     with running(spark, settings) as job:
         with load.running():
@@ -147,14 +148,14 @@ def test_a_storm_of_shifts_in_which_workers_die_loses_nothing(
     assert report.balanced, report.problems
 
 
-def shifted(job: RunningJob, gear: Gear) -> bool:
+def shifted(job: RunningJob, gear: Mode) -> bool:
     """Shift as soon as that may be, and wait until the query runs in this gear; whether it does."""
 
     def shift() -> bool:
-        job.gears.shift(gear)
-        return job.gears.gear == gear
+        job.modes.shift(gear)
+        return job.modes.mode == gear
 
-    return job.gears.gear == gear or wait_until(shift, f"it runs in {gear}", every_s=0.05)
+    return job.modes.mode == gear or wait_until(shift, f"it runs in {gear}", every_s=0.05)
 
 
 @pytest.mark.long
@@ -208,7 +209,7 @@ def test_what_batches_have_done_does_not_come_again_in_real_time(
         send(1)
     with running(spark, settings) as job:
         send(1)
-        assert job.gears.gear == "realtime", "one batch was done"
+        assert job.modes.mode == "realtime", "one batch was done"
     with running(spark, batches):
         send(3)
     with running(spark, settings):
@@ -260,7 +261,7 @@ def test_a_shift_whose_start_fails_repeats_nothing(
         send(3)
         slots = iter([True, False])
         monkeypatch.setattr(ModeController, "_has_slots", lambda gears: next(slots, False))
-        job.gears.shift("realtime")
+        job.modes.shift("realtime")
         commits = tmp_path / "checkpoints" / "push" / "commits"
         wait_until(lambda: not commits.exists() or not any(commits.iterdir()))
     monkeypatch.undo()
@@ -287,7 +288,7 @@ def test_a_restart_with_many_large_subscriptions_goes_on_in_real_time(
         with running(spark, settings) as job:
             log.accept("a")
             receiver.wait_for(run * len(made), "/large")
-            assert job.gears.gear == "realtime"
+            assert job.modes.mode == "realtime"
 
 
 def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
@@ -360,11 +361,11 @@ def test_a_minimum_interval_goes_on_behind_the_end_of_a_run(
     with running(spark, settings) as job:
         runs()
         if not of_spark:
-            job.gears._realtime._ends_at = 0.0
+            job.modes._realtime._ends_at = 0.0
         while runs() < 2 and len(sent) < 60:
             time.sleep(1.0)
         assert runs() >= 2
-        assert job.gears.gear == "realtime"
+        assert job.modes.mode == "realtime"
     assert ids(receiver, "/hourly") == sent[:1]
     assert ids(receiver, "/all") == sent
 
@@ -394,7 +395,7 @@ def test_what_has_a_row_does_not_come_again_however_long_an_older_message_is_und
             sent.append(log.accept("b"))
             wait_for(receiver, "/held", len(sent))
             assert wait_for(receiver, "/all", len(sent)) == sent
-            assert job.gears.gear == "realtime"
+            assert job.modes.mode == "realtime"
 
 
 def rows_of(kafka: KafkaSettings, subscription_id: str) -> int:
@@ -434,13 +435,15 @@ def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worke
 
 
 def worker_processes(job: RunningJob) -> set[int]:
-    return {pid for pid in job.gears.worker_processes() if started_at(pid)}
+    workers = job.modes._realtime.listener._workers
+    assert isinstance(workers, WorkersHere)
+    return {pid for pid, _ in workers._tasks.values() if started_at(pid)}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("gear", ["realtime", "batch"])
 def test_a_receiver_that_answers_slowly_gets_each_message_once(
-    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Mode
 ) -> None:
     """A push that takes twice `retry.batch_wait_s` is not made a second time, and the others do not wait for it."""
     settings = job_settings(tmp_path, kafka_settings, gear, total_timeout_s=60.0)
@@ -471,7 +474,7 @@ def test_a_receiver_that_answers_slowly_gets_each_message_once(
 @pytest.mark.long
 @pytest.mark.parametrize("gear", ["realtime", "batch"])
 def test_a_notification_for_many_reaches_each_once_and_another_topic_passes_it(
-    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Mode
 ) -> None:
     settings = job_settings(tmp_path, kafka_settings, gear, total_timeout_s=60.0)
     # In one partition, so that one worker has both.

@@ -12,7 +12,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import Logs, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
@@ -38,8 +38,8 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
     kafka_settings: KafkaSettings,
     log: Logs,
     receiver: Receiver,
-    gear: Gear,
-    other: Gear,
+    gear: Mode,
+    other: Mode,
 ) -> None:
     settings = job_settings(tmp_path, kafka_settings, gear)
     each = DeliveryPolicy(interval_ms=EACH_MS)
@@ -58,7 +58,7 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
             some_more(receiver, "/each")
             if gear == "realtime":
                 for wanted in (other, gear):
-                    job.gears.shift(wanted)
+                    job.modes.shift(wanted)
                     some_more(receiver, "/each")
                     assert kill_workers()
                     some_more(receiver, "/each")

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import IN_BOTH_GEARS, Own, job_settings
 from tests.support.receiver import Receiver
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 
 @pytest.fixture(scope="module")
-def shared_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Gear) -> JobSettings:
+def shared_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Mode) -> JobSettings:
     prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
     return job_settings(tmp_path_factory.mktemp("job"), prefixed, gear, transport="futures")
 

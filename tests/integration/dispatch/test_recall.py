@@ -10,8 +10,14 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import intervals
-from arborcast.dispatch.hot.intervals import recall_passed
-from arborcast.dispatch.hot.recovered import appended_ms, newest_batch, parked_by, recall, recall_since
+from arborcast.dispatch.hot.intervals import read_passed
+from arborcast.dispatch.hot.recovered import (
+    appended_ms,
+    newest_batch,
+    parked_in_batch,
+    settled_in_batch,
+    settled_since,
+)
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
@@ -30,7 +36,7 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
 ) -> None:
     ensure_topics(kafka_settings)
     now_ms = int(time.time() * 1000)
-    assert recall(kafka_settings, 5, now_ms, 20) == frozenset()
+    assert settled_in_batch(kafka_settings, 5, now_ms, 20) == frozenset()
 
     log = AttemptsLog(kafka_settings)
     log.connect()
@@ -43,11 +49,11 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
     log.close()
 
     of_the_redelivery = {("s", "of the redelivery")}
-    assert recall(kafka_settings, 5, now_ms, 20) == written | of_the_redelivery, (
+    assert settled_in_batch(kafka_settings, 5, now_ms, 20) == written | of_the_redelivery, (
         "it was parked, and perhaps by the batch"
     )
-    assert recall(kafka_settings, 6, now_ms, 20) == of_the_redelivery
-    assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
+    assert settled_in_batch(kafka_settings, 6, now_ms, 20) == of_the_redelivery
+    assert settled_in_batch(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
         "it is only looked for since it was planned"
     )
 
@@ -63,8 +69,8 @@ def test_what_a_batch_has_parked_and_what_of_it_still_waits_is_found_again(kafka
         log.finished(Delivery("b", places["b"]), tried=False)
         log.settle(60)
 
-    assert parked_by(kafka_settings, 5, now_ms, 20) == [("a", "n-a", places["a"])]
-    assert parked_by(kafka_settings, 6, now_ms, 20) == []
+    assert parked_in_batch(kafka_settings, 5, now_ms, 20) == [("a", "n-a", places["a"])]
+    assert parked_in_batch(kafka_settings, 6, now_ms, 20) == []
 
 
 def test_rows_of_notifications_behind_the_positions_of_a_run_are_recalled_and_no_others(
@@ -89,11 +95,11 @@ def test_rows_of_notifications_behind_the_positions_of_a_run_are_recalled_and_no
         log.settle(120)
 
     def recalled(first: int, behind_ms: dict[int, int]) -> set[str]:
-        return {notification for _, notification in recall_since(kafka_settings, first, behind_ms, count, 20)[0]}
+        return {notification for _, notification in settled_since(kafka_settings, first, behind_ms, count, 20)[0]}
 
     assert recalled(5, {busy: now_ms}) == {"of the run", "of the redelivery"}
     assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "what an earlier run parked was tried"
-    assert recall_since(kafka_settings, 5, {busy: now_ms}, count, 20)[1] == {("s", TopicPath("a")): (busy, 17)}
+    assert settled_since(kafka_settings, 5, {busy: now_ms}, count, 20)[1] == {("s", TopicPath("a")): (busy, 17)}
     assert recalled(5, {quiet: now_ms}) == {"of another partition"}
     later_ms = now_ms + 3_600_000
     assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each since its own time"
@@ -142,7 +148,7 @@ def test_what_others_have_written_is_passed_over_unread(kafka_settings: KafkaSet
         log.send(0, attempts.join([attempts.pack(row("s", "of now", 5))]), attempts.key_of(5))
         log.settle(120)
 
-    found = recall(kafka_settings, 5, int(time.time() * 1000), 20)
+    found = settled_in_batch(kafka_settings, 5, int(time.time() * 1000), 20)
 
     assert found == {("s", "of now")}
     assert newest_batch(kafka_settings, 20) == 5
@@ -168,13 +174,13 @@ def test_what_has_passed_is_read_back_up_to_where_a_run_begins(
         log.settle(120)
 
     def recalled(position: int) -> dict[tuple[str, str], int]:
-        return dict(recall_passed(kafka_settings, policies, {0: position}, 60).get(0, {}))
+        return dict(read_passed(kafka_settings, policies, {0: position}, 60).get(0, {}))
 
     assert recalled(0) == {}
     assert recalled(2) == {("short", "a"): now_ms - 900_000 + 500, ("long", ""): now_ms - 900_000 + 86_400_000}
     assert recalled(3)["short", "a"] == now_ms - 300 + 500
     assert recalled(9) == {("short", "a"): now_ms - 100 + 500, ("long", ""): now_ms - 200 + 86_400_000}
-    assert recall_passed(kafka_settings, {}, {0: 9}, 60) == {}, "nobody asks"
+    assert read_passed(kafka_settings, {}, {0: 9}, 60) == {}, "nobody asks"
 
     # As if all that were more than ten minutes ago: it is read back for the long interval, if there is time for it.
     monkeypatch.setattr(intervals, "_accepted_ms", lambda *_: int(time.time() * 1000) + 661_000)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.topic_model.records.control import TopicRecord, TriggerRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 @pytest.mark.parametrize("gear", ["realtime", "batch"])
 def test_after_kills_it_is_the_same_that_is_published(
-    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Mode
 ) -> None:
     settings = job_settings(tmp_path, kafka_settings, gear)
     log.control(TopicRecord(TopicPath("made")), TopicRecord(TopicPath("last")))

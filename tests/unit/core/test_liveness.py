@@ -97,10 +97,10 @@ def test_quick_refusals_take_the_whole_time_too() -> None:
 def test_signs_that_nobody_asks_for() -> None:
     silence = Silence(30.0, 0.0)
     for at in range(100):
-        silence.heard(at // 20, float(at))  # a new one every 20 s
+        silence.observe(at // 20, float(at))  # a new one every 20 s
         assert not silence.is_too_long(float(at))
     assert not silence.is_too_long(109.0)
-    silence.heard(4, 110.0)  # the same as the last
+    silence.observe(4, 110.0)  # the same as the last
     assert silence.is_too_long(110.0)
 
 

@@ -231,6 +231,6 @@ def test_what_waits_for_an_endpoint_that_failed_is_gone_with_the_subscription() 
         world.run(1)
 
     assert set(world.states().values()) == {"cancelled"}
-    assert (world.log, world.store.count, world.redelivery.lanes, world.redelivery.due()) == ({}, 0, 0, 0)
+    assert (world.log, world.store.count, world.redelivery.lanes, world.redelivery.statistics().due) == ({}, 0, 0, 0)
     assert world.redelivery.next_turn_ms() is None
     assert (world.health.everything(), world.lanes.for_workers()[0]) == ({}, frozenset())

@@ -91,11 +91,11 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         journal=Journal(), conditions=Conditions(), shown=SimpleNamespace(teller=lambda _: None)
     )
     job = SinkJob(
-        job_settings(Path("unused"), KafkaSettings()),
-        view,  # type: ignore[arg-type]  # what a worker asks of one
-        1,
-        0,
-        Exclusions(held=unjudged, unjudged=unjudged),
+        settings=job_settings(Path("unused"), KafkaSettings()),
+        number=1,
+        view=view,  # type: ignore[arg-type]  # what a worker asks of one
+        begun_ms=0,
+        exclusions=Exclusions(held=unjudged, unjudged=unjudged),
     )
     rows = [
         Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
@@ -103,7 +103,7 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
     ]
     task = sink.round_task(job, worker, RecoveredDeliveries(), unjudged)
     task._take(sink.RoundRows(rows, {}, sys.maxsize))
-    task.tell_matched()
+    task.write_evaluations()
     intake = task.intake
     intake.fill(intake.lanes.fan_outs.size)
     return worker.journal, intake.outcomes, {each.id: count for each, count in intake.lanes.waiting()}
@@ -175,7 +175,7 @@ def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.Mo
         THIS_MACHINE,
         cast(Any, known),
         tmp_path / "parked",
-        tell=told.append,
+        publish=told.append,
     )
     log = Control()
     monkeypatch.setattr(redeliverer._ends, "_control", log)

@@ -10,7 +10,7 @@ from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intake import HELD, Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import PumpRun
-from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState, earlier
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import Place
@@ -45,7 +45,7 @@ class World:
 
     def take(self, offset: int, priority: int = 0) -> None:
         notification = Notification(f"n{offset}", TopicPath("a"), b"<x/>", 1, priority=priority)
-        number = self.intake.earlier.number(0, offset)
+        number = self.intake.recovered.number(0, offset)
         self.intake.take(Received(notification, 0, offset, 7, number), Found([ONE], []))
 
     @property
@@ -126,7 +126,7 @@ def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
         ("one", "redriven", Place(1_001, 0, 70, 1)),
         ("one", "elsewhere", Place(1_900, 1, 5)),
     ]
-    known = earlier(frozenset({("one", "n4")}), behind, since=1_000)
+    known = RecoveredDeliveries.of(frozenset({("one", "n4")}), behind, since=1_000)
 
     assert [known.number(0, offset) for offset in (3, 4, 8, 9, 10)] == [1_000, 1_000, 1_000, 1_007, None]
     assert known.number(2, 1) is None
@@ -142,10 +142,10 @@ def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
     began = StartState({0: 5, 1: 5}, known, 70, since=30)
     ends = {0: 8, 1: 5}
 
-    assert began.gone_on({0: 7, 1: 9}, ends, 90) == StartState({0: 7, 1: 9}, known, 90, 30)
-    assert began.gone_on({0: 8, 1: 5}, ends, 90) == StartState({0: 8, 1: 5}, NOTHING, 90)
+    assert began.advanced({0: 7, 1: 9}, ends, 90) == StartState({0: 7, 1: 9}, known, 90, 30)
+    assert began.advanced({0: 8, 1: 5}, ends, 90) == StartState({0: 8, 1: 5}, NOTHING, 90)
     plain = StartState({0: 5, 1: 5}, NOTHING, 70)
-    assert plain.gone_on({0: 7, 1: 9}, ends, 90) == StartState({0: 7, 1: 9}, NOTHING, 90)
+    assert plain.advanced({0: 7, 1: 9}, ends, 90) == StartState({0: 7, 1: 9}, NOTHING, 90)
 
 
 def test_a_request_waits_for_a_server_whatever_its_age() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arborcast.dispatch.hot import intervals
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.intake import Exclusions, Intake
-from arborcast.dispatch.hot.intervals import Asking, Intervals, Passed, fold
+from arborcast.dispatch.hot.intervals import IntervalPolicies, Intervals, Passed, fold
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Evaluation, Matched, encode_evaluation, evaluation_in
@@ -147,7 +147,7 @@ def test_messages_are_so_far_apart_by_acceptance() -> None:
     times = [0, 50, 99, 100, 150, 199, 350, 449, 450]
     assert [at for offset, at in enumerate(times) if run.take(offset, 1_000 + at)] == [0, 100, 350, 450]
     assert sum(each.thinned for each in run.intake.matched[0]) == 5
-    run.intake.tell_matched()
+    run.intake.write_evaluations()
     assert (run.intake.outcomes.report.thinned, run.intake.outcomes.report.deliveries) == (5, 4)
 
 
@@ -215,7 +215,7 @@ class View:
     def __init__(self) -> None:
         self.subscriptions: dict[str, Subscription] = {}
 
-    def listen(self, listener: Asking) -> None:
+    def listen(self, listener: IntervalPolicies) -> None:
         self.listener = listener
 
     def subscription(self, subscription_id: str) -> Subscription | None:
@@ -224,7 +224,7 @@ class View:
 
 def test_who_asks_is_known_from_the_control_log() -> None:
     view = View()
-    known = Asking(cast(Any, view))
+    known = IntervalPolicies(cast(Any, view))
     for each in SUBSCRIBED:
         view.subscriptions[each.id] = each
         known.subscription_changed(each.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError
@@ -12,9 +12,8 @@ from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import writers
-from arborcast.core.eventlog.client import Producer
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.sink_journal import LogDelivery, stored_element
+from arborcast.dispatch.hot.sink_journal import SinkJournal, stored_element
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import StoredMessage, decode
@@ -52,7 +51,6 @@ class PlayedProducer:
         self._open: list[tuple[bytes, bytes, PlayedFuture]] = []
 
     def partitions_for(self, topic: str) -> set[int]:
-        assert topic == "arborcast.pullpoints"
         return {0}
 
     def send(self, topic: str, value: bytes, key: bytes, *, partition: int) -> PlayedFuture:
@@ -82,8 +80,50 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "RETRY_S", 0.0)
 
 
-def opened(producer: PlayedProducer) -> LogDelivery:
-    return LogDelivery(KafkaSettings(), 1, lambda _: producer)  # type: ignore[arg-type, return-value]
+class Rows(list[Attempt]):
+    """In place of the log of attempts."""
+
+    def add(self, row: Attempt) -> None:
+        self.append(row)
+
+    def write_due(self) -> None:
+        """Every row is in the log."""
+
+    def settle(self, timeout_s: float) -> None:
+        """The same."""
+
+    def is_behind(self, seconds: float) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Deliveries:
+    """A worker's journal over a played producer, and the rows that it writes."""
+
+    def __init__(
+        self, connect: Callable[[KafkaSettings], Any], clock: Callable[[], float] = lambda: 0.0, timeout_s: float = 120
+    ) -> None:
+        self.journal = SinkJournal(KafkaSettings(), timeout_s, connect, clock)
+        self.rows = Rows()
+        self.journal._attempts = self.rows  # type: ignore[assignment]
+        self.journal.begin(4)
+
+    def store(self, notification: Notification) -> None:
+        self.journal.store(SUBSCRIPTION, notification)
+
+    def written(self) -> list[Attempt]:
+        self.journal.write_due()
+        return list(self.rows)
+
+    def settled(self) -> list[Attempt]:
+        self.journal.catch_up()
+        return list(self.rows)
+
+
+def opened(producer: PlayedProducer, timeout_s: float = 120) -> Deliveries:
+    return Deliveries(lambda _: producer, timeout_s=timeout_s)
 
 
 def notification(number: int) -> Notification:
@@ -127,10 +167,8 @@ def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
     producer = PlayedProducer()
     delivery = opened(producer)
     for number in range(3):
-        delivery.store(notification(number), SUBSCRIPTION)
-    recorded: list[Attempt] = []
-    delivery.settle(120)
-    recorded += delivery.written(4)
+        delivery.store(notification(number))
+    recorded = delivery.settled()
     assert [(key, record.notification, record.subscription) for key, record in producer.taken] == [
         ("p", f"n{number}", "s") for number in range(3)
     ]
@@ -143,61 +181,57 @@ def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
 
 def test_nothing_is_recorded_twice() -> None:
     delivery = opened(PlayedProducer())
-    delivery.store(notification(1), SUBSCRIPTION)
-    recorded: list[Attempt] = []
-    delivery.settle(120)
-    recorded += delivery.written(1)
-    delivery.settle(120)
-    recorded += delivery.written(2)
-    assert len(recorded) == 1
+    delivery.store(notification(1))
+    delivery.settled()
+    assert len(delivery.settled()) == 1
 
 
 def test_what_kafka_refuses_is_sent_again_before_anything_is_recorded() -> None:
     producer = PlayedProducer(refusals=3)
     delivery = opened(producer)
     for number in range(2):
-        delivery.store(notification(number), SUBSCRIPTION)
-    recorded = list(delivery.written(1))
-    assert recorded == []
-    delivery.settle(120)
-    recorded += delivery.written(1)
+        delivery.store(notification(number))
+    assert delivery.written() == []
+    recorded = delivery.settled()
     assert sorted(record.notification for _, record in producer.taken) == ["n0", "n1"]
     assert [each.notification for each in recorded] == ["n0", "n1"]
 
 
 def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:
-    delivery = opened(PlayedProducer(refusals=1_000_000))
-    delivery.store(notification(1), SUBSCRIPTION)
+    delivery = opened(PlayedProducer(refusals=1_000_000), timeout_s=0.05)
+    delivery.store(notification(1))
     with pytest.raises(InfrastructureError, match=r"did not take 1 records of arborcast\.pullpoints"):
-        delivery.settle(0.05)
-    assert list(delivery.written(1)) == []
-    delivery.close()
-    delivery.settle(1)
-    assert list(delivery.written(1)) == [], "what was given up is forgotten: the batch is repeated"
+        delivery.settled()
+    assert delivery.rows == []
+    delivery.journal.close()
+    assert delivery.settled() == [], "what was given up is forgotten: the batch is repeated"
 
 
 def test_what_kafka_has_is_recorded_before_the_rest_is_stored() -> None:
     producer = PlayedProducer()
     delivery = opened(producer)
-    delivery.store(notification(0), SUBSCRIPTION)
+    delivery.store(notification(0))
     producer.flush()
-    delivery.store(notification(1), SUBSCRIPTION)
-    assert [each.notification for each in delivery.written(1)] == ["n0"]
+    delivery.store(notification(1))
+    assert [each.notification for each in delivery.written()] == ["n0"]
 
 
 def test_kafka_away_at_the_first_message_is_noted() -> None:
-    producer, tries, at = PlayedProducer(), [InfrastructureError("no broker", 1.0)], [0.0]
+    producer, errors, at = PlayedProducer(), [InfrastructureError("no broker", 1.0)], [0.0]
 
-    def connect(_: KafkaSettings) -> Producer:
-        if tries:
-            raise tries.pop()
-        return cast(Producer, producer)
+    def connect(_: KafkaSettings) -> PlayedProducer:
+        if is_away:
+            raise errors.pop()
+        return producer
 
-    delivery = LogDelivery(KafkaSettings(), 1, connect, lambda: at[0])
-    delivery.store(notification(1), SUBSCRIPTION)
-    assert not delivery.behind()
+    is_away = False
+    delivery = Deliveries(connect, lambda: at[0])
+    delivery.journal._pulled.close()  # the connection has failed since
+    is_away = True
+    delivery.store(notification(1))
+    is_away = False
+    assert delivery.journal.write_due()
     at[0] = 1.0
-    assert delivery.behind(), "so the worker settles"
-    delivery.settle(10.0)
-    assert [each.notification for each in delivery.written(4)] == ["n1"]
-    assert not delivery.behind()
+    assert not delivery.journal.write_due(), "so the worker settles"
+    assert [each.notification for each in delivery.settled()] == ["n1"]
+    assert delivery.journal.write_due()

@@ -76,7 +76,7 @@ class Ran:
             clock=lambda: seconds_each * len(self.transport.sent),
         )
         self.told: list[int] = []
-        pump.run(PumpRun(lanes, settlement, tell=self.told.append))
+        pump.run(PumpRun(lanes, settlement, show=self.told.append))
         assert lanes.empty
         assert not self.transport.pending
         self.report = settlement.report

@@ -56,9 +56,9 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
     job = SimpleNamespace(
         settings=SETTINGS,
         view=view,
-        batch=1,
+        number=1,
         exclusions=Exclusions(),
-        earlier=None,
+        recovered=None,
         passed={},
         done={},
         most=10_000,
@@ -71,7 +71,7 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
         task = sink.round_task(cast(Any, job), cast(Any, worker), RecoveredDeliveries(), frozenset())
         rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], job.done, job.most)
         task._take(rows)
-        task.tell_matched()
+        task.write_evaluations()
         assert rows.over
         taken.append(task.intake.outcomes.report)
         job.done, rest = rows.done, rows.rest

@@ -13,7 +13,6 @@ from arborcast.core.eventlog.client import Producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import waits
-from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.pump import PumpRun
 from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.waiting import Received
@@ -78,7 +77,7 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
     reports: list[Any] = []
     accumulator = SimpleNamespace(add=reports.extend)
 
-    job = SinkJob(SETTINGS, cast(Any, view), 1, 0, Exclusions())
+    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view), begun_ms=0)
     sink.push_partition(job, cast(Any, accumulator), [(bytearray(value), 0, 1)])
 
     assert len(overtaken) == 99

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from arborcast.core.settings import KafkaSettings
@@ -20,8 +18,9 @@ from arborcast.topic_model.topics import TopicPath
 class FakeLog:
     """A log that has what it was sent when the test says so."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
-        self.sent: list[Delivery] = []
+    def __init__(self) -> None:
+        self.sent: list[Delivery | bytes] = []
+        self.times = dict.fromkeys(range(10), 0.0)
         self.acknowledged = 0
         self.rows: list[str] = []
         self.late = False
@@ -31,6 +30,10 @@ class FakeLog:
 
     def partitions_for(self, topic: str) -> set[int]:
         return {0}
+
+    def send(self, partition: int, value: bytes, key: bytes) -> int:
+        self.sent.append(value)
+        return len(self.sent)
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
         self.sent.append(delivery)
@@ -45,22 +48,13 @@ class FakeLog:
     def settle(self, timeout_s: float) -> None:
         self.acknowledged = len(self.sent)
 
-    def add(self, row: Attempt | Notification, *_: object) -> None:
-        self.rows.append(row.notification if isinstance(row, Attempt) else row.id)
-
-    def written(self, batch: int) -> Iterator[Attempt]:
-        while self.acknowledged and self.rows:
-            self.released += 1
-            yield attempt(self.rows.pop(0), "delivered")
-
-    def store(self, notification: Notification, _: Subscription) -> None:
-        self.begun += 1
-        self.add(notification)
+    def add(self, row: Attempt) -> None:
+        self.rows.append(row.notification)
 
     def write_due(self) -> None:
         pass
 
-    def behind(self) -> bool:
+    def is_behind(self, seconds: float) -> bool:
         return self.late
 
     def write(self) -> int:
@@ -69,26 +63,20 @@ class FakeLog:
     def has_all(self, number: int) -> bool:
         return number <= self.acknowledged
 
-    begun = released = 0
-
-    def reach(self) -> dict[str, tuple[int, int]]:
-        return {}
-
 
 class Opened:
-    """A journal over such logs, at a time that the test sets."""
+    """A journal over such logs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.attempts, self.parked, self.dead, self.pulls = (FakeLog(KafkaSettings()) for _ in range(4))
+        self.attempts, self.parked, self.dead, self.pulls = (FakeLog() for _ in range(4))
         for name, log in (
             ("AttemptsLog", self.attempts),
             ("ParkingLog", self.parked),
             ("DeadLetterLog", self.dead),
-            ("LogDelivery", self.pulls),
+            ("_TimedWriter", self.pulls),
         ):
             monkeypatch.setattr(sink_journal, name, lambda *_, log=log: log)
-        self.now = 0.0
-        self.journal = SinkJournal(KafkaSettings(), 1.0, lambda: self.now)
+        self.journal = SinkJournal(KafkaSettings(), 1.0)
         self.journal.begin(7)
 
     def rows(self) -> list[str]:
@@ -149,15 +137,16 @@ def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
     journal = opened.journal
     opened.journal.park(*kept(received("n")), Tries(), attempt("n", "parked"))
     assert journal.write_due()
-    opened.now = 60.0
+    opened.parked.late = True
     assert not journal.write_due()
-    opened.parked.acknowledged = 1
+    opened.parked.acknowledged, opened.parked.late = 1, False
     assert journal.write_due()
     opened.attempts.late = True
     assert not journal.write_due()
 
 
 def test_no_more_should_follow_while_pull_points_or_triggers_are_late(opened: Opened) -> None:
+    opened.journal.store(SUBSCRIPTION, received("n").notification)
     assert opened.journal.write_due()
     opened.pulls.late = True
     assert not opened.journal.write_due()
@@ -194,8 +183,9 @@ def test_a_mark_is_passed_when_all_before_it_is_written_also_what_waits_for_anot
 
 
 def test_a_mark_waits_for_what_is_stored_in_pull_points(opened: Opened) -> None:
-    opened.pulls.begun = 1
+    opened.journal.store(SUBSCRIPTION, received("n").notification)
     opened.journal.mark()
+    opened.attempts.acknowledged = 1
     assert not opened.journal.passed()
-    opened.pulls.released = 1
+    opened.pulls.acknowledged = 1
     assert opened.journal.passed()

@@ -91,7 +91,7 @@ class World:
 
 def test_what_is_taken_again_after_a_crash_is_not_pushed_behind_what_was_pushed_before_it() -> None:
     world = World()
-    world.intake.earlier = RecoveredDeliveries(newest={("s", TopicPath("a")): (0, 5)})
+    world.intake.recovered = RecoveredDeliveries(newest={("s", TopicPath("a")): (0, 5)})
     for offset, topic, reliable in ((4, "a", False), (4, "a", True), (4, "b", False), (6, "a", False)):
         notification = Notification(f"{topic}{offset}{'!' * reliable}", TopicPath(topic), b"<x/>", NOW_MS)
         notification = msgspec.structs.replace(notification, reliable=reliable)

@@ -15,7 +15,7 @@ from arborcast.dispatch.hot import intake
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
-from arborcast.dispatch.hot.sink_journal import LogDelivery
+from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.triggers import OwnerRates, Refused, derived_id, is_kept, published, shares
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt
@@ -27,7 +27,6 @@ from arborcast.topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERE
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, TriggerTarget
 from arborcast.topic_model.topics import SYSTEM, TopicPath
-from tests.support.fake_journal import FakeJournal
 from tests.support.routing import make_trigger
 
 NOW_MS = 5_000_000
@@ -209,17 +208,23 @@ class Kafka:
         self._open.clear()
 
 
-class Journal(FakeJournal):
-    """With the appends of a worker."""
+class Rows(list[Attempt]):
+    """In place of a worker's journal: the rows that it writes, in batch 3."""
 
     def __init__(self, kafka: Kafka, settings: KafkaSettings) -> None:
         super().__init__()
-        self.appends = LogDelivery(settings, 3, lambda _: kafka)  # type: ignore[arg-type, return-value]
-        self.publish = self.appends.publish
+        self.journal = SinkJournal(settings, 1.0, lambda _: kafka)  # type: ignore[arg-type, return-value]
+        self.journal._attempts = self  # type: ignore[assignment]
+        self.journal.begin(3)
 
-    def written(self) -> list[Attempt]:
-        self.rows += self.appends.written(3)
-        return self.rows
+    def add(self, row: Attempt) -> None:
+        self.append(row)
+
+    def write_due(self) -> None:
+        """Every row is in the log."""
+
+    def is_behind(self, seconds: float) -> bool:
+        return False
 
 
 class World:
@@ -229,14 +234,15 @@ class World:
         self, *triggers: Subscription, settings: KafkaSettings | None = None, rules: TopicRules = RULES
     ) -> None:
         self.kafka = Kafka()
-        self.journal = Journal(self.kafka, settings or KafkaSettings())
+        self.written = Rows(self.kafka, settings or KafkaSettings())
+        self.journal = self.written.journal
         self.triggers = triggers
         self.rules = rules
 
     def run(self, *taken: Notification, at_ms: int = NOW_MS) -> list[int]:
         """For how many each was."""
         intake = Intake(
-            self.journal,  # type: ignore[arg-type]  # what an intake asks of one
+            self.journal,
             Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS),
             BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: at_ms / 1000),
             Judge(Conditions(), Allowance(1_000.0, 1_000.0)),
@@ -250,7 +256,8 @@ class World:
         return [each.subscriptions for each in intake.matched[0]]
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        return [(row.notification, row.subscription, row.state, row.error) for row in self.journal.written()]
+        self.journal.write_due()
+        return [(row.notification, row.subscription, row.state, row.error) for row in self.written]
 
 
 def test_it_is_a_row_when_kafka_has_it_and_what_the_topic_keeps() -> None:
@@ -261,7 +268,8 @@ def test_it_is_a_row_when_kafka_has_it_and_what_the_topic_keeps() -> None:
     world.kafka.take(2)
     assert [each[1:] for each in world.rows()] == [("t1", "delivered", "")], "half of the second one is missing"
     world.kafka.take()
-    (first, second) = world.journal.written()
+    world.journal.write_due()
+    first, second = world.written
     assert (first.endpoint, second.endpoint) == ("trigger:t1", "trigger:t2")
     assert [topic for topic, _, _ in world.kafka.taken] == ["notifications", "notifications", "retained"]
     assert world.kafka.taken[1][2] == world.kafka.taken[2][2]
@@ -294,7 +302,7 @@ def test_a_repeated_batch_publishes_the_same_ids_in_the_same_order(topics: list[
 
 
 def test_what_it_does_not_publish_has_a_row_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    intake._told.clear()
+    intake._logged.clear()
     last = cause(accepted_ms=1, hops=MOST_HOPS, cause="n")
     world = World(trigger("t1"))
     world.run(last, msgspec.structs.replace(last, id="again"))

@@ -150,7 +150,7 @@ class Watching:
         return {0: self.end}
 
     def comes(self, name: str) -> None:
-        self.watch.learn([PartitionReport(matched={(name, "a"): self.now_ms}), PartitionReport()])
+        self.watch.apply([PartitionReport(matched={(name, "a"): self.now_ms}), PartitionReport()])
 
 
 @pytest.fixture

@@ -234,6 +234,6 @@ def test_beats_are_those_of_a_thread() -> None:
     try:
         liveness.beat()
     finally:
-        liveness.listen(liveness.nobody)
+        liveness.listen(liveness.ignore_beat)
     liveness.beat()
     assert heard == [1]

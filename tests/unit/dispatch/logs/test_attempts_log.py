@@ -247,13 +247,36 @@ def test_a_kafka_that_is_slow_is_noticed() -> None:
     log = AttemptsLog(KafkaSettings(), lambda _: producer, clock)  # type: ignore[arg-type, return-value]
     log.add(attempt("s", 1))
     clock.now += 60
-    assert not log.behind(), "nothing was sent"
+    assert not log.is_behind(0.5), "nothing was sent"
     log.write_due()
-    assert not log.behind(), "it was sent just now"
+    assert not log.is_behind(0.5), "it was sent just now"
     clock.now += 60
-    assert log.behind()
+    assert log.is_behind(0.5)
     producer.flush()
-    assert not log.behind()
+    assert not log.is_behind(0.5)
+
+
+def test_all_records_up_to_a_number_are_in_the_log_or_not() -> None:
+    producer = PlayedProducer()
+    writer = DurableWriter(KafkaSettings(), "parked", lambda _: producer)  # type: ignore[arg-type, return-value]
+    assert writer.has_all(writer.sent)
+    numbers = [writer.send(0, b"x", b"k") for _ in range(3)]
+    assert numbers[-1] == writer.sent
+    producer._open[1][2].acknowledge(None)
+    producer._open[2][2].acknowledge(None)
+    assert [writer.has(number) for number in numbers] == [False, True, True]
+    assert not any(map(writer.has_all, numbers)), "the first one is missing"
+    producer.flush()
+    assert writer.has_all(writer.sent)
+
+
+def test_room_for_a_record_of_attempts_is_made_though_others_are_collected() -> None:
+    producer = PlayedProducer()
+    log = opened(producer)
+    for number in range(400):
+        log.add(msgspec.structs.replace(attempt(f"s{number % 9}", number), response=b"x" * 60_000))
+    log.settle(1)
+    assert sorted(name for _, name in read(producer)) == sorted(f"n{number}" for number in range(400))
 
 
 def test_what_kafka_has_not_taken_is_bounded_in_bytes() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from arborcast.dispatch.matching.view import ControlState
+from arborcast.dispatch.matching.view import ControlState, SubscriptionListener
 from arborcast.topic_model.records.control import (
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -19,7 +19,7 @@ from arborcast.topic_model.topics import TopicPath
 HERE, THERE = "http://here/", "http://there/"
 
 
-class Told:
+class Told(SubscriptionListener):
     def __init__(self) -> None:
         self.changed: list[str] = []
         self.released: list[str] = []

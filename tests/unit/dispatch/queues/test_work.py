@@ -588,7 +588,7 @@ def test_how_a_queue_stands() -> None:
     for number in range(5):
         world.ask(f"r{number}", merge=b"e" if number > 2 else b"")
     world.run(100)
-    (figures,) = world.redelivery.queues
+    (figures,) = world.redelivery.statistics().queues
     oldest_ms = world.now_ms
     assert figures._replace(busy=tuple(sorted(figures.busy))) == (
         TopicPath("q"),
@@ -597,7 +597,7 @@ def test_how_a_queue_stands() -> None:
     )
     assert oldest_ms > begun_ms
     world.run(5_000)
-    (figures,) = world.redelivery.queues
+    (figures,) = world.redelivery.statistics().queues
     assert (figures.waiting, figures.executing, figures.oldest_ms, figures.busy) == (0, 0, 0, ())
     assert figures.idle + figures.sick == 3
 

@@ -138,13 +138,13 @@ def test_a_change_beside_a_thousand_sick_endpoints_takes_little() -> None:
     now = sick(1_000)._replace(read={0: 1})
     trial = now._replace(on_trial=now.on_trial - {min(now.on_trial)}, read={0: 2})
     (message,) = exclusion_changes(now, trial)
-    assert len(encode_feed(WorkerUpdate(3, 0, 0, 17, diverted=message))[1]) < 1_000
+    assert len(encode_feed(WorkerUpdate(3, 0, 0, 17, exclusions=message))[1]) < 1_000
     (message,) = exclusion_changes(now, now._replace(read={0: 2}))
-    assert len(encode_feed(WorkerUpdate(3, 0, 0, 17, diverted=message))[1]) < 100
+    assert len(encode_feed(WorkerUpdate(3, 0, 0, 17, exclusions=message))[1]) < 100
 
 
 def test_a_hundred_thousand_sick_endpoints_are_several_records() -> None:
-    messages = [WorkerUpdate(3, -1, 0, 17, diverted=each) for each in exclusion_changes(Exclusions(), sick(100_000))]
+    messages = [WorkerUpdate(3, -1, 0, 17, exclusions=each) for each in exclusion_changes(Exclusions(), sick(100_000))]
     sizes = [len(encode_feed(each)[1]) for each in messages]
     assert len(sizes) > 10
     assert max(sizes) < 1024 * 1024
@@ -224,9 +224,9 @@ def test_each_match_whose_position_counts_is_reported() -> None:
     reports: list[PartitionReport] = []
     listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
     listener.begin(2, 1)
-    listener._hear(WorkerProgress(2, 0, 5, 2, taken=6, matched=(("s", "t", 1_000),)), 0)
+    listener._apply(WorkerProgress(2, 0, 5, 2, taken=6, matched=(("s", "t", 1_000),)), 0)
     listener.end_workers()
-    listener._hear(WorkerProgress(2, 0, 8, 2, notifications=2, taken=8, matched=(("s", "t", 2_000),)), 1)
-    listener._hear(WorkerProgress(1, 0, 4, 1, notifications=1, taken=4, matched=(("s", "t", 500),)), 2)
+    listener._apply(WorkerProgress(2, 0, 8, 2, notifications=2, taken=8, matched=(("s", "t", 2_000),)), 1)
+    listener._apply(WorkerProgress(1, 0, 4, 1, notifications=1, taken=4, matched=(("s", "t", 500),)), 2)
     assert listener.known[0].position == 8
     assert [report.matched for report in reports] == [{("s", "t"): 1_000}, {("s", "t"): 2_000}]

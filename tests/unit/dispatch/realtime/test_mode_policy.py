@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from arborcast.dispatch.realtime.mode_policy import Gear, Load, ModePolicy
+from arborcast.dispatch.realtime.mode_policy import Load, Mode, ModePolicy
 
 
-def driven(box: ModePolicy, gear: Gear, loads: list[tuple[int, float]], begin: float = 0.0) -> list[Gear]:
+def driven(box: ModePolicy, gear: Mode, loads: list[tuple[int, float]], begin: float = 0.0) -> list[Mode]:
     """The gear after each look; four looks a second."""
-    found: list[Gear] = []
+    found: list[Mode] = []
     for number, (waiting, rate) in enumerate(loads):
         gear = box.next(gear, Load(waiting, rate, begin + number / 4))
         found.append(gear)
@@ -71,7 +71,7 @@ def test_a_rate_that_was_too_much_for_real_time_is_left_to_batches() -> None:
 
 def test_to_and_fro_takes_longer_each_time() -> None:
     """A load that grows as soon as it is in real time: each stay with batches is twice as long, up to a minute."""
-    gear: Gear = "realtime"
+    gear: Mode = "realtime"
     box, at = ModePolicy(8.0), 0.0
     stays: list[float] = []
     since = 0.0

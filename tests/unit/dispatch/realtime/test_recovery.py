@@ -42,11 +42,11 @@ class Stopped:
         self.recalled: list[tuple[int, Mapping[int, int], int]] = []
         self.settings = job_settings(home, KafkaSettings())
         log = SimpleNamespace(beginnings=lambda: self.begins, ends=lambda: self.ends)
-        patch.setattr(recovery, "notifications", lambda kafka: nullcontext(log))
+        patch.setattr(recovery, "LogScan", lambda kafka, name: nullcontext(log))
         patch.setattr(recovery, "appended_ms", lambda kafka, positions: {each: APPENDED_MS[each] for each in positions})
-        patch.setattr(recovery, "recall_since", self._recall)
+        patch.setattr(recovery, "settled_since", self._recall)
         progress = SimpleNamespace(
-            tell=self._tell, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
+            write=self._tell, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
         )
         patch.setattr(recovery, "ProgressLog", lambda kafka: progress)
         patch.setattr(recovery, "newest_batch", lambda kafka, timeout_s: self.newest)
@@ -97,9 +97,9 @@ def test_after_a_crash_only_partitions_in_which_something_was_begun_are_recalled
 
     assert (begin.positions, begin.newest, begin.since) == ({0: 500, 1: 30, 2: 60}, RUN, RUN)
     assert stopped.recalled == [(RUN, {0: 1_000}, 3)]
-    assert begin.earlier.settled == {("s", "n")}
-    assert begin.earlier.newest == {("s", TopicPath("a")): (0, 510)}, "the others are not taken again"
-    assert begin.earlier.unwritten == {("s", "parked in 0")}
+    assert begin.recovered.settled == {("s", "n")}
+    assert begin.recovered.newest == {("s", TopicPath("a")): (0, 510)}, "the others are not taken again"
+    assert begin.recovered.unwritten == {("s", "parked in 0")}
 
 
 @pytest.mark.parametrize(("task", "batches"), [(-1, True), (0, False)])
@@ -109,7 +109,7 @@ def test_batches_that_were_cut_off_are_told_from_a_run_in_real_time(
     stopped = Stopped(monkeypatch, tmp_path, {0: 520}, [WorkerProgress(RUN, 0, 500, RUN, task=task)])
     begin = stopped.recovery.start_state()
     assert begin.batches == batches
-    assert not begin.gone_on({0: 510}, {0: 520}, RUN).batches, "a shift goes where it is asked to"
+    assert not begin.advanced({0: 510}, {0: 520}, RUN).batches, "a shift goes where it is asked to"
 
 
 def test_with_more_partitions_than_before_a_topic_may_be_in_another_one(
@@ -145,7 +145,7 @@ def test_what_an_earlier_run_may_have_begun_is_not_clean_before_it_is_passed(
     stopped = Stopped(monkeypatch, tmp_path, {0: 5, 1: 40}, known)
     begin = stopped.recovery.start_state()
     stopped.recovery.write_start(RUN, begin)
-    assert [each.since for each in stopped.said] == [EARLIER_RUN, EARLIER_RUN]
+    assert [each.since for each in stopped.said] == [RUN, EARLIER_RUN], "nothing was behind the first position"
     stopped.said.clear()
     stopped.recovery.write_positions(RUN, begin, {1: 35})
     stopped.recovery.write_clean(RUN, begin, {0: 5, 1: 35})

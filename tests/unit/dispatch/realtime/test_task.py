@@ -44,7 +44,7 @@ class Engine:
     def is_late(self) -> bool:
         return False
 
-    def tell(self, progress: object) -> None: ...
+    def write(self, progress: object) -> None: ...
 
     def settle(self, timeout_s: float) -> None: ...
 
@@ -52,8 +52,8 @@ class Engine:
 def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
-    running = Running(cast(Any, engine), RealtimeJob(SETTINGS, 1, engine.monotonic()), 0, 0)
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(held=frozenset({"s"}))))
+    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
     notification = Notification("n", TopicPath("a"), b"<x/>", engine.world.now_ms)
     running.rows.append((notifications.encode(notification)[1], 0, 0))
     running.step()
@@ -61,19 +61,19 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     running.messages.append(WorkerUpdate(1, 0, 0, 0, base=b"nowhere", complete=False))
     running.step()
     running.messages.append(
-        WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(held=frozenset({"s"}), read={0: 0}), complete=False)
+        WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}), read={0: 0}), complete=False)
     )
     running.step()
     assert engine.pushed == 0, "what is parked was not tried"
 
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(freed=frozenset({"s"}))))
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(freed=frozenset({"s"}))))
     running.step()
     assert engine.pushed == 1
 
 
 def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     written: list[WorkerProgress] = []
-    log = SimpleNamespace(tell=written.append, is_late=lambda: False, settle=lambda timeout_s: None)
+    log = SimpleNamespace(write=written.append, is_late=lambda: False, settle=lambda timeout_s: None)
     outcomes = SimpleNamespace(report=PartitionReport(), take_report=PartitionReport, forget=lambda: None)
     settling = SimpleNamespace(
         stopped=True,
@@ -84,7 +84,9 @@ def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     )
     view = SimpleNamespace(complete=True)
     nothing: Any = SimpleNamespace()
-    link = LogLink(RealtimeJob(SETTINGS, 1, 0.0), 0, nothing, cast(Any, log), cast(Any, view), nothing)
+    link = LogLink(
+        RealtimeJob(settings=SETTINGS, number=1, began_s=0.0), 0, nothing, cast(Any, log), cast(Any, view), nothing
+    )
     for now in (0.0, 1.0, 2.0):
         link.report(cast(Any, settling), now)
     link.end(cast(Any, settling))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.dispatch.realtime.view_position import ViewPosition
+from arborcast.dispatch.realtime.view_position import TaskView
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.topics import TopicPath
 
@@ -32,13 +32,13 @@ def unasked() -> int:
 def test_it_waits_for_the_last_change_that_may_concern_it(
     control: int, unchanged: int, view: int, covered: bool
 ) -> None:
-    position = ViewPosition(unasked)
+    position = TaskView(unasked, None)
     position.control = view
     assert position.covers(stamped(control, unchanged), 0, 0) == covered
 
 
 def test_one_without_a_stamp_waits_for_where_the_log_ends_now() -> None:
-    position = ViewPosition(lambda: 7)
+    position = TaskView(lambda: 7, None)
     position.control = 6
     assert not position.covers(stamped(UNSTAMPED, 0), 0, 0)
     position.control = 7

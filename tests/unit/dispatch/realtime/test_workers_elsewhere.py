@@ -47,7 +47,7 @@ class Elsewhere:
         self.now += seconds
 
     def hear(self, task: int, *, alive: bool = False, stopped: bool = False) -> None:
-        self.workers.heard(WorkerProgress(10, -1, -1, 10, task=task, alive=alive, stopped=stopped))
+        self.workers.reported(WorkerProgress(10, -1, -1, 10, task=task, alive=alive, stopped=stopped))
 
     def live(self, seconds: float) -> None:
         for _ in range(int(seconds)):
@@ -65,7 +65,7 @@ def test_who_says_nothing_is_missing_and_whose_task_has_failed_is_at_once() -> N
     driver.live(LEASE_S - 1)
     driver.hear(0, alive=True)
     driver.live(2)
-    assert "task 1 was not heard" in driver.workers.missing()
+    assert "task 1 has not reported" in driver.workers.missing()
     driver.hear(1, alive=True)
     assert not driver.workers.missing()
     driver.failed = True

@@ -49,7 +49,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
 
     assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
     assert world.attempts[-1].detail == "its receiver said so after 5.0 s: printed"
-    assert (world.log, world.redelivery.lanes, world.redelivery.delivered) == ({}, 0, 1)
+    assert (world.log, world.redelivery.lanes, world.redelivery.outcomes.delivered) == ({}, 0, 1)
 
 
 def test_one_that_failed_is_tried_again_as_any_other() -> None:
@@ -76,7 +76,7 @@ def test_one_that_its_receiver_refuses_is_given_up() -> None:
 
     assert rows(world) == [("parked", "later", 1), ("dead", "reported", 1)]
     assert "no such printer" in world.buried[0].detail
-    assert (world.log, world.redelivery.dead) == ({}, 1)
+    assert (world.log, world.redelivery.outcomes.dead) == ({}, 1)
 
 
 def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> None:

@@ -188,7 +188,7 @@ def test_no_endpoint_takes_all_room_and_none_waits_for_ever() -> None:
 
     world.run(100)
     assert world.states() == {("quick", "q"): "delivered"}
-    assert (world.redelivery.in_flight, world.redelivery.due()) == (4, 26)
+    assert (world.redelivery.in_flight, world.redelivery.statistics().due) == (4, 26)
 
     world.run(10_000 * 8)
     assert set(world.states().values()) == {"delivered"}

@@ -67,13 +67,12 @@ def parts(make_transport: Any) -> SessionParts:
         subscriptions=cast(Any, None),
         held=HeldLanes(),
         envelope_of=cast(Any, None),
-        tell=lambda event: None,
+        publish=lambda event: None,
     )
     return SessionParts(
         kafka=KafkaSettings(),
         file=Path("never made"),
         context=context,
-        subscriptions=cast(Any, None),
         make_transport=make_transport,
         end_subscriptions=lambda ids: None,
         suspend_subscriptions=lambda since_ms: None,

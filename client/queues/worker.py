@@ -15,18 +15,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, get_args
 
-from arborcast.client.calls import Namespaces, without_declaration
+from arborcast.client.calls import Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
 from arborcast.client.later import open_push
 from arborcast.client.listener import HandledOnce, accepted
 from arborcast.client.received import Asker, ReceivedMessage, Verify
 from arborcast.client.transport import RequestsTransport, Transport
-from arborcast.client.values import BrokerUnreachable, ClientError, RemoteSubscription
+from arborcast.client.values import BrokerUnreachable, ClientError, FaultReceived, Remote, RemoteSubscription
 from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import Kind
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal, place_of
+from arborcast.core.threads import Service
 from arborcast.topic_model.expressions import CONCRETE, write_topic
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, SOAP11, WSA, WSNT
 from arborcast.topic_model.subscriptions import parameter_blocks
@@ -51,6 +54,9 @@ _ALLOW = "; to answer there, name its network: Worker(allow=...)"
 # Rules about the kind of an address, which a broker may have, not about how its URL is written.
 _KINDS = frozenset(get_args(Kind)) - {"public"}
 
+# Renewals in the time that a subscription lasts.
+_RENEWALS = 5
+
 # Answers that could not be brought yet: bytes, twice, and for how long.
 _KEPT = 32 * 1024 * 1024
 _KEPT_S = 3_600.0
@@ -64,11 +70,78 @@ class Invalid(Exception):
 class Subscribes(Protocol):
     """A client, as far as a worker needs one."""
 
-    def subscribe(self, topic: str | None, *, to: str, queue: int, namespaces: Namespaces) -> RemoteSubscription:
+    def subscribe(
+        self, topic: str | None, *, to: str, queue: int, namespaces: Namespaces, lasts: Lasts
+    ) -> RemoteSubscription:
         """As `Client.subscribe`."""
+
+    def renew(self, subscription: str | Remote, lasts: Lasts) -> RemoteSubscription:
+        """As `Client.renew`."""
 
     def proof_for(self, address: str) -> dict[str, str]:
         """As `Client.proof_for`."""
+
+
+@dataclass
+class _Lease:
+    """A subscription of a worker. `until_s` is its end if it is not renewed."""
+
+    client: Subscribes
+    subscribe: Callable[[], RemoteSubscription]
+    subscription: RemoteSubscription | None
+    until_s: float
+
+
+class Leases:
+    """Subscriptions that last for a time, and are renewed until `stop`."""
+
+    def __init__(self, lasts: timedelta) -> None:
+        self.lasts = lasts
+        self._leases: list[_Lease] = []
+        self._lock = threading.Lock()
+        self._service = Service("renew", self.renew, delay_s=lasts.total_seconds() / _RENEWALS)
+        self.stop = self._service.stop
+
+    def add(self, client: Subscribes, subscribe: Callable[[], RemoteSubscription]) -> RemoteSubscription:
+        """Subscribe, and renew from now on. Raises ClientError."""
+        subscription = subscribe()
+        with self._lock:
+            self._leases.append(_Lease(client, subscribe, subscription, self._end_s()))
+            if len(self._leases) == 1:
+                self._service.start()
+        return subscription
+
+    def renew(self) -> float:
+        """Renew all of them; returns the seconds until the next time. Raises the last of the errors."""
+        failed: ClientError | None = None
+        with self._lock:
+            leases = list(self._leases)
+        for each in leases:
+            try:
+                self._renew_one(each)
+            except ClientError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return self.lasts.total_seconds() / _RENEWALS
+
+    def _renew_one(self, lease: _Lease) -> None:
+        if lease.subscription is None:
+            return
+        try:
+            lease.client.renew(lease.subscription, self.lasts)
+        except FaultReceived as error:
+            if error.fault != "ResourceUnknownFault":
+                raise
+            if time.time() < lease.until_s:
+                lease.subscription = None  # a client has ended it
+                return
+            # It has expired while the broker or this machine was away.
+            lease.subscription = lease.subscribe()
+        lease.until_s = self._end_s()
+
+    def _end_s(self) -> float:
+        return time.time() + self.lasts.total_seconds()
 
 
 class _Way:
@@ -87,6 +160,8 @@ class Worker(Server):
     So they go to the brokers that are served, to public addresses, to this machine where all these brokers are on it,
     and to the networks in `allow` (`"10.0.0.0/8, 192.168.7.9"`), and nowhere else. `transport` carries the answers:
     one of the caller's own gets URLs that are judged by their text alone. `verify` is as for `Listener`.
+
+    Its subscriptions last for `lease` and are renewed while it runs: a queue has no server that does not exist.
     """
 
     def __init__(
@@ -100,7 +175,9 @@ class Worker(Server):
         verify: Verify | None = None,
         transport: Transport | None = None,
         allow: str = "",
+        lease: timedelta = timedelta(minutes=5),
     ) -> None:
+        self.leases = Leases(lease)
         self._far = _Way(AddressPolicy(OutboundSettings(allow=allow)))
         self._near = _Way(AddressPolicy(OutboundSettings("loopback", allow)))
         self.capacity = capacity
@@ -119,9 +196,13 @@ class Worker(Server):
     def serve(self, client: Subscribes, topic: str, namespaces: Namespaces = None) -> RemoteSubscription:
         """Have a broker send the requests of a queue here from now on; unsubscribing ends that. Answers to pull points
         of that broker say who we are, as the client does."""
-        self._clients.append(client)
         to = self._advertised or self.url
-        subscription = client.subscribe(topic, to=to, queue=self.capacity, namespaces=namespaces)
+
+        def subscribe() -> RemoteSubscription:
+            return client.subscribe(topic, to=to, queue=self.capacity, namespaces=namespaces, lasts=self.leases.lasts)
+
+        subscription = self.leases.add(client, subscribe)
+        self._clients.append(client)
         # Its pull points have the same host and port.
         refusal = AddressPolicy().check_url(subscription.address)
         self._brokers[place_of(subscription.address)] = refusal is not None and refusal.rule == "loopback"
@@ -129,6 +210,7 @@ class Worker(Server):
 
     def stop(self) -> None:
         """Stop receiving. Requests at work are not acknowledged any more: others get them."""
+        self.leases.stop()
         super().stop()
         for own in (self._to_broker, self._far.transport, self._near.transport):
             own.close()

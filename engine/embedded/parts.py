@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from arborcast.core.telemetry import log_format
 from arborcast.engine.embedded.questions import LivenessWatch, Question
 from arborcast.engine.embedded.state import PartState, PartStatus
 from arborcast.engine.processes import logfiles, processes
@@ -25,6 +27,10 @@ Report = Callable[[str], None]
 
 # Report progress to a terminal after this time without output.
 _SILENCE_S = 4.0
+
+# Lines of our logs, in both forms; characters of them that are reported.
+_WARNING = re.compile(r"Z (?:warning|error|critical) |\"level\": ?\"(?:warning|error|critical)\"")
+_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,23 @@ class PartSpec:
     hang_timeout_s: float = 0.0
 
 
+class StartProgress:
+    """A start: the time of its last report (monotonic), and the warnings and errors in the log since its begin."""
+
+    def __init__(self, log: Path, spoke: float = 0.0) -> None:
+        self.spoke = spoke
+        self._written = logfiles.LogTail(log)
+        self._last = ""
+
+    def warning(self) -> str:
+        """The last one, which may be the reason of a start that does not end, as the end of a sentence; empty without
+        any."""
+        for line in self._written.new_lines():
+            if _WARNING.search(line):
+                self._last = log_format.message_of(line) or line
+        return f"; its log has: {self._last[:_SHOWN]}" if self._last else ""
+
+
 class Part:
     """Runs one part. Not thread-safe; used by the supervisor's loop, which calls `step`."""
 
@@ -60,7 +83,7 @@ class Part:
         self.process = ManagedProcess(waits)
         self._id: ProcessId | None = None
         self._log: threading.Thread | None = None
-        self._spoke = 0.0  # monotonic
+        self._progress = StartProgress(spec.log)
         self._state = PartState.STARTING
         self._since = time.time()
         self._last_exit = ""
@@ -99,9 +122,9 @@ class Part:
                     self.was_ready = True
                     self._become(PartState.READY)
                     self._report(f"{self.name}: ready ({now - started:.1f} s)")
-                elif now - self._spoke >= _SILENCE_S:
-                    self._spoke = now
-                    self._report(f"{self.name}: starting, {now - started:.0f} s so far")
+                elif now - self._progress.spoke >= _SILENCE_S:
+                    self._progress.spoke = now
+                    self._report(f"{self.name}: starting, {now - started:.0f} s so far{self._progress.warning()}")
                 elif now - started > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
         elif self.process.is_due(now):
@@ -159,7 +182,8 @@ class Part:
         spec = self.spec
         if self._state is not PartState.STARTING:
             self._become(PartState.STARTING)
-        self.process.started = self._spoke = now
+        self.process.started = now
+        self._progress = StartProgress(spec.log, now)
         self._report(f"{self.name}: starting")
         try:
             spec.prepare()

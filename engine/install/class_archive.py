@@ -35,6 +35,9 @@ _STOP_S = 600.0
 
 _STEP_S = 0.1
 
+# Several environments of one user share a cache.
+_KEPT = 3
+
 
 def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold) -> bool:
     """Make the archive for this Java and these jars, if there is none; whether there is one now.
@@ -58,11 +61,18 @@ def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold)
             with draft.open("rb") as written:
                 os.fsync(written.fileno())
             draft.replace(place)
+            _remove_old(place.parent)
     except (StackError, OSError) as error:
         report(f"class archive: could not be made, so the job will start more slowly: {error}")
         return False
     report(f"class archive: made, {place} ({place.stat().st_size // 2**20} MiB)")
     return True
+
+
+def _remove_old(folder: Path) -> None:
+    """Delete all archives but the newest: each update of Java, Spark or a jar makes another."""
+    for old in sorted(folder.glob("classes-*.jsa"), key=lambda each: each.stat().st_mtime)[:-_KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def _run_job(tools: Tools, folder: Path, draft: Path) -> None:

@@ -168,22 +168,34 @@ def load_settings(
             raise ConfigError(f"{file}: home = {raw!r} must be the path of the data directory")
         # Relative to the file, so that the engine does not move with the folder it is started from.
         home_value, home_origin = str(folder / raw), str(file)
-    for key, value in _flatten(document, file):
-        declaration = known.get(key) or _unknown(key, known, str(file))
-        values[key] = _checked(declaration, value, str(file))
-        origins[key] = str(file)
+    by_variable = {declaration.env: declaration for declaration in known.values()}
+    wrong: list[str] = []
 
+    def take(declaration: Declaration, value: object, where: str, origin: str, *, strict: bool = True) -> None:
+        try:
+            values[declaration.key] = _checked(declaration, value, where, strict=strict)
+            origins[declaration.key] = origin
+        except ConfigError as error:
+            wrong.append(str(error))
+
+    for key, value in _flatten(document, file, wrong):
+        if key in known:
+            take(known[key], value, str(file), str(file))
+        else:
+            wrong.append(_no_setting(key, known, str(file)))
     for variable, text in _our_variables(environ):
-        declaration = next((d for d in known.values() if d.env == variable), None) or _unknown(
-            variable, {d.env: d for d in known.values()}, "the environment"
-        )
-        values[declaration.key] = _checked(declaration, text, f"${variable}", strict=False)
-        origins[declaration.key] = f"${variable}"
-
+        if declaration := by_variable.get(variable):
+            take(declaration, text, f"${variable}", f"${variable}", strict=False)
+        else:
+            wrong.append(_no_setting(variable, by_variable, "the environment"))
     for key, value in (overrides or {}).items():
-        declaration = known.get(key) or _unknown(key, known, "the command line")
-        values[key] = _checked(declaration, value, "the command line")
-        origins[key] = "command line"
+        if key in known:
+            take(known[key], value, "the command line", "command line")
+        else:
+            wrong.append(_no_setting(key, known, "the command line"))
+    if wrong:
+        # All of them: a file with three mistakes is corrected in one step.
+        raise ConfigError("\n".join(wrong))
 
     if environ.get(ENV_PREFIX + "HOME"):
         home_value, home_origin = environ[ENV_PREFIX + "HOME"], f"${ENV_PREFIX}HOME"
@@ -244,14 +256,15 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ConfigError(f"the settings file {file} is not valid TOML: {error}") from error
 
 
-def _flatten(document: Mapping[str, Any], file: Path | None) -> list[tuple[str, Any]]:
+def _flatten(document: Mapping[str, Any], file: Path | None, wrong: list[str]) -> list[tuple[str, Any]]:
     flat = []
     for section, content in document.items():
         if section not in SECTIONS:
-            _unknown(section, dict.fromkeys(SECTIONS), str(file))
-        if not isinstance(content, dict):
-            raise ConfigError(f"{file}: {section} must be a table, written [{section}]")
-        flat += [(f"{section}.{name}", value) for name, value in content.items()]
+            wrong.append(_no_setting(section, SECTIONS, str(file)))
+        elif not isinstance(content, dict):
+            wrong.append(f"{file}: {section} must be a table, written [{section}]")
+        else:
+            flat += [(f"{section}.{name}", value) for name, value in content.items()]
     return flat
 
 
@@ -263,10 +276,10 @@ def _our_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     ]
 
 
-def _unknown(key: str, known: Mapping[str, object], where: str) -> typing.NoReturn:
+def _no_setting(key: str, known: Mapping[str, object], where: str) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else "; `arborcast config show` lists them all"
-    raise ConfigError(f"{where}: there is no setting {key}{hint}")
+    return f"{where}: there is no setting {key}{hint}"
 
 
 def _checked(declaration: Declaration, value: object, where: str, *, strict: bool = True) -> Scalar:

@@ -25,7 +25,9 @@ import arborcast.cli as app_package
 from arborcast.cli import app, shell_client
 from arborcast.core.security import keyring
 from arborcast.engine.embedded import questions
+from arborcast.engine.embedded.engine import Tools
 from arborcast.engine.embedded.home import Home
+from arborcast.engine.install.java import Java
 from tests.support.command import Engine
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
@@ -363,6 +365,14 @@ def test_who_starts_an_engine_is_told_that_its_kafka_is_away(engine: Engine, mon
         engine, "up", "", ARBORCAST_GATEWAY_PORT="0", ARBORCAST_METRICS_PORT="0", **kafka_at("127.0.0.1:9")
     )
     assert told.startswith("Kafka cannot be reached yet: 127.0.0.1:9: nobody listens there. Is it up")
+
+
+def test_a_start_without_an_archive_of_classes_names_fetch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = Tools(Java(Path("/opt/java"), "17", "the test"), Path("/opt"), [], [])
+    monkeypatch.setattr("arborcast.engine.embedded.commands.engine.find_tools", lambda: tools)
+    monkeypatch.setattr("arborcast.engine.embedded.commands.engine.write_settings", failing(errno.EIO))
+    ports = {"ARBORCAST_GATEWAY_PORT": "0", "ARBORCAST_STACK_KAFKA_PORT": "0", "ARBORCAST_METRICS_PORT": "0"}
+    assert "`arborcast fetch` makes the archive of its classes" in complaint_of(engine, "up", "", **ports)
 
 
 def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None:

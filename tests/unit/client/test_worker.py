@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -87,8 +89,57 @@ class Serves:
     def subscribe(self, topic: str | None, **_: object) -> RemoteSubscription:
         return RemoteSubscription(f"{self._broker}/wsn/subscriptions/s")
 
+    def renew(self, subscription: object, lasts: object) -> RemoteSubscription:
+        raise NotImplementedError
+
     def proof_for(self, address: str) -> dict[str, str]:
         return {}
+
+
+class Leases(Serves):
+    """A client of a broker that loses subscriptions, and the calls that it gets."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:8080")
+        self.calls: SimpleQueue[str] = SimpleQueue()
+        self.known = True
+
+    def subscribe(self, topic: str | None, **named: object) -> RemoteSubscription:
+        self.calls.put(f"subscribe for {named['lasts']}")
+        return super().subscribe(topic)
+
+    def renew(self, subscription: object, lasts: object) -> RemoteSubscription:
+        self.calls.put(f"renew for {lasts}")
+        if not self.known:
+            raise FaultReceived("unknown", "ResourceUnknownFault")
+        return super().subscribe("jobs")
+
+
+def test_the_subscription_of_a_worker_ends_with_it_and_is_renewed_until_then() -> None:
+    client, lease = Leases(), timedelta(milliseconds=100)
+    with Worker(lambda _: None, lease=lease) as worker:
+        worker.serve(client, "jobs")
+        assert [client.calls.get(timeout=60) for _ in range(3)] == [
+            "subscribe for 0:00:00.100000",
+            "renew for 0:00:00.100000",
+            "renew for 0:00:00.100000",
+        ]
+
+
+def test_a_worker_subscribes_again_after_an_expiry_and_not_after_an_unsubscribe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, now = Leases(), [1_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    with Worker(lambda _: None, lease=timedelta(hours=1)) as worker:
+        worker.serve(client, "jobs")
+        client.known = False
+        now[0] += 3_601
+        worker.leases.renew()
+        worker.leases.renew()
+        worker.leases.renew()
+    calls = [client.calls.get_nowait().split()[0] for _ in range(client.calls.qsize())]
+    assert calls == ["subscribe", "renew", "subscribe", "renew"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from arborcast.core.telemetry.log_format import write
 from arborcast.engine.embedded.parts import Part, PartSpec
 from arborcast.engine.embedded.state import PartState
 from arborcast.engine.settings.stack import StackSettings
@@ -17,9 +18,11 @@ SETTINGS = StackSettings(start_timeout_s=120, restart_first_s=0.5, restart_forge
 
 
 @contextmanager
-def part(folder: Path, is_ready: Callable[[], bool]) -> Iterator[Part]:
-    sleeps = (sys.executable, "-c", "import time; time.sleep(600)")
-    made = Part(PartSpec("a", sleeps, {}, folder, folder / "a.log", is_ready), SETTINGS, lambda _words: None)
+def part(
+    folder: Path, is_ready: Callable[[], bool], code: str = "", report: Callable[[str], None] = lambda _words: None
+) -> Iterator[Part]:
+    sleeps = (sys.executable, "-c", f"import time; {code}; time.sleep(600)")
+    made = Part(PartSpec("a", sleeps, {}, folder, folder / "a.log", is_ready), SETTINGS, report)
     try:
         yield made
     finally:
@@ -53,3 +56,16 @@ def test_a_long_life_that_was_ready_is(tmp_path: Path) -> None:
             end_the_process_of(it)
             it.step(began + ran)
             assert it.process.failures == failures
+
+
+def test_a_start_that_does_not_end_is_reported_with_the_reason_in_its_log(tmp_path: Path) -> None:
+    line = write("human", 1.0, "warning", "dispatch", "the query stopped: chmod was not found")
+    reported: list[str] = []
+    with part(tmp_path, lambda: False, f"print({line!r}, flush=True)", reported.append) as it:
+        it.step(1_000.0)
+        wait_until(lambda: "chmod" in (tmp_path / "a.log").read_text())
+        it.step(1_005.0)
+        it.step(1_010.0)
+    assert reported[1:] == [
+        f"a: starting, {seconds} s so far; its log has: the query stopped: chmod was not found" for seconds in (5, 10)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,23 @@ def test_it_is_made_once_and_found_by_what_it_was_made_for(
     assert list(made.parent.iterdir()) == [made], "nothing else is left"
     assert class_archive.make(dataclasses.replace(tools, classes=made), tmp_path, said.append)
     assert "there" in said[-1]
+
+
+def test_archives_of_earlier_versions_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path
+) -> None:
+    played(monkeypatch, _JOB)
+    (tmp_path / "java").mkdir()
+    for number in range(5):
+        old = tmp_path / "java" / f"classes-{number}-7.jsa"
+        old.write_text("earlier")
+        os.utime(old, (number, number))
+
+    assert class_archive.make(tools, tmp_path, lambda _line: None)
+
+    left = [each.name for each in sorted((tmp_path / "java").iterdir(), key=lambda each: each.stat().st_mtime)]
+    assert left[:2] == ["classes-3-7.jsa", "classes-4-7.jsa"]
+    assert len(left) == 3
 
 
 @pytest.mark.parametrize(

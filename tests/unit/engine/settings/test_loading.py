@@ -104,6 +104,14 @@ def test_the_schema_has_every_setting_with_its_range() -> None:
     assert definitions["gateway"]["additionalProperties"] is False
 
 
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "[nosuch]\na = 1\n[gateway]\nprot = 80\nhost = 1", env={"ARBORCAST_TOPICS_FIXED": "maybe"})
+    names = ("nosuch", "gateway.prot", "gateway.host", "topics.fixed")
+    for name, line in zip(names, str(caught.value).splitlines(), strict=True):
+        assert name in line
+
+
 def test_a_missing_file_that_was_named_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load_settings(tmp_path / "none.toml", environ={})

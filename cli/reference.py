@@ -147,10 +147,9 @@ def metrics_page() -> str:
     }
     for title, described in sections.items():
         if described:
-            lines += [f"## {title}", "", "| metric | meaning |", "|---|---|"]
+            lines += [f"## {title}", ""]
             lines += [
-                f"| `{_sample(one)}` | {one.help}{' Histogram.' if one.kind == 'histogram' else ''} |"
-                for one in described
+                f"- `{_sample(one)}`: {one.help}{' Histogram.' if one.kind == 'histogram' else ''}" for one in described
             ]
             lines.append("")
     return "\n".join(lines)
@@ -178,7 +177,7 @@ One TOML file (`--config FILE`, else `$ARBORCAST_CONFIG`, else `arborcast.toml` 
 variables: `ARBORCAST_`, the section and the key in capitals, such as `ARBORCAST_KAFKA_PREFIX` for `kafka.prefix`. The
 command line option takes precedence over the variable, that over the file, and that over the default. `arborcast config
 show` prints all values and their origins. Unknown keys are errors. `arborcast init` writes a file with the most common
-settings, commented out, with their defaults.
+settings, commented out, with their defaults. Below, each key has its default, then its other values or its range.
 
 The data directory is `home` (top level in the file, `$ARBORCAST_HOME`, `--home`), by default `.arborcast` in the
 current folder. Other variables: `ARBORCAST_CACHE` (downloaded jars, default `~/.cache/arborcast`), `ARBORCAST_JAVA`
@@ -192,12 +191,12 @@ def settings_page() -> str:
     everything = declarations()
     for section, cls in SECTIONS.items():
         lines += [f"## `[{section}]`", "", inspect.cleandoc(cls.__doc__ or ""), ""]
-        lines += ["| key | default, allowed | meaning |", "|---|---|---|"]
         for declaration in everything:
             if declaration.section == section:
+                default = _default(declaration)
                 lines.append(
-                    f"| `{declaration.name}` | {_default(declaration)} | "
-                    f"{declaration.info.help}{' Secret.' if declaration.info.secret else ''} |"
+                    f"- `{declaration.name}`{f' ({default})' if default else ''}: "
+                    f"{declaration.info.help}{' Secret.' if declaration.info.secret else ''}"
                 )
         lines.append("")
     return "\n".join(lines)
@@ -325,14 +324,13 @@ def _table(table: TableSpec) -> list[str]:
         facts.append(f"One row for each `{table.key}`.")
     if facts:
         lines += [" ".join(facts), ""]
-    lines += ["| column | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{one.name}` | {_type(one)} | {one.help} |" for one in table.columns]
+    lines += [f"- `{one.name}` ({_type(one)}): {one.help}" for one in table.columns]
     return [*lines, ""]
 
 
 def _type(column: Column) -> str:
     """The type with its unit; all times are UTC."""
-    unit = f" ({column.unit})" if column.unit not in ("", "UTC") else ""
+    unit = f", {column.unit}" if column.unit not in ("", "UTC") else ""
     return f"{column.type}{unit}{', may be null' if column.optional else ''}"
 
 
@@ -347,14 +345,14 @@ changed are [settings](settings.md): above all `gateway.max_body_bytes`, `gatewa
 `gateway.expression_steps`, `gateway.max_unacknowledged_bytes` (all records of one request together), and the section
 `limits`.
 
-| at most | of |
-|---|---|
+At most:
+
 """
 
 
 def limits_page() -> str:
     """docs/limits.md: every fixed limit."""
-    return LIMITS_INTRODUCTION + "".join(f"| {limit:,} | {limit.text} |\n" for limit in limits.limits().values())
+    return LIMITS_INTRODUCTION + "".join(f"- {limit:,} {limit.text}\n" for limit in limits.limits().values())
 
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

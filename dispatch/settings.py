@@ -288,7 +288,7 @@ class TableSettings:
     )
     unused_files_hours: int = setting(
         24,
-        "Retention of files that the current version does not need, for readers of older versions.",
+        "Retention of files that only older versions need; one hour for tables of states.",
         minimum=1,
         unit="h",
     )

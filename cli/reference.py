@@ -209,7 +209,7 @@ def _default(declaration: Declaration) -> str:
     if others := [f"`{choice}`" for choice in choices if choice and choice != declaration.default]:
         return ", ".join([default or "empty", *others])
     low, high = declaration.info.minimum, declaration.info.maximum
-    span = "" if low is None else f"≥\u00a0{low}" if high is None else f"{low}\u2013{high}"
+    span = "" if low is None or high is None else f"{low}\u2013{high}"
     unit = f"\u00a0{declaration.info.unit}" if declaration.info.unit else ""
     return f"{default}{unit}, {span}" if span else f"{default}{unit}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin
@@ -11,6 +12,7 @@ from arborcast.analysis import Tables
 from arborcast.analysis.plots import Plots
 from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.core.telemetry.metrics import Description, Registry
+from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.tables import TABLES
 from arborcast.dispatch.tables.spec import Column, TableSpec
@@ -299,7 +301,19 @@ def tables_page() -> str:
     lines.append(TABLES_PROMISES)
     for table in TABLES:
         lines += _table(table)
-    return "\n".join(lines)
+    lines += [
+        "## Errors",
+        "",
+        "Classes of failures in the column `error`; the column `detail` has the particulars.",
+        "",
+    ]
+    lines += [f"- `{name}`: {text}" for name, text in error_classes().items()]
+    return "\n".join([*lines, ""])
+
+
+def error_classes() -> dict[str, str]:
+    """Each class of error with the comment behind it."""
+    return dict(re.findall(r'^    "([\w-]+)",  # (.+)$', inspect.getsource(attempts), re.MULTILINE))
 
 
 def _pictures() -> Iterator[str]:

@@ -94,8 +94,8 @@ class SecretSettings:
 
     key_file: str = setting(
         "",
-        "File with the keys that seal secrets, the same at gateways and on every host that pushes; empty: "
-        "secrets.keys in the data directory. Created by: arborcast keys new.",
+        "File with the keys that seal secrets, the same at gateways and on every host that pushes, "
+        "created by: arborcast keys new; empty: secrets.keys in the data directory.",
     )
     overlap_s: int = setting(
         86_400,
@@ -106,8 +106,8 @@ class SecretSettings:
     )
     client_certificates: str = setting(
         "",
-        "Folder with client certificates that subscribers may select by name: NAME.pem (certificate, chain, "
-        "key) and NAME.hosts (allowed host names), on every host that pushes; empty: none.",
+        "Folder with client certificates that subscribers may select by name: NAME.pem (certificate, "
+        "chain, key) and NAME.hosts (allowed hosts), on every host that pushes; empty: none.",
     )
     credentials_over_http: bool = setting(
         False,

@@ -19,30 +19,28 @@ class DispatchSettings:
     max_rows_per_batch: int = setting(20_000, "Maximum number of notifications in a batch.", minimum=1)
     gear: Literal["auto", "realtime", "batch"] = setting(
         "auto",
-        "Execution mode. realtime: one by one, within milliseconds, at a higher cost each; batch: many "
-        "together; auto: realtime, and batch for a backlog that would take many seconds. realtime needs a "
-        "task slot for each partition of notifications (dispatch.task_slots; on a Spark cluster cores of its "
-        "executors), else batch is used.",
+        "Execution mode. realtime: one by one within milliseconds; batch: many together, at a lower "
+        "cost each; auto: realtime, and batch for a backlog. realtime needs a task slot for each "
+        "partition of notifications.",
     )
     round_s: float = setting(
         3.0,
-        "A longer batch is dispatched in rounds of about this length. Changes of subscriptions take effect, "
-        "and a stop is possible, between two rounds.",
+        "A longer batch is dispatched in rounds of about this length; changes of subscriptions and a "
+        "stop take effect between two.",
         minimum=0.1,
         maximum=600,
         unit="s",
     )
     idle_poll_ms: int = setting(
         40,
-        "Poll interval of an idle query. Half of it is added to the latency of a single notification; a "
-        "smaller one costs idle CPU.",
+        "Poll interval of an idle query; half of it is added to the latency of a single notification.",
         minimum=1,
         maximum=60_000,
         unit="ms",
     )
     task_slots: int = setting(
         4,
-        "Parallel tasks in local mode. Pushes wait on the network, so twice the number of cores serves best.",
+        "Parallel tasks in local mode; twice the number of cores serves best.",
         minimum=2,
         maximum=256,
     )
@@ -56,32 +54,28 @@ class DispatchSettings:
     )
     fail_on_data_loss: bool = setting(
         True,
-        "Stop instead of skipping the gap when Kafka no longer has notifications that were not dispatched "
-        "(the job was away for longer than the retention, or the log was recreated).",
+        "Stop, instead of skipping the gap, when Kafka no longer has notifications that were not dispatched.",
     )
     outcomes_timeout_s: float = setting(
         600.0,
-        "Time for Kafka to accept the outcomes of pushes. After it the batch is repeated and its "
-        "notifications are pushed again.",
+        "Time for Kafka to accept the outcomes of pushes; after it the batch is repeated.",
         minimum=10,
         unit="s",
     )
     spark_authenticate: bool = setting(
         True,
-        "On a Spark cluster: master, workers, driver and executors authenticate each other and encrypt their "
-        "traffic. false for a cluster without it in a private network.",
+        "Authentication and encryption between all parts of a Spark cluster.",
     )
     spark_secret: str = setting(
         "",
-        "The spark.authenticate.secret of a standalone cluster. Empty: created by arborcast bundle, with a "
-        "properties file for master and workers. YARN and Kubernetes need none.",
+        "The spark.authenticate.secret of a standalone cluster. Empty: created by arborcast bundle.",
         secret=True,
     )
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Position of the first start of a job.")
     hang_timeout_s: float = setting(
         30.0,
-        "A Python worker of Spark without any activity for this time is killed, and its task repeated; so is "
-        "one without progress in its task for five times as long. 0: never.",
+        "A Python worker of Spark without any activity for this time, or without progress in its "
+        "task for five times as long, is killed, and its task repeated. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",
@@ -100,15 +94,13 @@ class PushSettings:
     max_in_flight: int = setting(256, "Pushes in flight per worker.", minimum=1, maximum=10_000)
     max_in_flight_per_host: int = setting(
         128,
-        "Pushes in flight per worker to one host, on all ports: half of all, so that a hanging host leaves "
-        "room for others.",
+        "Pushes in flight per worker to one host, on all ports.",
         minimum=1,
         maximum=10_000,
     )
     max_in_flight_per_endpoint: int = setting(
         16,
-        "Pushes in flight per worker to one address. A subscription has one push in flight; with one message "
-        "per push, as many topics as its receiver answers in parallel.",
+        "Pushes in flight per worker to one address.",
         minimum=1,
         maximum=10_000,
     )
@@ -118,14 +110,14 @@ class PushSettings:
     )
     conditions_ms: float = setting(
         400.0,
-        "Budget of the content and producer conditions of all subscriptions for one notification, by "
-        "estimate, per started 10 kB of it. The most expensive ones beyond it are suspended.",
+        "Budget of the conditions of all subscriptions for one notification, by estimate, per "
+        "started 10 kB of it; the most expensive ones beyond it are suspended.",
         minimum=1,
         unit="ms",
     )
     owner_conditions_ms: float = setting(
         100.0,
-        "Share of that budget for the conditions of one owner; without owners, of one consumer's host.",
+        "Share of that budget for one owner; without owners, for one consumer's host.",
         minimum=1,
         unit="ms",
     )
@@ -135,8 +127,8 @@ class PushSettings:
     max_notify_bytes: int = setting(262_144, "Maximum size of their payloads together.", minimum=1, unit="bytes")
     callback_s: float = setting(
         600.0,
-        "Time in which a receiver may report the result of a push later, at the address in its header "
-        "Arborcast-Callback; without a report the push has failed. 0: no such address.",
+        "Time in which a receiver may report a later result; without a report the push has failed. "
+        "0: no later results.",
         minimum=0,
         maximum=86_400,
         unit="s",
@@ -147,8 +139,8 @@ class PushSettings:
     )
     tls_ca_file: str = setting(
         "",
-        "PEM file with the authorities for receivers' certificates, on every host that pushes; empty: the "
-        "public ones (certifi). Put both into one file if you need both.",
+        "PEM file with the authorities for receivers' certificates, on every host that pushes; "
+        "empty: the public ones (certifi).",
     )
     tls_client_certificate: str = setting(
         "", "PEM file with the client certificate (and its chain) for receivers that request one; empty: none."
@@ -215,9 +207,8 @@ class RetrySettings:
     longest_probe_s: float = setting(60.0, "Maximum wait before a probe.", minimum=0.05, unit="s")
     batch_wait_s: float = setting(
         2.0,
-        "A push that takes longer continues beside its batch, up to push.total_timeout_s; messages behind it "
-        "are parked, and the redelivery serves its endpoint until it answers quickly again. The rest of a "
-        "lane that would delay its batch longer is parked, too. A connection must be established within nine "
+        "A push that takes longer continues beside its batch, and its endpoint is served by the "
+        "redelivery until it answers quickly again. A connection must be established within nine "
         "tenths of this time.",
         minimum=0.05,
         maximum=300,
@@ -263,9 +254,8 @@ class TableSettings:
     path: str = setting("", "Folder or URL of the tables; empty: tables/ in the data directory.")
     storage_options: str = setting(
         "",
-        "Options of delta-rs for the storage at `path`, as NAME=VALUE separated by blanks, for instance "
-        "AWS_ENDPOINT_URL=https://s3.example AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…; others come from "
-        "the environment.",
+        "Options of delta-rs for the storage at `path`, as NAME=VALUE separated by blanks; others "
+        "come from the environment.",
         secret=True,
     )
     interval_s: float = setting(
@@ -274,8 +264,7 @@ class TableSettings:
     archive: bool = setting(True, "Store notifications with their payloads in a table.")
     max_routes: int = setting(
         100_000,
-        "Maximum number of rows in the table of routes, which is rewritten after changes of topics or "
-        "subscriptions. 0: no such table.",
+        "Maximum number of rows in the table of routes; 0: no such table.",
         minimum=0,
         maximum=10_000_000,
     )
@@ -294,13 +283,12 @@ class TableSettings:
     )
     upkeep_by: Literal["driver", "spark"] = setting(
         "driver",
-        "Who joins the small files of the tables that only grow. driver: the job's own process, by delta-rs; spark: "
-        "the executors of a Spark cluster, by delta-spark, for more than one process can join. They have to reach "
-        "tables.path themselves, by Spark's settings for its file system. Rows wait while a day's files are joined.",
+        "Compaction by the job's process (delta-rs), or by the executors of a Spark cluster "
+        "(delta-spark), which must reach tables.path themselves.",
     )
     unused_files_hours: int = setting(
         24,
-        "Retention of files that the current version does not need, for readers of older versions.",
+        "Retention of files that only older versions need; one hour for tables of states.",
         minimum=1,
         unit="h",
     )

@@ -24,17 +24,15 @@ class GatewaySettings:
     page_origins: str = setting(
         "",
         "Origins of web pages that may send requests, separated by commas, such as "
-        "https://pages.example:8443; others are refused with 403. A page sends credentials itself; cookies "
-        "and stored passwords are not sent.",
+        "https://pages.example:8443; others get 403.",
     )
     trusted_proxies: str = setting(
         "",
-        "Addresses and networks of reverse proxies, separated by commas: the client's address is taken from "
-        "their proxy_header and used for limits. Name the proxies alone, not a network with clients, and "
-        "have them replace the header or append to it.",
+        "Addresses and networks of reverse proxies, separated by commas: the client's address is "
+        "taken from their proxy_header.",
     )
     proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting(
-        "X-Forwarded-For", "The header that these proxies write; the other one is ignored."
+        "X-Forwarded-For", "The header that these proxies write."
     )
     workers: int = setting(
         1,
@@ -47,14 +45,13 @@ class GatewaySettings:
     )
     max_elements: int = setting(
         200_000,
-        "Request bodies with more elements and attributes are refused with 400: each takes up to 400 bytes "
-        "of memory while the body is read.",
+        "Request bodies with more elements and attributes are refused with 400; each takes up to 400 bytes of memory.",
         minimum=1_000,
     )
     inflight_bytes: int = setting(
         256 * 1024 * 1024,
-        "Memory for unanswered requests: bodies and their parsed form; at least that of one largest body. "
-        "Beyond it large bodies wait a few seconds, then get 503 (per worker).",
+        "Memory for unanswered requests with their parsed form, at least for one largest body (per "
+        "worker); beyond it large bodies wait a few seconds, then get 503.",
         minimum=16 * 1024 * 1024,
         unit="bytes",
     )
@@ -77,13 +74,12 @@ class GatewaySettings:
     )
     subscriptions_per_owner: int = setting(
         0,
-        "Subscriptions of one authenticated client; 0: no limit. Not counted without authentication.",
+        "Subscriptions of one authenticated client; 0: no limit.",
         minimum=0,
     )
     expression_steps: int = setting(
         1_024,
-        "Steps after wildcards in a topic expression, in all alternatives together: each may have to be "
-        "checked for every topic. Existing subscriptions stay.",
+        "Steps after wildcards in a topic expression, in all alternatives together.",
         minimum=16,
     )
     expiry_grace_s: int = setting(
@@ -96,16 +92,14 @@ class GatewaySettings:
     triggers: int = setting(1_000, "Maximum number of triggers; every process keeps them in memory.", minimum=0)
     share_per_owner: int = setting(
         25,
-        "Share of pull_points, triggers and registrations that one authenticated client may use; 100: all. "
-        "Not counted without access.methods.",
+        "Share of pull_points, triggers and registrations that one authenticated client may use.",
         minimum=1,
         maximum=100,
         unit="%",
     )
     endpoint_idle_s: int = setting(
         600,
-        "A pull point created by a client of HPwsn (by WsnProcess, or at /WSN/CreatePullPoint) ends after "
-        "this time without use.",
+        "A pull point created by a client of HPwsn ends after this time without use.",
         minimum=1,
         unit="s",
     )
@@ -117,7 +111,7 @@ class GatewaySettings:
     )
     pull_memory_bytes: int = setting(
         64 * 1024 * 1024,
-        "Memory for waiting messages of all pull points; others are read from the log when they are fetched.",
+        "Memory for waiting messages of all pull points; others are read from the log.",
         minimum=0,
         unit="bytes",
     )
@@ -145,8 +139,7 @@ class GatewaySettings:
     registrations: int = setting(10_000, "Maximum number of registered publishers.", minimum=0)
     demand_publishing: bool = setting(
         True,
-        "Subscribe at publishers that registered with Demand while their topics have subscribers. One "
-        "gateway of all does so, by the lease.",
+        "Subscribe at publishers that registered with Demand while their topics have subscribers.",
     )
     upstream_termination_s: int = setting(
         600, "Termination time requested from a publisher; renewed in time.", minimum=30, unit="s"
@@ -162,8 +155,8 @@ class GatewaySettings:
     stop_timeout_s: float = setting(2.0, "Time for requests in progress at a stop.", minimum=0, maximum=60, unit="s")
     hang_timeout_s: float = setting(
         20.0,
-        "With several workers: a worker whose event loop makes no progress for this time is killed and "
-        "replaced. 0: never. Use less than stack.hang_timeout_s, after which the whole gateway is killed.",
+        "With several workers: a worker without progress for this time is killed and replaced; less "
+        "than stack.hang_timeout_s. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",
@@ -220,7 +213,7 @@ class ZmqSettings:
     send_hwm: int = setting(1_000, "Messages waiting for one receiver; others are dropped.", minimum=1)
     receive_hwm: int = setting(
         1_000,
-        "Messages of one publisher waiting to be read, each part of up to twice framed.max_frame_bytes.",
+        "Messages of one publisher waiting to be read.",
         minimum=1,
     )
     io_threads: int = setting(1, "I/O threads of ZeroMQ; at most the number of cores.", minimum=1, maximum=64)
@@ -246,16 +239,14 @@ class TopicSettings:
     )
     new_per_minute: int = setting(
         6_000,
-        "With an open set: topics that notifications may add per minute (per worker); beyond it they get "
-        "503. Topics matched by a subscription's wildcard have the same limit of their own; topics named by "
-        "one are not counted.",
+        "With an open set: topics that notifications may add per minute (per worker); beyond it they "
+        "get 503. Topics matched by a subscription's wildcard count apart; topics named by one do "
+        "not count.",
         minimum=0,
     )
     codes: Literal["given", "position"] = setting(
         "given",
-        "given: topics have a code only if one was set. position: all others get one from their place "
-        "(1.4.A: the tenth topic below the fourth below the first), which stays when the setting is changed "
-        "back.",
+        "given: topics have a code only if one was set. position: others get one from their place, such as 1.4.A.",
     )
     default: str = setting(
         "",
@@ -263,13 +254,12 @@ class TopicSettings:
     )
     retain_all: bool = setting(
         False,
-        "All topics keep their last message for GetCurrentMessage and new subscribers, except those whose "
-        "policy excludes it. Each notification is then written twice.",
+        "All topics keep their last message, except those whose policy excludes it. Each "
+        "notification is then written twice.",
     )
     check_types: bool = setting(
         False,
-        "Refuse notifications whose type is not among the message types of their topic. The type is that of "
-        "p:Publication, else the name of the payload's element; a topic without message types accepts all.",
+        "Refuse notifications whose type is not among the message types of their topic.",
     )
 
     def __post_init__(self) -> None:
@@ -299,8 +289,7 @@ class FragmentSettings:
     )
     timeout_s: float = setting(
         30.0,
-        "Time without a further part after which a message is given up, reported to operators and recorded "
-        "in the table incomplete. At most half of the hour for which parts are stored.",
+        "Time without a further part after which a message is given up.",
         minimum=1,
         maximum=1_800,
         unit="s",
@@ -312,7 +301,7 @@ class FragmentSettings:
     )
     max_bytes: int = setting(
         0,
-        "Total size of the parts of one message; beyond it the part is refused and the message given up. 0: "
+        "Total size of the parts of one message; beyond it the message is given up. 0: "
         "gateway.max_body_bytes. A larger one needs larger kafka.max_record_bytes and "
         "gateway.max_unacknowledged_bytes.",
         minimum=0,

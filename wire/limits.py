@@ -53,7 +53,7 @@ PROPERTIES: Final = Limit(256, "properties of a PUBLISH")
 PROPERTY_CHARACTERS: Final = Limit(16 * _KIB, "characters of the names and values of the properties of a PUBLISH")
 MERGE: Final = Limit(1_000, "characters of a `Merge`")
 TYPE: Final = Limit(message_types.MOST, "characters of a `Type`, its namespace included")
-PRIORITY: Final = Limit(MOST_PRIORITY, "the highest `Priority`; the lowest is its negative")
+PRIORITY: Final = Limit(MOST_PRIORITY, "as `Priority`; its negative as the least")
 LIFESPAN_MS: Final = Limit(366 * 86_400_000, "milliseconds of a `Lifespan`: a year")
 
 # Endpoints.

@@ -46,24 +46,21 @@ class OutboundSettings:
 
     scope: Literal["public", "private", "loopback"] = setting(
         "public",
-        "public: globally routable addresses only. private: also private networks (10/8, 172.16/12, "
-        "192.168/16, fc00::/7). loopback: also this machine; the default of `arborcast up` with its own "
-        "broker and a gateway on loopback.",
+        "public: globally routable addresses only. private: also private networks. loopback: also "
+        "this machine; the default of `arborcast up` with its own broker and a gateway on loopback.",
     )
     allow: str = setting("", "Networks that are always allowed: addresses or CIDR, separated by commas.")
     deny: str = setting("", "Networks that are never allowed, even if listed above: CIDR, separated by commas.")
     ports: str = setting("", "Allowed ports, such as 443,8000-8999; empty: all but the engine's own.")
     look_up_names: bool = setting(
         True,
-        "Resolve the host at Subscribe and refuse a forbidden address at once. Off: answers do not reveal "
-        "which names lead into the network; such subscriptions are created, and their pushes fail. Not with "
-        "a proxy.",
+        "Resolve the host at Subscribe and refuse a forbidden address at once. Off: answers do not "
+        "reveal which names lead into the network.",
     )
     prove_ownership: bool = setting(
         False,
-        "At Subscribe, ask the consumer for its consent: a POST with the header Arborcast-Challenge, to be "
-        "answered with 200 and its value as the body, as the client's Listener does. Also asked: a publisher "
-        "that registers with Demand and, once an hour, the ReplyTo of a queue request.",
+        "At Subscribe, ask the consumer for its consent: a POST with the header Arborcast-Challenge. "
+        "Also asked: a publisher with Demand and, once an hour, the ReplyTo of a queue request.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

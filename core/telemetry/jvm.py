@@ -37,19 +37,17 @@ def declare_jvm(metrics: Registry, read: Callable[[], JvmFigures | None]) -> Non
     heap = ("heap",)
     metrics.gauges(
         "jvm_memory_used_bytes",
-        "Heap in use, what the next collection will free included.",
+        "Heap in use, garbage included.",
         ("area",),
         shown(lambda now: {heap: now.heap_used}),
     )
     metrics.gauges(
         "jvm_memory_committed_bytes",
-        "Heap for which the virtual machine has memory from the operating system.",
+        "Heap obtained from the operating system.",
         ("area",),
         shown(lambda now: {heap: now.heap_committed}),
     )
-    metrics.gauges(
-        "jvm_memory_max_bytes", "What the heap may grow to.", ("area",), shown(lambda now: {heap: now.heap_max})
-    )
+    metrics.gauges("jvm_memory_max_bytes", "Maximum heap.", ("area",), shown(lambda now: {heap: now.heap_max}))
     metrics.counts(
         "jvm_gc_collection_seconds_count",
         "Garbage collections, by collector.",
@@ -58,11 +56,11 @@ def declare_jvm(metrics: Registry, read: Callable[[], JvmFigures | None]) -> Non
     )
     metrics.counts(
         "jvm_gc_collection_seconds_sum",
-        "Time that these took.",
+        "Their duration.",
         ("gc",),
         shown(lambda now: {(name,): done.seconds for name, done in now.collectors.items()}),
     )
-    metrics.gauges("jvm_classes_currently_loaded", "Classes that are loaded.", (), shown(lambda now: {(): now.classes}))
+    metrics.gauges("jvm_classes_currently_loaded", "Loaded classes.", (), shown(lambda now: {(): now.classes}))
     metrics.gauges(
         "jvm_threads_current",
         "Java threads.",

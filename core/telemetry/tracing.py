@@ -111,12 +111,12 @@ class TracingSettings:
 
     endpoint: str = setting(
         "",
-        "OpenTelemetry collector, the whole URL for traces (OTLP over HTTP), for instance "
+        "URL of an OpenTelemetry collector (OTLP over HTTP), for instance "
         "http://127.0.0.1:4318/v1/traces. Needs the extra `otel`. Empty: no spans.",
     )
     ratio: float = setting(
         0.01,
-        "Share of requests without a trace context for which a trace is started; others follow their context.",
+        "Share of requests without a trace context for which a trace is started.",
         minimum=0.0,
         maximum=1.0,
     )

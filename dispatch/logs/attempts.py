@@ -52,33 +52,32 @@ FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled"
 
 ErrorClass = Literal[
     "",  # none: delivered
-    "address",  # the endpoint's URL is not one we push to
-    "dns",  # its host name has no address
+    "address",  # a forbidden or impossible address
+    "dns",  # the host name has no address
     "connect",  # no connection: refused, unreachable, or not within connect_timeout_s
     "tls",  # no trust: certificate or handshake
-    "timeout",  # connected, but no complete answer within total_timeout_s
-    "disconnected",  # the connection broke before the status line was there
-    "protocol",  # what came back is not HTTP
-    "redirect",  # 3xx: redirects are never followed
+    "timeout",  # no complete answer within total_timeout_s
+    "disconnected",  # the connection was closed before the status line
+    "protocol",  # the answer is not HTTP
+    "redirect",  # 3xx: redirects are not followed
     "client-error",  # 4xx
     "server-error",  # 5xx
-    "later",  # taken: the receiver says later how it ended
-    "reported",  # the receiver, which had taken it, said that it failed; its words are in the detail
-    "no-result",  # the receiver, which had taken it, did not say in time how it ended
-    "waiting",  # not tried yet: its lane is served by the redelivery; or no answer yet; the detail says which
-    "envelope",  # no message could be made for this subscription; the detail says why
-    "lifespan",  # too old to be tried again
-    "ended",  # the subscription is over
-    "redriven",  # a dead letter is tried again
-    "purged",  # a dead letter was thrown away
-    "timely",  # dropped, since it could not be pushed at once; the detail says why
-    "resources",  # dropped, since too much waits for its subscription
-    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much, or a trigger cannot
-    # publish because of it; the detail says
-    "hops",  # a trigger published nothing: so many triggers in a row, or notifications of theirs, are behind its cause
-    "merged",  # delivered, together with an equal request; the detail says with which
-    "invalid",  # every server of its queue says that it cannot be done
-    "internal",  # our own fault; the detail says what
+    "later",  # accepted, with a later result
+    "reported",  # the later result is a failure, with the receiver's text in the detail
+    "no-result",  # no later result in time
+    "waiting",  # no attempt yet, since the redelivery serves the lane; or no answer yet
+    "envelope",  # no message could be encoded for this subscription
+    "lifespan",  # too old
+    "ended",  # the subscription ended
+    "redriven",  # a dead letter was redriven
+    "purged",  # a dead letter was purged
+    "timely",  # dropped, since it could not be pushed at once
+    "resources",  # dropped, since too many messages of the subscription wait
+    "skipped",  # no attempt: conditions do not match or cost too much, or a trigger cannot publish
+    "hops",  # a trigger published nothing: too many triggers in a row, or publications of one cause
+    "merged",  # delivered together with an equal request
+    "invalid",  # every server of the queue refused the request
+    "internal",  # a defect of the engine
 ]
 
 

@@ -245,53 +245,48 @@ class JobMetrics:
             self._endpoints.add(figures, self._clock())
 
     def _declare_batches(self, registry: Registry) -> None:
-        self._batches = registry.counter("arborcast_dispatch_batches_total", "Batches of the hot path that are done.")
+        self._batches = registry.counter("arborcast_dispatch_batches_total", "Completed batches.")
         self._failed_batches = registry.counter(
-            "arborcast_dispatch_failed_batches_total", "Batches that came to nothing and are repeated."
+            "arborcast_dispatch_failed_batches_total", "Failed batches, which are repeated."
         )
         self._hung_workers = registry.counter(
             "arborcast_dispatch_hung_workers_total",
-            "Python workers on the job's host that hung and were killed; Spark gave their tasks to others. Elsewhere "
-            "only the executors' logs say so.",
+            "Hanging Python workers that were killed, on the job's host; elsewhere see the executors' logs.",
         )
-        self._notifications = registry.counter(
-            "arborcast_dispatch_notifications_total", "Notifications that batches have matched."
-        )
+        self._notifications = registry.counter("arborcast_dispatch_notifications_total", "Matched notifications.")
         registry.counted(
             "arborcast_dispatch_system_notices_total",
-            "Notifications of the engine's own that were stored, below the topic {urn:arborcast}system.",
+            "Stored notifications of the engine's own.",
             lambda: self.sources.notices(),
         )
         self._deliveries = registry.counter(
             "arborcast_dispatch_deliveries_total",
-            "Deliveries that these came to, one for each subscription.",
+            "Their deliveries, one for each subscription.",
         )
         self._thinned = registry.counter(
             "arborcast_thinned_total",
-            "Notifications that subscriptions were not given because one had passed within their minimum interval, one "
-            "for each subscription.",
+            "Messages omitted by a minimum interval, one for each subscription.",
         )
         self._deadlines = registry.counter(
             "arborcast_deadlines_total",
-            "What subscribers with a deadline were told: deadline-missed, nothing has come; deadline-met, something "
-            "comes again.",
+            "Notices about deadlines: deadline-missed, deadline-met.",
             ("kind",),
         )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",
-            "What a batch spends: control (reading the control log), view (sharing it with the workers), job (matching "
-            "and pushing, until all outcomes are stored), feedback (taking in what the workers report).",
+            "Stages of a batch: control (reading the control log), view (sharing it with the "
+            "workers), job (matching and pushing), feedback (taking in the workers' reports).",
             ("stage",),
             _BATCH_BUCKETS,
         )
         registry.gauge(
             "arborcast_dispatch_batch_under_way_seconds",
-            "How long the batch under way has been so; 0 when none is.",
+            "Age of the current batch; 0: none.",
             lambda: self._clock() - began if (began := self._batch_began) is not None else 0.0,
         )
         registry.gauges(
             "arborcast_dispatch_spark_stage_seconds",
-            "What Spark itself spent on the last batch of a query, by its own names of stages (addBatch is ours).",
+            "Spark's stages of the last batch of a query, by its own names.",
             ("query", "stage"),
             lambda: {
                 (query, stage): seconds
@@ -307,20 +302,20 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_dispatch_lag_records",
-            "Records in a query's log that it has not settled yet, those in flight included.",
+            "Unsettled records of a query's log.",
             ("query",),
             lambda: {(query,): lag.records for query, lag in self.sources.lag().items()},
         )
         registry.gauges(
             "arborcast_dispatch_lag_seconds",
-            "How long the oldest of these has been there, exact to the time between two scrapes.",
+            "Age of the oldest of these.",
             ("query",),
             lambda: {(query,): lag.seconds for query, lag in self.sources.lag().items()},
         )
 
         registry.gauges(
             "arborcast_dispatch_gear",
-            "1 for the gear that notifications are dispatched in: realtime, one by one, or batch, many together.",
+            "1 for the execution mode in use: realtime or batch.",
             ("gear",),
             lambda: {(name,): float(name == self.gear()) for name in ("realtime", "batch")},
         )
@@ -328,41 +323,40 @@ class JobMetrics:
     def _declare_deliveries(self, registry: Registry) -> None:
         self._attempts = registry.counter(
             "arborcast_attempts_total",
-            "Recorded attempts, one per notification and subscription, by state and class of error.",
+            "Recorded attempts, one per notification and subscription.",
             ("state", "error"),
         )
         self._delivery_seconds = registry.histogram(
             "arborcast_delivery_seconds",
-            "From a notification's acceptance to the receiver's answer that took it.",
+            "From acceptance to the answer that delivered.",
             buckets=_DELIVERY_BUCKETS,
         )
-        self._push_seconds = registry.histogram("arborcast_push_seconds", "HTTP pushes, whatever came of them.")
+        self._push_seconds = registry.histogram("arborcast_push_seconds", "Duration of pushes.")
         self._pushes = registry.counter(
             "arborcast_pushes_total",
-            "HTTP pushes by class of failure, empty for those that were taken; later: taken, the result is to come.",
+            "Pushes by class of failure, empty for success; later: accepted, with a later result.",
             ("error",),
         )
         registry.gauges(
             "arborcast_pushes_in_flight",
-            "Pushes under way: those of a batch (batch), where its workers run on the job's host, and those that are "
-            "made again (redelivery). Wherever they run, rate(arborcast_push_seconds_sum) is the average of both.",
+            "Pushes in flight: batch (first attempts, where workers run on the job's host) and "
+            "redelivery. Everywhere, rate(arborcast_push_seconds_sum) is the average of both.",
             ("by",),
             lambda: {(by,): count for by, count in self.sources.pushes().items()},
         )
         self._connections = registry.counter(
-            "arborcast_push_connections_total", "Pushes by their connection: new, or reused.", ("connection",)
+            "arborcast_push_connections_total", "Pushes by their connection: new or reused.", ("connection",)
         )
-        self._bytes = registry.counter("arborcast_push_bytes_total", "Bytes of pushed request bodies.")
+        self._bytes = registry.counter("arborcast_push_bytes_total", "Bytes of request bodies.")
         registry.gauges(
             "arborcast_deliveries_waiting",
-            "Deliveries that wait: parked, all of them; and due, the subscriptions among them whose turn has come and "
-            "that wait for room.",
+            "Waiting deliveries: parked (all), due (subscriptions that wait for room).",
             ("kind",),
             lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
         )
         registry.gauges(
             "arborcast_endpoint_breakers",
-            "Endpoints that did not answer as they should, by the state of their breaker.",
+            "Failing endpoints, by the state of their breaker.",
             ("state",),
             lambda: {(state,): value for state, value in self.sources.breakers().items()},
         )
@@ -370,7 +364,7 @@ class JobMetrics:
     def _declare_queues(self, registry: Registry) -> None:
         registry.gauges(
             "arborcast_queue_requests",
-            "Requests of a work queue: waiting for a server, or executing.",
+            "Requests of a work queue: waiting or executing.",
             ("queue", "state"),
             lambda: {
                 (each.queue, state): float(count)
@@ -380,7 +374,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_queue_servers",
-            "Servers of a work queue: idle, busy, or sick, which are only probed.",
+            "Servers of a work queue: idle, busy, or sick (only probed).",
             ("queue", "state"),
             lambda: {
                 (each.queue, state): float(count)
@@ -390,7 +384,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_queue_oldest_seconds",
-            "For how long the oldest request of a work queue has waited; 0 without any.",
+            "Age of the oldest waiting request of a work queue; 0: none.",
             ("queue",),
             lambda: {
                 (each.queue,): max(0.0, self._clock() - each.oldest_ms / 1000) if each.oldest_ms else 0.0
@@ -399,7 +393,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_queue_server_busy_seconds",
-            "For how long a server has worked on the oldest request that it has now; only of those that have one.",
+            "Age of the oldest request in progress at a server.",
             ("queue", "server"),
             lambda: {
                 (each.queue, server): max(0.0, self._clock() - since_ms / 1000)
@@ -420,22 +414,22 @@ class JobMetrics:
         )
         registry.gauge(
             "arborcast_view_base_bytes",
-            "Size of that base: a file that the workers of this host share, on a cluster a broadcast.",
+            "Its size: a file shared by the workers of a host, on a cluster a broadcast.",
             lambda: self.sources.view().base_bytes,
         )
         registry.gauge(
             "arborcast_view_base_age_seconds",
-            "Age of that base; a new one is written after enough changes.",
+            "Its age.",
             lambda: self._clock() - made if (made := self.sources.view().made_at) else 0.0,
         )
         registry.gauge(
             "arborcast_view_overlay_entries",
-            "Changes since, which travel as a broadcast of their own.",
+            "Changes since that base.",
             lambda: self.sources.view().overlay,
         )
         registry.gauge(
             "arborcast_view_overlay_bytes",
-            "Size of that broadcast.",
+            "Size of their broadcast.",
             lambda: self.sources.view().overlay_bytes,
         )
 

@@ -207,7 +207,7 @@ ATTEMPTS = TableSpec(
             "State of the delivery: delivered; parked: waits for a retry; dead: given up, a dead "
             "letter; expired: too old; cancelled: the subscription ended; dropped: omitted by its reliability.",
         ),
-        Column("error", "string", "Class of the failure, empty when delivered; see dispatch/logs/attempts.py."),
+        Column("error", "string", "Class of the failure (see Errors), empty when delivered."),
         Column("detail", "string", "The failure, as text; if delivered, the text of a later result."),
         Column("status", "integer", "HTTP status; 0: no answer."),
         Column("accepted_at", "timestamp", "When the gateway accepted the notification.", "UTC"),

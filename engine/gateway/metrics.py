@@ -20,9 +20,9 @@ from arborcast.topic_model.projections.pull_store import PullStore
 
 def declare_log(metrics: Registry, log: NotificationLog) -> None:
     """The way into the log."""
-    accepted = metrics.counter("arborcast_gateway_accepted_total", "Notifications stored; these were acknowledged.")
+    accepted = metrics.counter("arborcast_gateway_accepted_total", "Stored notifications.")
     append_seconds = metrics.histogram(
-        "arborcast_gateway_append_seconds", "From handing a request's notifications to Kafka to its acknowledgement."
+        "arborcast_gateway_append_seconds", "Append of a request's notifications, until Kafka's acknowledgement."
     )
 
     def acknowledged(count: int, seconds: float) -> None:
@@ -32,37 +32,35 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
     log.acknowledged = acknowledged
     metrics.gauge(
         "arborcast_gateway_unacknowledged_bytes",
-        "Bytes of notifications that Kafka has not acknowledged yet.",
+        "Notifications that Kafka has not acknowledged.",
         lambda: log.unacknowledged_bytes,
     )
 
 
 def declare_framed(metrics: Registry, server: FramedServer) -> None:
     """The framed TCP edge."""
-    metrics.gauge("arborcast_framed_connections", "Connections of the framed TCP edge.", lambda: server.connections)
+    metrics.gauge("arborcast_framed_connections", "Connections of the framed edge.", lambda: server.connections)
     metrics.gauge(
         "arborcast_framed_unread_connections",
-        "Of these, those that do not read what they are sent: their subscriptions pause.",
+        "Of these, those that do not read; their subscriptions pause.",
         lambda: server.unread,
     )
     metrics.counts(
         "arborcast_framed_frames_total",
-        "Frames that clients sent.",
+        "Frames of clients.",
         ("type",),
         lambda: {(kind,): number for kind, number in server.counts.received.items()},
     )
     metrics.counts(
         "arborcast_framed_refused_total",
-        "Errors that were answered, by kind (its class in wire/errors.py, core/errors.py or ingest/framed).",
+        "ERROR frames, by class of the error.",
         ("reason",),
         lambda: {(kind,): number for kind, number in server.counts.refused.items()},
     )
-    metrics.counted(
-        "arborcast_framed_messages_total", "Messages that were sent to subscribers.", lambda: server.counts.sent
-    )
+    metrics.counted("arborcast_framed_messages_total", "Messages to subscribers.", lambda: server.counts.sent)
     metrics.counted(
         "arborcast_framed_unreadable_total",
-        "Messages of subscriptions that were given up, because they cannot be read; the log names each.",
+        "Unreadable messages that were given up; the log names each.",
         lambda: server.counts.unreadable,
     )
 
@@ -78,7 +76,7 @@ def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> N
 
     metrics.gauges(
         "arborcast_federation_members",
-        "Engines of the federation, this one too, by state; at the gateway that has the lease, at others 0.",
+        "Engines of the federation, by state; at the gateway with the lease, at others 0.",
         ("state",),
         by_state,
     )
@@ -88,26 +86,22 @@ def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
     """Metrics of the parent of several workers."""
     metrics.counted(
         "arborcast_gateway_hung_workers_total",
-        "Workers whose event loop did not come round any more, killed and replaced by their parent; only where there "
-        "are several.",
+        "Hanging workers, killed and replaced by their parent.",
         hung,
     )
 
 
 def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
     """TLS at the door."""
-    metrics.counted(
-        "arborcast_gateway_tls_handshakes_begun_total", "TLS handshakes that clients began.", lambda: handshakes.begun
-    )
+    metrics.counted("arborcast_gateway_tls_handshakes_begun_total", "TLS handshakes begun.", lambda: handshakes.begun)
     metrics.counted(
         "arborcast_gateway_tls_handshakes_total",
-        "Of these, those that succeeded; others failed, or were cut off after tls.handshake_timeout_s.",
+        "Of these, successful ones.",
         lambda: handshakes.succeeded,
     )
     metrics.counted(
         "arborcast_gateway_tls_handshakes_refused_total",
-        "Of these, those refused because there were tls.handshakes_per_client of their address, or cut off because "
-        "there were more than tls.handshakes in all.",
+        "Of these, those refused by tls.handshakes_per_client or ended by tls.handshakes.",
         lambda: handshakes.refused,
     )
 
@@ -116,13 +110,12 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
     """Memory of unanswered requests."""
     metrics.gauge(
         "arborcast_gateway_inflight_bytes",
-        "Memory for requests that are not answered yet; at most gateway.inflight_bytes.",
+        "Memory of unanswered requests; at most gateway.inflight_bytes.",
         lambda: inflight.taken,
     )
     metrics.counted(
         "arborcast_gateway_inflight_refused_total",
-        "Requests that were sent away with 503 because gateway.inflight_bytes were held, or because their bodies did "
-        "not come on while others waited.",
+        "Requests refused with 503 for lack of this memory, or because their bodies stalled.",
         lambda: inflight.refused,
     )
 
@@ -130,29 +123,25 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
 def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[], bool]) -> None:
     """Readiness and singleton work."""
     metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))
-    metrics.gauge(
-        "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
-    )
+    metrics.gauge("arborcast_gateway_duties", "1 at the holder of the lease.", lambda: int(ours()))
 
 
 def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -> None:
     """The state of the control log."""
-    metrics.gauge(
-        "arborcast_subscriptions", "Subscriptions in force.", lambda: gateway.table.statistics().subscriptions
-    )
+    metrics.gauge("arborcast_subscriptions", "Current subscriptions.", lambda: gateway.table.statistics().subscriptions)
     metrics.gauge(
         "arborcast_suspended_subscriptions",
-        "Of these, suspended because their endpoints have failed for too long, or their conditions cost too much.",
+        "Of these, suspended ones.",
         lambda: len(gateway.suspensions),
     )
     metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
-    metrics.gauge("arborcast_publisher_registrations", "Publishers registered.", lambda: len(gateway.registrations))
-    metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(gateway.pull_points))
-    metrics.gauge("arborcast_triggers", "Triggers there are.", lambda: len(gateway.table.triggers))
+    metrics.gauge("arborcast_publisher_registrations", "Registered publishers.", lambda: len(gateway.registrations))
+    metrics.gauge("arborcast_pull_points", "Pull points.", lambda: len(gateway.pull_points))
+    metrics.gauge("arborcast_triggers", "Triggers.", lambda: len(gateway.table.triggers))
     metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
     metrics.gauge(
         "arborcast_gateway_repeated_requests",
-        "Requests since the start that were repetitions of accepted ones.",
+        "Repetitions of accepted requests since the start.",
         lambda: gateway.repeats.count,
     )
 
@@ -160,16 +149,16 @@ def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -
 def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) -> None:
     """Messages in pull points."""
     metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
-    metrics.gauge("arborcast_pull_claims", "Answers with messages on their way.", lambda: store.claims)
-    metrics.gauge("arborcast_pull_memory_bytes", "Of these, held in memory.", lambda: store.resident_bytes)
+    metrics.gauge("arborcast_pull_claims", "Answers with messages in transit.", lambda: store.claims)
+    metrics.gauge("arborcast_pull_memory_bytes", "Messages of pull points in memory.", lambda: store.resident_bytes)
     metrics.gauge(
         "arborcast_pull_dropped_messages",
-        "Messages that had to go since the start because their pull point was full.",
+        "Messages dropped since the start because their pull point was full.",
         lambda: store.dropped,
     )
     metrics.gauge(
         "arborcast_pull_expired_messages",
-        "Messages since the start that were not handed out, because their publishers wanted it no more.",
+        "Messages since the start whose validity ended in the pull point.",
         lambda: pulls.expired,
     )
     metrics.gauge("arborcast_pull_waiting_clients", "Requests that wait for messages.", lambda: pulls.waiting_clients)
@@ -177,21 +166,20 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
 
 def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
     """Messages that come in parts. All gateways see the same."""
-    metrics.gauge("arborcast_fragments_open", "Messages that lack parts.", lambda: len(messages.open))
+    metrics.gauge("arborcast_fragments_open", "Incomplete messages.", lambda: len(messages.open))
     metrics.gauge(
         "arborcast_fragments_held_bytes",
-        "Of the parts of messages that lack others, or wait to be put together.",
+        "Parts of incomplete messages, and of those not assembled yet.",
         lambda: messages.bytes,
     )
     metrics.gauge(
         "arborcast_fragments_assembled",
-        "Messages that were put together, since the start and within the hour before it.",
+        "Assembled messages, since the start and within the hour before it.",
         lambda: messages.assembled,
     )
     metrics.gauge(
         "arborcast_fragments_given_up",
-        "Messages that were given up because parts did not come, they were too large, or no message: also in the table "
-        "incomplete.",
+        "Messages in parts that were given up, as in the table incomplete.",
         lambda: messages.given_up,
     )
 
@@ -200,16 +188,16 @@ def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
     """How the topic directory is."""
     metrics.gauge(
         "arborcast_directory_connected",
-        "1 when the topic directory can be read.",
+        "1 when the topic directory is readable.",
         lambda: 1 if sync.status.connected else 0,
     )
     metrics.gauge(
         "arborcast_directory_behind",
-        "Topics that have changed and that the directory does not have yet.",
+        "Changed topics that the directory does not have yet.",
         lambda: sync.behind,
     )
     metrics.gauge(
         "arborcast_directory_problems",
-        "Entries of the directory that could not be taken over, and changes that it refused.",
+        "Unusable entries of the directory, and changes that it refused.",
         lambda: len(sync.status.problems),
     )

@@ -8,7 +8,7 @@ from arborcast.core.printable import as_html
 from arborcast.engine.monitoring.ticks import Unit, clock, linear
 
 # Display names of terms of the tables, logs and metrics: one term for each, everywhere. Columns, logs, metrics and
-# JSON fields keep their own names; docs/command-line.md has the list.
+# JSON fields keep their own names; docs/glossary.md has the list.
 WORDS: Mapping[str, str] = {
     # Outcomes of a delivery.
     "parked": "waiting for retry",

@@ -270,25 +270,25 @@ def declare_stack(
 
     registry.gauges(
         "arborcast_part_ready",
-        "1 when the part of the embedded engine is ready and answers.",
+        "1 when the part is ready and answers.",
         ("part",),
         lambda: of_parts(lambda part: part.state is PartState.READY and not part.silent_since),
     )
     registry.counts(
         "arborcast_part_restarts_total",
-        "How often the part died and was started again.",
+        "Restarts after its end.",
         ("part",),
         lambda: of_parts(lambda part: part.restarts),
     )
     registry.counts(
         "arborcast_part_hangs_total",
-        "Of these, how often it was killed because it did not answer.",
+        "Of these, after a hang.",
         ("part",),
         lambda: of_parts(lambda part: part.hangs),
     )
     registry.gauges(
         "arborcast_part_silent_seconds",
-        "How long the part has not answered the supervisor; 0 while it does.",
+        "Time without an answer to the supervisor; 0: it answers.",
         ("part",),
         lambda: of_parts(lambda part: max(time.time() - part.silent_since, 0.0) if part.silent_since else 0.0),
     )

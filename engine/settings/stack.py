@@ -43,8 +43,7 @@ class LoggingSettings:
 
     format: Literal["human", "json"] = setting(
         "human",
-        "human: text lines. json: an object per line with the keys at, level, part, message, and its "
-        "subject; under `arborcast up` also the logs of the virtual machines of Kafka and Spark.",
+        "Text lines, or an object per line; under `arborcast up` also the logs of the virtual machines.",
     )
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Minimum level. A steady engine logs nothing at info."
@@ -59,8 +58,8 @@ class ConsoleSettings:
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(
         8088,
-        "Port of the console; 0: no console. If the default is in use, or the gateway takes a free port, the "
-        "console takes a free one, shown by `arborcast status`.",
+        "Port of the console; 0: no console. If the default is in use, the console takes a free one, "
+        "shown by `arborcast status`.",
         minimum=0,
         maximum=65_535,
     )
@@ -90,8 +89,7 @@ class StackSettings:
     )
     home_access: Literal["owner", "group"] = setting(
         "owner",
-        "Access to the data directory. owner: the user of the engine alone, who also runs commands on it. "
-        "group: the users of the directory's group, too.",
+        "Access to the data directory: the user of the engine, or the directory's group, too.",
     )
     kafka_port: int = setting(
         9092, "Port of the embedded Kafka broker, on loopback; 0: a free one.", minimum=0, maximum=65_535
@@ -99,16 +97,14 @@ class StackSettings:
     kafka_heap_mb: int = setting(256, "Maximum heap of the embedded broker.", minimum=96, maximum=65_536, unit="MiB")
     kafka_fsync: bool = setting(
         False,
-        "Flush every write of the embedded broker to disk, against power cuts. Slow; a killed process loses "
-        "nothing either way.",
+        "Flush every write of the embedded broker to disk, against power cuts. Slow.",
     )
     start_timeout_s: float = setting(
         120.0, "A part that is not ready after this time has failed.", minimum=1, maximum=3_600, unit="s"
     )
     hang_timeout_s: float = setting(
         30.0,
-        "Kafka or the gateway is killed and restarted after this time without an answer. Time in which the "
-        "supervisor did not run (a suspended machine) does not count. 0: never, for debugging.",
+        "Kafka or the gateway is killed and restarted after this time without an answer. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",

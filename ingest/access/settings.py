@@ -36,8 +36,7 @@ class TlsSettings:
     )
     handshakes_per_client: int = setting(
         250,
-        "Parallel handshakes of one address (IPv6: its /64); further connections are closed at once. Raise "
-        "it for many clients behind one address.",
+        "Parallel handshakes of one address (IPv6: its /64); further connections are closed at once.",
         minimum=1,
         maximum=100_000,
     )
@@ -54,8 +53,8 @@ class AccessSettings:
 
     methods: str = setting(
         "",
-        "Authentication methods: any of basic (HTTP Basic), bearer (JWT), token (WS-Security UsernameToken), "
-        "certificate (TLS), separated by commas. Empty: no authentication, every client may do everything.",
+        "Any of basic (HTTP Basic), bearer (JWT), token (WS-Security UsernameToken), certificate "
+        "(TLS), separated by commas. Empty: no authentication.",
     )
     open_network: bool = setting(False, "Listen beyond loopback without authentication.")
     users: Literal["file", "ldap"] = setting(
@@ -76,8 +75,8 @@ class AccessSettings:
     )
     policy_file: str = setting(
         "",
-        "Rights to publish, subscribe and manage, by topic. Without it, every authenticated user publishes "
-        "and subscribes everywhere and manages its own resources.",
+        "Rights by topic. Empty: every authenticated user publishes and subscribes everywhere and "
+        "manages its own resources.",
     )
     cache_s: float = setting(
         60.0,
@@ -88,15 +87,14 @@ class AccessSettings:
     )
     failures_per_minute: int = setting(
         30,
-        "Failed logins per minute for one name from one address; beyond it that name gets 429 there. "
-        "Credentials that were right before, and valid tokens, are accepted.",
+        "Failed logins per minute for one name from one address; beyond it that name gets 429 there, "
+        "except recent users and valid tokens.",
         minimum=1,
         maximum=100_000,
     )
     address_failures_per_minute: int = setting(
         300,
-        "Failed logins per minute from one address, for all names; at least failures_per_minute. Behind a "
-        "proxy set gateway.trusted_proxies, else all clients share an address.",
+        "Failed logins per minute from one address, for all names; at least failures_per_minute.",
         minimum=1,
         maximum=1_000_000,
     )
@@ -180,9 +178,7 @@ class LimitSettings:
     byte_burst: int = setting(16 * 1024 * 1024, "Bytes at once before bytes_per_s applies.", minimum=1024, unit="bytes")
     deliveries_per_minute: int = setting(
         0,
-        "Deliveries caused by one client's notifications per minute, one per recipient. Beyond it they get "
-        "429; one request may exceed the limit, later ones wait. Publications of triggers count once each "
-        "for their owner, in each worker of the job.",
+        "Deliveries caused by one client's notifications and triggers per minute; beyond it notifications get 429.",
         minimum=0,
         unit="1/min",
     )

@@ -44,9 +44,8 @@ class DatagramDoor(asyncio.DatagramProtocol):
         """Datagrams by outcome."""
         metrics.counts(
             "arborcast_federation_datagrams_total",
-            "Datagrams that came, by what became of them: taken, or dropped because they are none of an engine "
-            "(garbage), not signed lately by one (unsigned), not for this engine (refused), unreadable, too many at "
-            "once (full), or because they could not be stored (unstored).",
+            "Datagrams: taken; or dropped: garbage, unsigned (or old), refused (for another engine), "
+            "unreadable, full (too many at once), unstored.",
             ("outcome",),
             lambda: {(outcome,): number for outcome, number in self.counts.items()},
         )

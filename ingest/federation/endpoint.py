@@ -39,14 +39,14 @@ class PeerEndpoint:
         self._started = started
         metrics.counts(
             "arborcast_federation_received_total",
-            "Notifications of other engines that were stored, by who has sent them.",
+            "Stored notifications of other engines.",
             ("sender",),
             lambda: {(sender,): number for sender, number in receiver.taken.items()},
         )
         metrics.counts(
             "arborcast_federation_dropped_total",
-            "Notifications of other engines that were not stored: repeat, loop and hops belong to it; of those on "
-            "topics that are not taken here (topic), or that cannot be read (unreadable), the log says which.",
+            "Notifications of other engines that were not stored: repeat, loop, hops (normal); topic "
+            "(refused here), unreadable (named in the log).",
             ("reason",),
             lambda: {(reason,): number for reason, number in receiver.dropped.items()},
         )

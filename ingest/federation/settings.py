@@ -22,26 +22,24 @@ class FederationSettings:
     url: str = setting("", "URL of this engine's gateway for the other engines; empty: gateway.public_url.")
     key_file: str = setting(
         "",
-        "File with the secret shared by all engines and the administrator: whsec_ and base64, created by: "
-        "arborcast federation key. Of several lines the first signs, and all are accepted.",
+        "File with the shared secret, created by: arborcast federation key. Of several lines the "
+        "first signs, and all are accepted.",
     )
     summary: int = setting(
         250,
-        "Maximum number of topics and subtrees in the interest of the engine; beyond it siblings are widened "
-        "to subtrees.",
+        "Maximum number of topics and subtrees in the interest of the engine; beyond it siblings become subtrees.",
         minimum=1,
         maximum=256,  # alternatives of a topic expression
     )
 
     inside: Literal["confirmed", "fast"] = setting(
         "confirmed",
-        "Transport to engines of the group for topics with neither fast nor reliable: confirmed (pushes), or "
-        "fast (datagrams).",
+        "Transport to engines of the group for topics with neither fast nor reliable: confirmed "
+        "(pushes) or fast (datagrams).",
     )
     datagram_port: int = setting(
         0,
-        "UDP port of gateway.host for datagrams of engines of the group, at the first worker of a gateway; "
-        "0: none, they push.",
+        "UDP port of gateway.host for datagrams of the group; 0: none.",
         minimum=0,
         maximum=65_535,
     )

@@ -75,12 +75,11 @@ class RequestMetrics:
         )
         self.refused = registry.counter(
             "arborcast_gateway_refused_total",
-            "Requests answered with a fault, by the kind of error behind it (its class in wire/errors.py or "
-            "core/errors.py; Defect is our own).",
+            "Requests answered with a fault, by class of the error; Defect is internal.",
             ("reason",),
         )
         self.notify_seconds = registry.histogram(
-            "arborcast_gateway_notify_seconds", "From the whole Notify received to its acknowledgement by Kafka."
+            "arborcast_gateway_notify_seconds", "From a received Notify to Kafka's acknowledgement."
         )
 
 

@@ -1,4 +1,4 @@
-"""The lines with spark-submit in README.md and docs/cluster.md, run as they are printed."""
+"""The lines with spark-submit in docs/operations.md and docs/cluster.md, run as they are printed."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class Shell:
                     each.kill()
 
 
-def test_those_of_the_readme_with_an_embedded_engine(tmp_path: Path) -> None:
+def test_those_for_an_embedded_engine(tmp_path: Path) -> None:
     (tmp_path / "jobs").symlink_to(ROOT / "jobs")
-    shell = Shell("README.md", tmp_path, {"ARBORCAST_GATEWAY_PORT": "0", "ARBORCAST_STACK_KAFKA_PORT": "0"})
+    shell = Shell("docs/operations.md", tmp_path, {"ARBORCAST_GATEWAY_PORT": "0", "ARBORCAST_STACK_KAFKA_PORT": "0"})
     init, *more = shell.before
     shell.run(init)
     shell.set(outbound__scope="loopback")

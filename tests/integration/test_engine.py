@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,8 +20,9 @@ from lxml import etree
 
 from arborcast.cli.reference import metric_names
 from arborcast.engine.monitoring.samples import Scrape
-from tests.support.command import Engine
+from tests.support.command import COMMAND, Engine
 from tests.support.gateway_process import ROOT
+from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
 from tests.support.waiting import wait_until
@@ -153,6 +155,34 @@ def test_the_python_of_the_readme(engine: Engine, capsys: pytest.CaptureFixture[
     code = code.replace("http://127.0.0.1:8080", engine.gateway).replace("timeout=30", "timeout=300")
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102
     assert capsys.readouterr().out == "building/floor-1/temperature <reading xmlns='urn:my'>21.5</reading>\n"
+
+
+def test_the_tutorial(engine: Engine) -> None:
+    """Each block of commands as it is printed, one after the other, in one shell; the engine is up already."""
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    start, listen, *blocks, stop = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert "arborcast up --detach" in start
+    assert stop.split() == ["arborcast", "down"]
+    port = HeldPort()
+    program = "\n".join(blocks).replace("http://127.0.0.1:8080", engine.gateway).replace("9999", str(port.number))
+    shell = {"PATH": f"{Path(COMMAND).parent}:{os.environ['PATH']}"}
+    listening = engine.start(*shlex.split(listen)[1:])
+    assert listening.stderr is not None
+    assert "listening to building//." in listening.stderr.readline()
+    done = subprocess.run(
+        ["/bin/bash", "-euo", "pipefail", "-c", program],
+        env=engine.environment(shell),
+        capture_output=True,
+        text=True,
+        timeout=450,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    heard, _ = listening.communicate(timeout=300)
+    assert "21.5" in heard
+    assert "celsius" in done.stdout.partition("wsnt:Notify")[2], "the receiver of the page got the message after all"
+    assert "balanced" in done.stdout
+    listed = engine.run_here("subscriptions", "list", "--endpoint", f"http://127.0.0.1:{port.number}/inbox", "--json")
+    engine.run_here("unsubscribe", json.loads(listed.stdout)["subscriptions"][0]["subscription"])
 
 
 def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:

@@ -6,11 +6,14 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.main import get_command
 
 from arborcast.cli import app
+from arborcast.cli.reference import PAGES, error_classes
+from arborcast.dispatch.logs.attempts import ErrorClass
 from arborcast.engine.settings.loading import SECTIONS, declarations
 from tests.support.wheels import PACKAGES
 
@@ -117,6 +120,15 @@ def test_commands_and_their_options(document: Path) -> None:
         options = {"--help"} | {option for parameter in command.params for option in parameter.opts}
         for option in re.findall(r"--[a-z-]+", rest.partition("`")[0].partition("#")[0]):
             assert option in options, f"arborcast {words} {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_generated_page_is_that_of_the_code(page: Path) -> None:
+    assert text_of(page) == PAGES[page](), "run `make docs`"
+
+
+def test_every_class_of_error_is_explained() -> None:
+    assert {"", *error_classes()} == set(get_args(ErrorClass))
 
 
 def test_something_is_found() -> None:

@@ -1,4 +1,4 @@
-"""The dispatch, its gateways, logs and receivers in simulated time (docs/reliability.md, The simulated world).
+"""The dispatch, its gateways, logs and receivers in simulated time (docs/promises.md, The simulated world).
 
 kernel         time, processes and threads as greenlets of one thread
 installed      what production code gets in place of time, threads, processes and Kafka clients

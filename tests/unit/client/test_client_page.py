@@ -1,4 +1,4 @@
-"""The examples of the client's page do what the page says."""
+"""The examples of the pages for clients, cameras and receivers do what the pages say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -22,6 +23,12 @@ from tests.support.waiting import wait_until
 
 PUBLISH, SUBSCRIBE, WAITING, LATER, PARTS, SIGNED = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL
+)
+
+
+(CAMERA,), (RECEIVER,) = (
+    re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    for page in ("camera.md", "receiver.md")
 )
 
 
@@ -131,3 +138,27 @@ def test_signed_pushes(parts: GatewayParts, url: str) -> None:
     (subscription,) = parts.table.subscriptions()
     assert subscription.protection is not None
     assert len(subscription.protection.secrets) == 2
+
+
+def test_a_camera_is_registered(parts: GatewayParts, url: str) -> None:
+    execute(CAMERA, url)
+    (registration,) = parts.registrations
+    assert registration.demand
+    assert [each.text for each in registration.topics] == ["tns1:RuleEngine/CellMotionDetector/Motion"]
+
+
+def test_a_receiver_stores_a_message_once(parts: GatewayParts, url: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(RECEIVER.replace("9000", "0"), "docs/receiver.md", "exec"), names)  # noqa: S102  # of our own page
+    serving = threading.Thread(target=names["server"].serve_forever)
+    serving.start()
+    try:
+        address = f"http://127.0.0.1:{names['server'].server_port}/"
+        for attempt in ("1", "2"):
+            headers = {"Arborcast-Notification-Id": "n1,n2", "Arborcast-Attempt": attempt}
+            assert requests.post(address, attempt, headers=headers, timeout=60).status_code == 204
+        assert names["Receiver"].stored == {"n1": b"1", "n2": b"1"}
+    finally:
+        names["server"].shutdown()
+        names["server"].server_close()
+        serving.join()

@@ -125,7 +125,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     record, too, and so differs from one that was never matched. `passed` are the subscriptions with a minimum interval
     that let it pass, `thinned` is how many did not; where `passed` is larger than a record, the same notification is
     there several times, each with some of them. `caused`: a trigger has published it; after a crash it may be in its
-    log again, for the same subscriptions."""
+    log again, for the same subscriptions. `priority` is None in records of earlier versions."""
 
     notification: str
     topic: TopicPath
@@ -135,6 +135,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     passed: tuple[str, ...] = ()
     thinned: int = 0
     caused: bool = False
+    priority: int | None = None
 
 
 class Evaluation(msgspec.Struct, frozen=True):

@@ -15,15 +15,16 @@ def audit(
     subscription: str = "",
     *,
     deep: bool = False,
+    order: bool = False,
     patience_s: float = 15.0,
     limit: int = 100,
     progress: Progress = untold,
 ) -> Report:
     """The balance of notifications accepted in this period, as the report of one subscription or of all. `deep` matches
-    everything again; `limit` is the number of problems named; unbalanced deliveries are looked up again for
-    `patience_s`. Raises InfrastructureError and other errors of the logs."""
+    everything again, `order` checks the order of the pushes; `limit` is the number of problems named; unbalanced
+    deliveries are looked up again for `patience_s`. Raises InfrastructureError and other errors of the logs."""
     report = operation.audit(
-        kafka, since_ms, until_ms, deep=deep, patience_s=patience_s, limit=limit, progress=progress
+        kafka, since_ms, until_ms, deep=deep, order=order, patience_s=patience_s, limit=limit, progress=progress
     )
     if subscription:
         report.subscriptions = {name: each for name, each in report.subscriptions.items() if name == subscription}

@@ -206,16 +206,22 @@ def audits(report: Report) -> None:
             shallow = audit(kafka, since_ms)
             grown = resident() - before
             deep = audit(kafka, since_ms, deep=True)
+            before = resident()
+            order = audit(kafka, since_ms, order=True)
+            order_grown = resident() - before
         finally:
             broker.kill()
     assert shallow.balanced, shallow.problems[:3]
     assert deep.balanced, deep.problems[:3]
-    assert shallow.totals.delivered == count
+    assert shallow.totals.delivered == order.first_attempts == count
+    assert order.balanced, order.problems[:3]
     with report.table(f"audit of {count:,} deliveries", "what", "figure") as table:
         table.add("rows read", shallow.rows)
         table.add("audit, seconds", shallow.seconds)
         table.add("resident memory grown by, MiB", grown / 2**20)
         table.add("audit --deep, seconds", deep.seconds)
+        table.add("audit --order, seconds", order.seconds)
+        table.add("resident memory grown by, MiB ", order_grown / 2**20)
 
 
 def _write(kafka: KafkaSettings, count: int) -> None:
@@ -241,7 +247,7 @@ def _write(kafka: KafkaSettings, count: int) -> None:
             partition = int(notification.topic[10:]) % log.partitions
             log.send(partition, notifications.encode(notification)[1], notification.topic.encode())
             offset = offsets[partition] = offsets.get(partition, -1) + 1
-            row = Matched(notification.id, notification.topic, notification.accepted_ms, offset, _FAN_OUT)
+            row = Matched(notification.id, notification.topic, notification.accepted_ms, offset, _FAN_OUT, priority=0)
             matched.setdefault(partition, []).append(row)
         for partition, counts in matched.items():
             attempts.add_matched(partition, number, known, counts)

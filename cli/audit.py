@@ -49,6 +49,9 @@ def audit(
     deep: Annotated[
         bool, typer.Option("--deep", help="Match everything again, and look for all that waits or was given up.")
     ] = False,
+    order: Annotated[
+        bool, typer.Option("--order", help="Check that pushes were made in the order of acceptance.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="Name so many notifications that do not balance.", min=1)] = 100,
     patience: Annotated[
         float, typer.Option(help="Look again for so many seconds at what does not balance.", min=0)
@@ -72,6 +75,7 @@ def audit(
                 until_ms,
                 subscription or "",
                 deep=deep,
+                order=order,
                 patience_s=patience,
                 limit=limit,
                 progress=progress,
@@ -129,7 +133,10 @@ def _print(report: Report) -> None:
         where = f" (partition {problem.partition}, offset {problem.offset})" if problem.partition >= 0 else ""
         what = f" for {problem.subscription}" if problem.subscription else f": {problem.found} of {problem.matched}"
         say(one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {PROBLEMS[problem.kind]}"))
+    if report.order:
+        found = f"{report.disordered:,} out of order" if report.disordered else "none out of order"
+        say(f"order of {report.first_attempts:,} first attempts: {found}")
     for what in report.not_looked_at:
-        say(f"not looked at: {what} (--deep does)")
+        say(f"not looked at: {what}")
     verdict = "[bold green]balanced[/]" if report.balanced else f"[bold red]{report.unbalanced:,} do not balance[/]"
     out.print(f"{verdict} ({report.seconds:.1f} s)", highlight=False)

@@ -180,8 +180,8 @@ variables: `ARBORCAST_`, the section and the key in capitals, such as `ARBORCAST
 command line option takes precedence over the variable, that over the file, and that over the default. `arborcast config
 show` prints all values and their origins. Unknown keys are errors. `arborcast init` writes a file with the most common
 settings, commented out, with their defaults. `arborcast config schema > arborcast.schema.json` writes a JSON Schema:
-with `#:schema ./arborcast.schema.json` as its first line, editors that use Taplo check and complete the settings file. Below, each key
-has its default, then its other values or its range.
+with `#:schema ./arborcast.schema.json` as its first line, editors that use Taplo check and complete the settings file.
+Below, each key has its default, then its other values or its range.
 
 The data directory is `home` (top level in the file, `$ARBORCAST_HOME`, `--home`), by default `.arborcast` in the
 current folder. Other variables: `ARBORCAST_CACHE` (downloaded jars, default `~/.cache/arborcast`), `ARBORCAST_JAVA`

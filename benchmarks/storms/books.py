@@ -37,7 +37,7 @@ def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str
 
 
 def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
-    """The deep audit once nothing is pending any more, or as it is after this time."""
+    """The deep audit, with that of the order, once nothing is pending any more, or as it is after this time."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -48,7 +48,7 @@ def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
                 raise
             done = False
         if done or time.monotonic() > deadline:
-            return audit(kafka, since_ms, deep=True)
+            return audit(kafka, since_ms, deep=True, order=True)
         time.sleep(1.0)
 
 

@@ -16,8 +16,11 @@ from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
 Books = Mapping[tuple[str, str], str]
 """The last state of a delivery, by (receiver, mark); of what was dropped, why."""
 
-# What was answered this long before a kill may not have been written down by then; recovering takes its time, too.
-SLACK_S = 3.0
+# An answer of the last tenth of a second before a kill may have no row; the rest is for a machine that reads it late.
+BEFORE_S = 1.0
+
+# After the first delivery others may still be under way.
+AFTER_S = 3.0
 
 _DROPPED = frozenset({"timely", "resources"})
 _ENDED = frozenset({"dead", "expired", "cancelled"}) | _DROPPED
@@ -26,7 +29,8 @@ _NAMED = 20
 
 @dataclass
 class Findings:
-    """What was found. `lost` to `unexplained` must be empty; they name (receiver, mark), or say more."""
+    """What was found. `lost` to `unexplained` must be empty; they name (receiver, mark), or say more. `by_kill` are the
+    duplicates of each time of trouble."""
 
     expected: int = 0
     delivered: int = 0
@@ -40,6 +44,7 @@ class Findings:
     overtaken: list[str] = field(default_factory=list)
     unexplained: list[str] = field(default_factory=list)
     duplicates: Counter[str] = field(default_factory=Counter)
+    by_kill: Counter[int] = field(default_factory=Counter)
 
     @property
     def faults(self) -> dict[str, list[str]]:
@@ -187,6 +192,7 @@ def _judge_repeats(
             assert known.settled is not None
             if within(troubled, known.settled) or within(troubled, known.at):
                 findings.duplicates["under way at a kill"] += 1
+                findings.by_kill[bisect_right(troubled, (known.settled, float("inf")))] += 1
             elif known.settled - known.at > budget_s / 2 or known.behaviour.startswith("drip"):
                 findings.duplicates["answered late"] += 1
             else:
@@ -203,7 +209,7 @@ def troubles(kills: Sequence[Kill]) -> list[tuple[float, float]]:
         over = kill.delivered_again
         if over is None:
             over = kills[number + 1].at if number + 1 < len(kills) else kill.at
-        begin, end = kill.at - SLACK_S, max(over, kill.at) + SLACK_S
+        begin, end = kill.at - BEFORE_S, max(over, kill.at) + AFTER_S
         if spans and begin <= spans[-1][1]:
             spans[-1] = (spans[-1][0], max(spans[-1][1], end))
         else:

@@ -296,9 +296,12 @@ def show(report: Report, outcome: Outcome) -> None:
         for kind, found in findings.faults.items():
             table.add(f"FAULT: {kind}", len(found))
         table.add("duplicates per kill", twice / len(kills) if kills else 0.0)
+        table.add("most duplicates of one kill", max(findings.by_kill.values(), default=0))
         table.add("audit --deep: deliveries", audit.matches)
         table.add("audit --deep: pending", audit.totals.pending)
-        table.add("audit --deep: unbalanced", audit.unbalanced)
+        table.add("audit --deep --order: unbalanced", audit.unbalanced)
+        table.add("audit --order: first attempts", audit.first_attempts)
+        table.add("audit --order: not to be decided", audit.undecided)
     times: dict[str, list[float]] = defaultdict(list)
     for kill in kills:
         if kill.delivered_again is not None:

@@ -163,6 +163,7 @@ class Intake:
                 tuple(passed),
                 thinned,
                 bool(notification.cause),
+                notification.priority,
             )
         )
         return count

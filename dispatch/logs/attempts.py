@@ -121,7 +121,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     """The number of `subscriptions` that a notification matched, also 0. `passed` are the subscriptions with a minimum
     interval that let it pass, `thinned` is how many did not; with a `passed` larger than a record, the notification is
     there several times. `caused`: a trigger has published it; after a crash it may be in its log again, for the same
-    subscriptions."""
+    subscriptions. `priority` is None in records of earlier versions."""
 
     notification: str
     topic: TopicPath
@@ -131,6 +131,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     passed: tuple[str, ...] = ()
     thinned: int = 0
     caused: bool = False
+    priority: int | None = None
 
 
 class Evaluation(msgspec.Struct, frozen=True):

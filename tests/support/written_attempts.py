@@ -56,11 +56,12 @@ def evaluation(
     accepted_ms: int = T0,
     topic: str = TOPIC,
     caused: bool = False,
+    priority: int | None = 0,
 ) -> bytes:
     """One record: these notifications, one behind the other from offset `first`, were for so many subscriptions."""
     places = offsets or range(first, first + len(counts))
     matched = [
-        Matched(notification, TopicPath(topic), accepted_ms, offset, count, caused=caused)
+        Matched(notification, TopicPath(topic), accepted_ms, offset, count, caused=caused, priority=priority)
         for (notification, count), offset in zip(counts.items(), places, strict=True)
     ]
     (value,) = attempts.encode_evaluation(Evaluation(partition, batch, control, matched))

@@ -109,7 +109,7 @@ ATTEMPT: dict[str, Any] = (
     | {"response": b"no", "reused": True, "batch": 7, "next_ms": 8, "lapsed": True}
 )
 STATES = ("delivered", "dead", "expired", "cancelled", "dropped")
-EVALUATION = {"partition": 0, "batch": 3, "control": 4, "matched": [["n1", "a", 1, 2, 1, ["s1"], 3, True]]}
+EVALUATION = {"partition": 0, "batch": 3, "control": 4, "matched": [["n1", "a", 1, 2, 1, ["s1"], 3, True, 5]]}
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT]},
     {"v": 1, "attempts": [TRIED | {"state": state} for state in STATES]},

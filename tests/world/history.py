@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts, parked
+from arborcast.dispatch.operations.audit.ledger import Ledger
+from arborcast.dispatch.operations.audit.order import OrderCheck, order_of
+from arborcast.dispatch.operations.audit.report import Report
 from arborcast.ingest.elements.publication import Publication
 from arborcast.topic_model.records import control, notifications, pull
 from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TriggerRecord
@@ -54,6 +58,7 @@ class History:
         self.numbers = 0
         self.network.began.append(self.oracle.pushed)
         self.network.answered.append(self.oracle.answered)
+        self.attempts: list[Any] = []  # records of the log
         self.broker.appended.append(self._appended)
         self.broker.unacknowledged.append(self._unacknowledged)
 
@@ -171,7 +176,23 @@ class History:
         for log, most in MOST_BYTES.items():
             if (largest := self.broker.largest.get(log, 0)) > most:
                 self.oracle.faults.append(f"size: a record of {log} has {largest} bytes")
+        self.oracle.faults += self._audited()
         self.oracle.judge()
+
+    def _audited(self) -> list[str]:
+        """What `arborcast audit --order` finds in the rows."""
+        ledger = Ledger()
+        for record in self.attempts:
+            ledger.add(record.value)
+        orders = {name: order_of(each.subscription) for name, each in self.oracle.members.items()}
+        with closing(OrderCheck(ledger, ledger.evaluations(), orders)) as check:
+            for record in self.attempts:
+                check.add(record)
+            report = Report(0, 0)
+            check.report(report, 20)
+        self.kernel.count("first attempts in the order of their rows", report.first_attempts)
+        self.kernel.count("first attempts whose order the rows do not show", report.undecided)
+        return [f"audited: {each.notification[-6:]} for {each.subscription} is {each.kind}" for each in report.problems]
 
     # What is seen
 
@@ -179,6 +200,7 @@ class History:
         if log == "notifications" and record.value is not None:
             self.oracle.stored(notifications.decode(record.value), record)
         elif log == "attempts" and record.value is not None:
+            self.attempts.append(record)
             rows, _ = attempts.decode_all(record.value)
             self.oracle.rows(rows)
         elif log == PULL_LOG and record.value is not None:

@@ -420,6 +420,14 @@ KNOWN = (
         "overtaken",
     ),
     KnownFault(
+        "the same, found by the audit in its rows",
+        lambda: patched(
+            (task, "clock_of", _wall_clock), (realtime_mode, "clock_of", _wall_clock), *_TASKS_OF_SECOND_BATCHES
+        ),
+        the_clock_put_back_before_a_task_begins,
+        "audited",
+    ),
+    KnownFault(
         "a repeated task of a batch does not know what the dead worker has parked",
         lambda: patched((sink, "parked_in_batch", lambda *asked: []), (sink, "settled_in_batch", _of_batch_alone)),
         a_worker_killed_while_it_parks,

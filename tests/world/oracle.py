@@ -26,6 +26,7 @@ RULES = (
     "lost",
     "twice",
     "overtaken",
+    "audited",
     "stranger",
     "interval",
     "dropped",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 
+from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
@@ -13,6 +15,7 @@ from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.operations.audit.balance import Balance, balance
 from arborcast.dispatch.operations.audit.deep import examine_deeply
 from arborcast.dispatch.operations.audit.ledger import Ledger, decode, notification_key
+from arborcast.dispatch.operations.audit.order import check_order
 from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
 from arborcast.topic_model.records.notifications import notification_in
 
@@ -25,6 +28,7 @@ def audit(
     until_ms: int | None = None,
     *,
     deep: bool = False,
+    order: bool = False,
     patience_s: float = 15.0,
     limit: int = MAX_PROBLEMS,
     progress: Progress = untold,
@@ -52,6 +56,8 @@ def audit(
         report.notes += examination.notes
         if deep:
             examine_deeply(kafka, log, examination.ledger, found, examination.read_on, patience_s, limit, progress)
+        if order:
+            check_order(kafka, examination.records(), examination.ledger, found.evaluations, report, limit)
     report.seconds = round(time.monotonic() - started, 3)
     return report
 
@@ -93,6 +99,10 @@ class _Examination:
             self.ledger.add(record.value, record.timestamp)
         self._next = ends
 
+    def records(self) -> Iterator[ConsumerRecord]:
+        """The records that were read, again."""
+        return self._attempts.read_from(self._begin, self._next)
+
     def name_gaps(self, found: Balance) -> None:
         """Say what the notifications are that no batch has looked at."""
         problems = []
@@ -118,7 +128,7 @@ class _Examination:
         if not wanted:
             return
         names: dict[int, str] = {}
-        for record in self._attempts.read_from(self._begin, self._next):
+        for record in self.records():
             for row in decode(record.value).attempts:
                 key = notification_key(row.notification)
                 if key in wanted:

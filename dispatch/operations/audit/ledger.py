@@ -51,6 +51,9 @@ _CODES: dict[State, int] = {
     "parked": PENDING,
 }
 
+NO_PRIORITY = -128
+"""The priority of a notification whose record has none: an earlier version wrote it."""
+
 REDRIVEN = "redriven"
 """The `error` of the row that says that a dead letter is tried again: the one way from a final state to another."""
 PURGED_ERROR = "purged"
@@ -197,6 +200,8 @@ class Evaluations:
     most: Numbers
     caused: Numbers
     """1 for what a trigger has published."""
+    priority: Numbers
+    """NO_PRIORITY if the record has none."""
     index: Numbers
     """Where its id is among `Ledger.ids`."""
 
@@ -229,6 +234,7 @@ class Ledger:
                 "written_ms",
                 "topic",
                 "caused",
+                "priority",
             )
         }
 
@@ -285,6 +291,7 @@ class Ledger:
         c["written_ms"].extend([written_ms] * size)
         c["topic"].extend([self.topics[each.topic] for each in matched])
         c["caused"].extend([each.caused for each in matched])
+        c["priority"].extend([NO_PRIORITY if each.priority is None else each.priority for each in matched])
 
     def _close_rows(self) -> None:
         if self._open:
@@ -312,5 +319,6 @@ def _evaluations(c: dict[str, Numbers], index: Numbers, least: Numbers, most: Nu
         least=least,
         most=most,
         caused=c["caused"],
+        priority=c["priority"],
         index=index,
     )

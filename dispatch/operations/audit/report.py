@@ -15,6 +15,9 @@ Kind = Literal[
     "not-delivered",  # --deep: this subscription should have had it, and has no row
     "not-parked",  # --deep: its last row says that it waits, but it is not among what waits
     "no-letter",  # --deep: its last row says that it was given up, but its message was not kept
+    "out-of-order",  # --order: its first attempt was behind that of a later one of its topic and priority
+    "out-of-turn",  # --order: a later one of its topic was pushed to a strict subscription before its end
+    "repeated",  # --order: it was pushed again though the process that had ended it went on
 ]
 """How a notification does not balance."""
 
@@ -28,13 +31,17 @@ PROBLEMS: dict[Kind, str] = {
     "not-delivered": "the subscription should have it, and has no row",
     "not-parked": "its row says that it waits, and it is not among the waiting deliveries",
     "no-letter": "its row says that it was given up, and it is not among the dead letters",
+    "out-of-order": "its first attempt was behind that of a later one of its topic and priority",
+    "out-of-turn": "a later one of its topic was pushed before its end, to a strict subscription",
+    "repeated": "pushed again more than a minute after its end, though no crash came between",
 }
 
 NOT_LOOKED_AT = (
-    "whether each notification was matched with all its recipients",
-    "whether the messages of waiting deliveries and dead letters are stored",
+    ("deep", "whether each notification was matched with all its recipients"),
+    ("deep", "whether the messages of waiting deliveries and dead letters are stored"),
+    ("order", "whether the pushes were made in the order of acceptance"),
 )
-"""What only the deeper examination looks at."""
+"""What only an examination with this option looks at."""
 
 MAX_PROBLEMS = 100
 """So many are named unless said otherwise; all are counted."""
@@ -85,7 +92,8 @@ class Report:
     `topic_model.topics.SYSTEM`), `triggered` were published by triggers, and `replays` are replays of earlier ones; the
     others came from publishers. `waiting` notifications are not matched yet, nor are later ones. `duplicates` are
     deliveries that a receiver has taken more than once. `unbalanced` is the number of all `problems`, of which not all
-    may be named. `notes` are limits of the audit.
+    may be named. `notes` are limits of the audit. With `order`, the order of this number of `first_attempts` was
+    checked: `disordered` deliveries were out of order, and of the `undecided` ones that cannot be known.
     """
 
     since_ms: int
@@ -103,6 +111,10 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     deep: bool = False
+    order: bool = False
+    first_attempts: int = 0
+    disordered: int = 0
+    undecided: int = 0
     rows: int = 0
     seconds: float = 0.0
 
@@ -119,7 +131,7 @@ class Report:
     @property
     def not_looked_at(self) -> tuple[str, ...]:
         """What may be wrong although everything balances."""
-        return () if self.deep else NOT_LOOKED_AT
+        return tuple(f"{what} (--{option} does)" for option, what in NOT_LOOKED_AT if not getattr(self, option))
 
     def blame(self, problems: list[Problem], count: int | None = None, limit: int = MAX_PROBLEMS) -> None:
         """Add problems; `count` is how many there are when not all of them are given."""

@@ -124,6 +124,11 @@ def test_repeat_needs_a_reason() -> None:
     findings = judge(record, books(record), BUDGET_S)
     assert findings.faults == {}
     assert findings.duplicates == {"under way at a kill": 1}
+    assert findings.by_kill.total() == 1
+
+    # Its answer was there two seconds before the kill: its row was written.
+    record.kills = [Kill(record.arrivals[2].at + 2.0, ("jvm",), 120.0, 129.0)]
+    assert len(judge(record, books(record), BUDGET_S).unexplained) == 1
 
     record.kills = []
     record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=record.arrivals[2].at + 3)
@@ -151,7 +156,7 @@ def test_message_of_another_topic_is_noticed() -> None:
 def test_troubles_are_in_order_and_apart() -> None:
     kills = [Kill(100, ("kafka",), None, 110), Kill(111, ("jvm",)), Kill(200, ("jvm",), None, 210)]
 
-    assert troubles(kills) == [(97, 213)]
+    assert troubles(kills) == [(99, 213)]
     assert within(troubles(kills), 150)
     assert not within(troubles(kills[:1]), 114)
     assert not within([], 1)

@@ -1,0 +1,412 @@
+"""The order of pushes: first attempts in the order of acceptance, strict subscriptions across retries; and pushes after
+the end of their delivery.
+
+Rows are in the log in the order in which outcomes were written, which is not that of the pushes. Each sender (a worker,
+a session of the redelivery) numbers its pushes as they begin, so those of one sender are compared by number. Those of
+two senders are compared by clock and by log: a clock may be put back, and a row may wait for the record that holds its
+message. A crash loses the last rows of its process, so an order that only such rows could show is not judged.
+
+Rows are stored in temporary files, each of some lanes, and one file is examined at a time: memory is that of the
+evaluations and of one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.wall_clock import CLOCKS_APART_MS
+from arborcast.dispatch.logs.attempts import FINAL, VERSION, State
+from arborcast.dispatch.operations.audit.balance import problem
+from arborcast.dispatch.operations.audit.ledger import (
+    NO_PRIORITY,
+    REDRIVEN,
+    Evaluations,
+    Ledger,
+    Numbers,
+    SubscriptionNumbers,
+    notification_key,
+)
+from arborcast.dispatch.operations.audit.report import Kind, Problem, Report
+from arborcast.topic_model.records import control as records
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.subscriptions import Subscription, queue_topic
+
+
+class _Row(msgspec.Struct, frozen=True, gc=False):
+    """The fields of an Attempt that show when it was made."""
+
+    notification: str
+    subscription: str
+    number: int
+    push: str
+    state: State
+    started_ms: int
+    error: str = ""
+
+
+class _Record(Versioned, frozen=True, gc=False):
+    attempts: list[_Row]
+
+
+_decode = VersionedCodec(_Record, "an attempts record", VERSION).decode
+
+BY_PRIORITY, TIMELY, STRICT, UNORDERED = range(4)
+"""The order of a subscription: first attempts within each priority; first attempts whatever the priority; one message
+settled before the next is pushed; none, for servers of queues."""
+
+# Of a row: the first attempt of its delivery; a push; the end of its delivery; a redrive.
+_FIRST, _PUSH, _END, _AGAIN = 1, 2, 4, 8
+
+_ROW = np.dtype(
+    [
+        ("subscription", "i4"),
+        ("place", "i4"),  # the index of its evaluation; evaluations are sorted by partition and offset
+        ("log", "i2"),  # the partition of the attempts log
+        ("at", "i8"),  # and the offset there
+        ("sender", "i4"),
+        ("push", "i4"),  # its number of this sender
+        ("started_ms", "i8"),
+        ("written_ms", "i8"),
+        ("kind", "i1"),
+    ]
+)
+
+_Rows = npt.NDArray[np.void]
+
+# A million rows have some 47 MB. With a hundred million a file has 75 MB.
+_FILES = 64
+
+_ROWS_AT_ONCE = 20_000
+
+# Rows of a process are in the log soon after the outcomes; a sender with rows this much later has lost none.
+_LOST_MS = 5_000
+
+# How many later messages of its lane a push is compared with, where two senders are concerned.
+_LATER = 10_000
+
+_NONE = np.iinfo(np.int64).max
+
+
+def order_of(subscription: Subscription) -> int:
+    """The order that holds for the subscription."""
+    if subscription.queue:
+        return UNORDERED
+    if subscription.policy.strict:
+        return STRICT
+    return TIMELY if subscription.policy.reliability == "timely" else BY_PRIORITY
+
+
+def orders_in(kafka: KafkaSettings) -> dict[str, int]:
+    """The order of each subscription in the control log, by id. Raises InfrastructureError, RecordVersionError."""
+    found: dict[str, int] = {}
+    with LogScan(kafka, "control") as control:
+        for each in control.read_all():
+            change = records.decode(each.key, each.value)
+            if isinstance(change, SubscriptionRecord):
+                found[change.subscription.id] = order_of(change.subscription)
+    return found
+
+
+class OrderCheck:
+    """The rows of an interval, and the findings. `orders` are those of the subscriptions. To be closed."""
+
+    def __init__(self, ledger: Ledger, evaluations: Evaluations, orders: Mapping[str, int]) -> None:
+        self._ledger, self._evaluations, self._orders = ledger, evaluations, orders
+        keys, first, counts = np.unique(evaluations.notification, return_index=True, return_counts=True)
+        # A current message is sent again under its id: its places are not told apart by rows.
+        self._keys, self._places = keys[counts == 1], first[counts == 1]
+        self._senders = SubscriptionNumbers()
+        self._last_ms: dict[int, tuple[int, int]] = {}  # by sender, when it last began a push, and last wrote a row
+        self._folder = TemporaryDirectory(prefix="arborcast-audit-")
+        self._files = [Path(self._folder.name) / str(number) for number in range(_FILES)]
+        self._open: list[tuple[ConsumerRecord, _Row]] = []
+
+    def close(self) -> None:
+        """Delete the temporary files."""
+        self._folder.cleanup()
+
+    def add(self, record: ConsumerRecord) -> None:
+        """Take in a record of the attempts log, in the order of its partition. Raises RecordVersionError,
+        InfrastructureError."""
+        for row in _decode(record.value).attempts:
+            if row.push or row.state in FINAL or row.error == REDRIVEN:
+                self._open.append((record, row))
+        if len(self._open) >= _ROWS_AT_ONCE:
+            self._store()
+
+    def report(self, report: Report, limit: int) -> None:
+        """Add the findings to the report."""
+        self._store()
+        report.order = True
+        unknown = sum(name not in self._orders and queue_topic(name) is None for name in self._ledger.numbers)
+        if unknown:
+            report.notes.append(
+                f"{unknown} subscriptions are not in the control log any more: of strict ones among them only the "
+                "order of first attempts was checked"
+            )
+        old = int((self._evaluations.priority == NO_PRIORITY).sum())
+        if old:
+            report.notes.append(
+                f"{old} notifications were evaluated by an earlier version, which did not record their priority: their "
+                "order was checked for strict and timely subscriptions only"
+            )
+        names = list(self._ledger.numbers)
+        orders = np.array([_order(name, self._orders) for name in names], np.int8)
+        last_ms = np.array([self._last_ms[each] for each in range(len(self._senders))], np.int64).reshape(-1, 2)
+        for file in self._files:
+            rows = np.fromfile(file, _ROW) if file.exists() else np.zeros(0, _ROW)
+            deliveries = _deliveries(rows, self._evaluations, orders, last_ms)
+            late, undecided = _overtaken(deliveries, last_ms)
+            report.first_attempts += int(deliveries.first_is.sum())
+            report.disordered += len(late)
+            report.undecided += undecided
+            again = np.flatnonzero(deliveries.repeated)
+            kinds: list[tuple[int, Kind]] = [(at, "repeated") for at in again[:limit].tolist()]
+            for at in late[:limit].tolist():
+                strict = orders[deliveries.subscription[at]] == STRICT
+                kinds.append((at, "out-of-turn" if strict else "out-of-order"))
+            found = [self._problem(deliveries, at, kind, names) for at, kind in kinds]
+            report.blame(found, len(late) + len(again), limit)
+        if report.undecided:
+            report.notes.append(
+                f"{report.undecided} first attempts may be repetitions of attempts whose rows were lost in a crash: "
+                "their order cannot be checked"
+            )
+
+    def _problem(self, deliveries: _Deliveries, at: int, kind: Kind, names: list[str]) -> Problem:
+        who, place = names[deliveries.subscription[at]], int(deliveries.place[at])
+        return problem(kind, self._ledger, self._evaluations, place, who=who)
+
+    def _store(self) -> None:
+        """Append the rows to the files of their lanes."""
+        some, self._open = self._open, []
+        rows = np.zeros(len(some), _ROW)
+        keys = np.array([notification_key(row.notification) for _, row in some], np.int64)
+        if not len(keys) or not len(self._keys):
+            return
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        pushes = [_sender(row.push) for _, row in some]
+        numbers = self._ledger.numbers
+        rows["subscription"] = [numbers[row.subscription] for _, row in some]
+        rows["place"] = self._places[at]
+        rows["log"] = [record.partition for record, _ in some]
+        rows["at"] = [record.offset for record, _ in some]
+        rows["sender"] = [self._senders[sender] if sender else -1 for sender, _ in pushes]
+        rows["push"] = [number for _, number in pushes]
+        rows["started_ms"] = [row.started_ms for _, row in some]
+        rows["written_ms"] = [record.timestamp for record, _ in some]
+        rows["kind"] = [_kind(row) for _, row in some]
+        for sender in np.unique(rows["sender"][rows["sender"] >= 0]).tolist():
+            its = rows[rows["sender"] == sender]
+            last = self._last_ms.get(sender, (0, 0))
+            newest = int(its["started_ms"].max()), int(its["written_ms"].max())
+            self._last_ms[sender] = max(last[0], newest[0]), max(last[1], newest[1])
+        rows = rows[self._keys[at] == keys]
+        file = (rows["subscription"].astype(np.int64) * 31 + self._evaluations.topic[rows["place"]]) % _FILES
+        order = np.argsort(file, kind="stable")
+        bounds = np.searchsorted(file[order], np.arange(_FILES + 1))
+        for number in np.unique(file).tolist():
+            with self._files[number].open("ab") as opened:
+                opened.write(rows[order[bounds[number] : bounds[number + 1]]].tobytes())
+
+
+def check_order(
+    kafka: KafkaSettings,
+    attempts: Iterable[ConsumerRecord],
+    ledger: Ledger,
+    evaluations: Evaluations,
+    report: Report,
+    limit: int,
+) -> None:
+    """Add to the report what was pushed out of order, of the notifications of these evaluations. Raises as the audit
+    does."""
+    check = OrderCheck(ledger, evaluations, orders_in(kafka))
+    try:
+        for record in attempts:
+            check.add(record)
+        check.report(report, limit)
+    finally:
+        check.close()
+
+
+def _order(name: str, orders: Mapping[str, int]) -> int:
+    return UNORDERED if queue_topic(name) is not None else orders.get(name, BY_PRIORITY)
+
+
+def _sender(push: str) -> tuple[str, int]:
+    """The sender of a push, and the push's number there."""
+    sender, _, number = push.rpartition("-")
+    return (sender, int(number)) if sender and number.isdecimal() else (push, 0)
+
+
+def _kind(row: _Row) -> int:
+    pushed = bool(row.push)
+    return (
+        _FIRST * (pushed and row.number == 1)
+        + _PUSH * pushed
+        + _END * (row.state in FINAL)
+        + _AGAIN * (row.error == REDRIVEN)
+    )
+
+
+class _Deliveries(NamedTuple):
+    """Deliveries, sorted by lane and acceptance. Of each its first attempt, as far as `first_is`, and the row up to
+    which no later one may be pushed, as far as `until_is`: the first attempt again, or in strict order the end.
+    `repeated`: pushed again long after its end was in the log, though the process that ended it went on."""
+
+    lane: Numbers
+    subscription: Numbers
+    place: Numbers
+    first: _Rows
+    first_is: npt.NDArray[np.bool_]
+    until: _Rows
+    until_is: npt.NDArray[np.bool_]
+    repeated: npt.NDArray[np.bool_]
+
+
+def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.int8], last_ms: Numbers) -> _Deliveries:
+    if len(rows):
+        order = orders[rows["subscription"]]
+        judged = (order == STRICT) | (order == TIMELY) | (evaluations.priority[rows["place"]] != NO_PRIORITY)
+        rows = rows[(order != UNORDERED) & judged]
+    rows = rows[np.lexsort((rows["place"], rows["log"], rows["subscription"]))]  # stable: by log, within a delivery
+    starts = np.flatnonzero(_changes(rows["subscription"], rows["log"], rows["place"]))
+    index = np.arange(len(rows), dtype=np.int64)
+
+    def first_of(kind: int, before: Numbers | None = None) -> Numbers:
+        wanted = (rows["kind"] & kind) != 0
+        if before is not None:
+            wanted &= index < np.repeat(before, np.diff(np.append(starts, len(rows))))
+        return np.minimum.reduceat(np.where(wanted, index, _NONE), starts) if len(starts) else starts
+
+    redrive = first_of(_AGAIN)
+    first = first_of(_FIRST, redrive)
+    end = first_of(_END, redrive)
+    pushed = ((rows["kind"] & _PUSH) != 0) & (index < np.repeat(redrive, np.diff(np.append(starts, len(rows)))))
+    last = np.maximum.reduceat(np.where(pushed, index, -1), starts) if len(starts) else starts
+    over, newest = rows[np.where(end != _NONE, end, 0)], rows[np.maximum(last, 0)]
+    since_ms = np.maximum(over["started_ms"], over["written_ms"])
+    repeated = (end != _NONE) & (last > end) & (newest["started_ms"] - since_ms > CLOCKS_APART_MS)
+    repeated &= (over["sender"] >= 0) & _went_on(over, last_ms)
+    heads = rows[starts]
+    strict = orders[heads["subscription"]] == STRICT
+    until = np.where(strict, np.where(end != _NONE, end, np.where(last >= 0, last, _NONE)), first)
+    place = heads["place"].astype(np.int64)
+    ranked = orders[heads["subscription"]] == BY_PRIORITY
+    keys = (
+        np.where(ranked, evaluations.priority[place], 0),
+        evaluations.topic[place],
+        evaluations.partition[place],
+        heads["log"],
+        heads["subscription"],
+    )
+    by_lane = np.lexsort((place, *keys))
+    lane = np.cumsum(_changes(*(key[by_lane] for key in keys)), dtype=np.int64)
+
+    def at(chosen: Numbers) -> tuple[_Rows, npt.NDArray[np.bool_]]:
+        there = chosen[by_lane]
+        return rows[np.where(there != _NONE, there, 0)], there != _NONE
+
+    subscription, repeated = heads["subscription"][by_lane], repeated[by_lane]
+    return _Deliveries(lane, subscription, place[by_lane], *at(first), *at(until), repeated)
+
+
+def _changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where sorted columns begin a new value."""
+    begins = np.zeros(len(columns[0]), np.bool_)
+    begins[:1] = True
+    for each in columns:
+        begins[1:] |= each[1:] != each[:-1]
+    return begins
+
+
+def _overtaken(them: _Deliveries, last_ms: Numbers) -> tuple[Numbers, int]:
+    """The deliveries behind a later one of their lane, and the number of those of which that cannot be known."""
+    late = _behind_its_sender(them)
+    candidates = _behind(them, "started_ms") & _behind(them, "at") & ~late
+    undecided = 0
+    ends = np.searchsorted(them.lane, them.lane, side="right")
+    for at in np.flatnonzero(candidates).tolist():
+        later = slice(at + 1, min(int(ends[at]), at + 1 + _LATER))
+        first, until = them.first[later], them.until[at]
+        before = them.first_is[later] & (first["sender"] != until["sender"])
+        before &= (first["started_ms"] < until["started_ms"]) & (first["at"] < until["at"])
+        if not before.any():
+            continue
+        late[at] = _went_on(first[before], last_ms).any()
+        undecided += not late[at]
+    return np.flatnonzero(late), undecided
+
+
+def _went_on(rows: _Rows, last_ms: Numbers) -> npt.NDArray[np.bool_]:
+    """Whether the senders of these rows have written others later: then none before them is lost."""
+    if not len(rows):
+        return np.zeros(0, np.bool_)
+    last = last_ms[rows["sender"]]
+    later: npt.NDArray[np.bool_] = (last[:, 0] - rows["started_ms"] > _LOST_MS) & (
+        last[:, 1] - rows["written_ms"] > _LOST_MS
+    )
+    return later
+
+
+def _behind(them: _Deliveries, column: str) -> npt.NDArray[np.bool_]:
+    """Which have a later one of their lane whose first attempt has a smaller value."""
+    return _after_later(
+        them.lane, them.place, them.first[column], them.first_is, them.until[column], them.until_is, len(them.lane)
+    )
+
+
+def _behind_its_sender(them: _Deliveries) -> npt.NDArray[np.bool_]:
+    """The same by the numbers of one sender: a lane has a part for each."""
+    firsts, untils = np.flatnonzero(them.first_is), np.flatnonzero(them.until_is & (them.until["sender"] >= 0))
+    both = np.concatenate((firsts, untils))
+    is_first = np.arange(len(both)) < len(firsts)
+    sender = np.concatenate((them.first["sender"][firsts], them.until["sender"][untils]))
+    number = np.concatenate((them.first["push"][firsts], them.until["push"][untils]))
+    order = np.lexsort((them.place[both], sender, them.lane[both]))
+    both, is_first, number = both[order], is_first[order], number[order]
+    part = np.cumsum(_changes(them.lane[both], sender[order]), dtype=np.int64)
+    found = _after_later(part, them.place[both], number, is_first, number, ~is_first, len(both))
+    result = np.zeros(len(them.lane), np.bool_)
+    result[both[found]] = True
+    return result
+
+
+def _after_later(
+    part: Numbers,
+    place: Numbers,
+    first: Numbers,
+    first_is: npt.NDArray[np.bool_],
+    until: Numbers,
+    until_is: npt.NDArray[np.bool_],
+    size: int,
+) -> npt.NDArray[np.bool_]:
+    """Whether, within the same part, an entry with a larger place has a `first` below this one's `until`. Entries are
+    sorted by part and place."""
+    found = np.zeros(size, np.bool_)
+    if not first_is.any():
+        return found
+    # The smallest `first` from each entry on: a running maximum from the end, with a level for each part.
+    least, most = int(first[first_is].min()), int(first[first_is].max())
+    level = (most - least + 2) * (int(part[-1]) - part[::-1])
+    height = np.where(first_is, most - first + 1, 0)[::-1]
+    running = (np.maximum.accumulate(level + height) - level)[::-1]
+    # Of entries with a larger place only: those of the same place are passed over.
+    begins = _changes(part, place)
+    next_place = np.append(np.flatnonzero(begins), size)[np.cumsum(begins)]
+    there = (next_place < size) & until_is
+    there &= part[np.minimum(next_place, size - 1)] == part
+    smallest = running[np.minimum(next_place, size - 1)]
+    found[there] = (smallest[there] > 0) & (until[there] > most + 1 - smallest[there])
+    return found

@@ -20,13 +20,13 @@ def kafka_of(settings: Settings) -> KafkaSettings:
     if kafka is settings.kafka and has_own_broker(settings):
         raise InfrastructureError(
             f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
-            'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
+            'another; for an external Kafka set stack.broker = "external" and kafka.bootstrap_servers'
         )
     if away := questions.why_away(kafka):
         advice = (
-            "is it up, and does kafka.bootstrap_servers say where?"
+            "is it running, and is kafka.bootstrap_servers right?"
             if kafka is settings.kafka
-            else f"`arborcast status --home {settings.home}` says how the engine is"
+            else f"`arborcast status --home {settings.home}` shows the state of the engine"
         )
         raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
     return kafka
@@ -44,6 +44,6 @@ def gateway_url(settings: Settings) -> str:
     if has_own_broker(settings) or Home(settings.home).state_file.exists():
         raise InfrastructureError(
             f"no engine runs in {settings.home}: `arborcast up` starts one, --home names another, and --url a broker "
-            "that is elsewhere (gateway.public_url in the settings does so, too)"
+            "elsewhere (as does gateway.public_url in the settings)"
         )
     return f"http://{settings.gateway.host}:{settings.gateway.port}"

@@ -182,7 +182,7 @@ def _keys(settings: Settings, home: Home) -> Iterator[Check]:
                 "keys",
                 "warn",
                 f"there is no key file {file}: no subscription can have a secret",
-                "Bring the one of the other machines here (secrets.key_file), or make the first: arborcast keys new",
+                "Copy that of the other machines here (secrets.key_file), or make the first: arborcast keys new",
             )
         return
     try:
@@ -221,7 +221,7 @@ def _memory() -> Iterator[Check]:
             "memory",
             "warn",
             f"{available} MiB available, the engine takes up to {_MEMORY_MB} MiB",
-            "Close something, or lower stack.kafka_heap_mb and dispatch.driver_memory_mb.",
+            "End other programs, or lower stack.kafka_heap_mb and dispatch.driver_memory_mb.",
         )
     else:
         yield Check("memory", "ok", f"{available} MiB available")
@@ -246,7 +246,7 @@ def _engine(home: Home, running: bool) -> Iterator[Check]:
         yield Check(
             "engine",
             "fail",
-            f"its supervisor (pid {known.supervisor.pid}) has not come round for {silent_s:.0f} s: it restarts nothing",
+            f"its supervisor (pid {known.supervisor.pid}) has been silent for {silent_s:.0f} s and restarts nothing",
             f"If it was stopped: kill -CONT {known.supervisor.pid}. Else: arborcast down, arborcast up.",
         )
     elif sick:
@@ -263,7 +263,7 @@ def _parts(home: Home, running: bool) -> Iterator[Check]:
     try:
         settings = load_settings(home.settings_file, environ={})
     except ArborcastError as error:
-        yield Check("parts", "warn", f"they cannot be asked how they are: {error}", "Restart the engine.")
+        yield Check("parts", "warn", f"their state cannot be read: {error}", "Restart the engine.")
         return
     for name, question in engine.questions_of(settings, home).items():
         part = known.parts.get(name)

@@ -108,7 +108,7 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
         yield KafkaRisk(
             "fail",
             f"kafka.replication = 1 on {facts.brokers} brokers",
-            "Any broker's disk may take a share of the logs with it: set kafka.replication = 3 before the first start.",
+            "The loss of any broker's disk loses a part of the logs: set kafka.replication = 3 before the first start.",
         )
     if facts.broker_configs.get("auto.create.topics.enable") == "true":
         yield KafkaRisk(
@@ -120,7 +120,7 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
         yield KafkaRisk(
             "fail",
             "the brokers compact nothing (log.cleaner.enable)",
-            "The logs of subscriptions and of what waits would grow for ever: set it to true.",
+            "The logs of subscriptions and waiting deliveries would grow for ever: set it to true.",
         )
     longest = int(facts.broker_configs.get("socket.request.max.bytes", _LONGEST_REQUEST))
     if longest < kafka.max_record_bytes + PARKED_OVERHEAD:
@@ -224,7 +224,7 @@ def _of_partitions(specification: LogSpecification, topic: TopicFacts) -> Iterat
         yield KafkaRisk(
             "fail",
             f"{name} has {count} partitions, and its order must be one",
-            "Nothing starts on it: delete it when it is not ours, or choose another kafka.prefix.",
+            "Nothing starts on it: delete it if it is not Arborcast's, or choose another kafka.prefix.",
         )
     elif count < specification.partitions:
         yield KafkaRisk(
@@ -277,5 +277,5 @@ def _of_compaction(specification: LogSpecification, configs: Mapping[str, str], 
             yield KafkaRisk(
                 "warn",
                 f"{specification.name} forgets what was ended after {is_ms / _HOUR_MS:g} h ({key})",
-                f"A process that was away for longer would not hear of it: {alter} {key}={wanted}",
+                f"A process that was away for longer would miss it: {alter} {key}={wanted}",
             )

@@ -44,7 +44,7 @@ def trace(
     if not story.found:
         searched = f"the tables do not have it, and {away}" if away else "neither the tables nor the logs have it"
         hint = _hint(notification, settings.tables.notifications_days)
-        message = f"nothing is known of a notification {notification}: {searched}; {hint}"
+        message = f"there is no record of a notification {notification}: {searched}; {hint}"
         raise UnknownNotification(message, () if away else story.notes)
     return story
 

@@ -112,7 +112,7 @@ class Plots:
         begin = self._since(since)
         changes = self._tables.endpoint_health.pandas(["endpoint", "at", "breaker", "sick"]).sort_values("at")
         if changes.empty:
-            raise NothingToShow("every endpoint has answered since this engine is there: no breaker has opened")
+            raise NothingToShow("every endpoint has answered since the engine was started: no breaker has opened")
         newest = max(self._tables.newest() or begin, changes["at"].max().to_pydatetime())
         return troubled(changes, begin, newest)
 
@@ -240,7 +240,7 @@ class Plots:
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
         if routes.empty:
             raise NothingToShow(
-                "nobody gets anything: subscribe (arborcast listen TOPIC, or arborcast up --demo); a subscription to "
+                "there are no routes: subscribe (arborcast listen TOPIC, or arborcast up --demo); a subscription to "
                 "topics that are not there yet has no routes either"
             )
         counted, unit = ("subscription", "subscriptions") if by == "topic" else ("topic", "topics")

@@ -222,7 +222,7 @@ def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
         for each in story.deliveries
     ]
     columns = ["subscription", "endpoint", "outcome", "attempts", "why", "matched by"]
-    return Rows.of(pd.DataFrame(rows, columns=columns).set_index("subscription"), "nobody is subscribed to this topic")
+    return Rows.of(pd.DataFrame(rows, columns=columns).set_index("subscription"), "no one is subscribed to this topic")
 
 
 def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime | None]) -> Timeline:
@@ -247,7 +247,7 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
             _draw(axes, row, lane)
         if not shown:
             axes.axis("off")
-            axes.text(0.5, 0.5, "nobody is subscribed to this topic", transform=axes.transAxes, ha="center")
+            axes.text(0.5, 0.5, "no one is subscribed to this topic", transform=axes.transAxes, ha="center")
         _key(axes, shown)
     return Timeline(
         f"The life of {story.notification}",

@@ -68,7 +68,10 @@ def _arborcast(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="Print the versions of all that is in it, and end."
+            "--version",
+            callback=_say_version,
+            is_eager=True,
+            help="Print the versions of Arborcast and its parts, and exit.",
         ),
     ] = False,
 ) -> None:
@@ -92,7 +95,7 @@ def main() -> None:
     try:
         first = "".join(sys.argv[1:2]).partition("=")[0]
         if first in ("--home", "--config", "-c"):
-            raise ConfigError(f"{first} goes behind the command, for instance: arborcast status {first} …")
+            raise ConfigError(f"{first} belongs after the command, for instance: arborcast status {first} …")
         _only(sys.argv[1:2])()
     except NotFound as error:
         _complain(error)

@@ -54,7 +54,7 @@ def audit(
     ] = False,
     limit: Annotated[int, typer.Option(help="Name so many notifications that do not balance.", min=1)] = 100,
     patience: Annotated[
-        float, typer.Option(help="Look again for so many seconds at what does not balance.", min=0)
+        float, typer.Option(help="Repeat the check of what does not balance for this many seconds.", min=0)
     ] = 15.0,
     config: ConfigOption = None,
     home: HomeOption = None,
@@ -105,7 +105,7 @@ def _print(report: Report) -> None:
     accepted = f"{', '.join(first)} and {last}" if first else last
     say(
         f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
-        f"{report.matches:,} deliveries; {report.waiting:,} more have not been looked at yet"
+        f"{report.matches:,} deliveries; {report.waiting:,} more are not evaluated yet"
     )
     if report.system_notices:
         out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENGINE = "The engine"
 MESSAGES = "Messages"
 SUBSCRIBING = "Topics and subscriptions"
-FATES = "What became of it"
+FATES = "Deliveries"
 OPERATING = "Operating"
 
 ConfigOption = Annotated[

@@ -23,7 +23,7 @@ MasterOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look at the settings.", no_args_is_help=True)
+    group = typer.Typer(help="Show the settings.", no_args_is_help=True)
     group.command("show")(show)
     group.command("spark")(spark)
     group.command("schema")(schema)
@@ -50,7 +50,7 @@ def init(
         raise ConfigError(f"{file} is there already: --force overwrites it, --stdout only prints") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
-    say(f"wrote {file}: all of it has its default, and a # in front")
+    say(f"wrote {file}: all settings with their defaults, commented out")
 
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -95,7 +95,7 @@ def bundle(
     home: HomeOption = None,
     master: MasterOption = None,
     python: Annotated[
-        str, typer.Option(help="The Python of the cluster's hosts that has the packages we need.", metavar="PATH")
+        str, typer.Option(help="The Python of the cluster's hosts, with Arborcast's packages.", metavar="PATH")
     ] = "python3",
     driver_python: Annotated[
         str | None,

@@ -239,7 +239,7 @@ def replay(
     until: UntilOption = None,
     topic: TopicsOption = None,
     limit: Annotated[int, typer.Option(help="Refuse to replay more than so many.", min=1)] = 10_000,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print their number.")] = False,
     yes: YesOption = False,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,

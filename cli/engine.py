@@ -60,7 +60,7 @@ def up(
     if detach and demo:
         raise typer.BadParameter("--demo needs the terminal, --detach leaves it: choose one")
     if json and not detach:
-        raise typer.BadParameter("--json tells the addresses once the engine is up: it goes with --detach")
+        raise typer.BadParameter("--json prints the addresses once the engine is up: it goes with --detach")
     overrides: dict[str, Scalar] = {}
     if gateway_port is not None:
         overrides["gateway.port"] = gateway_port
@@ -156,7 +156,7 @@ def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
     """The troubles of a part, as sentences."""
     if part["silent_s"] and name == "supervisor":
         yield (
-            f"the supervisor has not come round for {part['silent_s']:.0f} s: nothing is restarted meanwhile. If it "
+            f"the supervisor has made no progress for {part['silent_s']:.0f} s: nothing is restarted meanwhile. If it "
             f"was stopped: kill -CONT {pid}. Else: arborcast down, arborcast up"
         )
     elif part["silent_s"]:

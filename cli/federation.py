@@ -20,7 +20,7 @@ from arborcast.cli.common import (
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import complain, print_json, print_table, say
 
-federation_app = typer.Typer(help="Other engines that this one exchanges messages with.", no_args_is_help=True)
+federation_app = typer.Typer(help="Links to other engines.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -88,7 +88,7 @@ def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption
         print_json({"links": document(found)})
         return
     if not found:
-        complain("there is no link: nobody else wants anything, or nobody else is there")
+        complain("there are no links: no other engine is there, or none has an interest")
     for each in found:
         more = f" and {len(each.topics) - 5} more" if len(each.topics) > 5 else ""
         waits = f"  {each.waiting} waiting, since {moment(each.waiting_since_ms)}" if each.waiting else ""

@@ -148,9 +148,7 @@ _HELD = {
 
 
 def new(
-    key_id: Annotated[
-        str, typer.Option("--id", help="What to call the key (default: k and the time).", metavar="ID")
-    ] = "",
+    key_id: Annotated[str, typer.Option("--id", help="The key's id (default: k and the time).", metavar="ID")] = "",
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
@@ -177,7 +175,7 @@ def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOp
 
 
 def reseal(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")] = False,
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -203,7 +201,7 @@ def reseal(
 
 
 def remove(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="What the key is called.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id.")],
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:

@@ -103,7 +103,7 @@ def subscribe(
     ] = None,
     kind: Annotated[
         _Kind | None,
-        typer.Option("--kind", help="Deliver as suits this kind of information; other options say where not."),
+        typer.Option("--kind", help="Preset for a kind of information; other options override it."),
     ] = None,
     reliability: Annotated[
         _Reliability | None,
@@ -112,7 +112,7 @@ def subscribe(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Push nothing before what came earlier is delivered or given up.")
+        bool, typer.Option("--strict", help="Push a message only after earlier ones are delivered or given up.")
     ] = False,
     attempts: Annotated[int | None, typer.Option("--attempts", help="Try so many times.", min=1, max=1_000)] = None,
     lifespan: Annotated[int | None, typer.Option("--lifespan", help="Try for so many seconds.", min=1)] = None,
@@ -122,15 +122,17 @@ def subscribe(
             "--deadline", help="Send the subscriber a notice after this many seconds without a message.", min=0.5
         ),
     ] = None,
-    per_topic: Annotated[bool, typer.Option("--per-topic", help="That of each topic of which something came.")] = False,
+    per_topic: Annotated[
+        bool, typer.Option("--per-topic", help="Apply the deadline to each topic with a message.")
+    ] = False,
     priority: Annotated[
         int, typer.Option("--priority", help="Larger is pushed to first when room is short.", min=-100, max=100)
     ] = 0,
     interval: Annotated[
         float | None,
-        typer.Option("--interval", help="Leave out what comes within so many seconds, for each topic.", min=0.001),
+        typer.Option("--interval", help="Minimum interval between messages in seconds, per topic.", min=0.001),
     ] = None,
-    together: Annotated[bool, typer.Option("--together", help="That for all topics together.")] = False,
+    together: Annotated[bool, typer.Option("--together", help="Apply the interval to all topics together.")] = False,
     queue: Annotated[
         int | None,
         typer.Option(
@@ -285,7 +287,7 @@ def publish(
     elif made:
         say(made)
     else:
-        complain("stored; the broker does not say under which id")
+        complain("stored; the broker returned no id")
 
 
 def listen(

@@ -23,7 +23,7 @@ from arborcast.cli.common import (
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import complain, print_json, say
 
-queues_app = typer.Typer(help="Work queues: requests, and those who do them.", no_args_is_help=True)
+queues_app = typer.Typer(help="Work queues: their requests and servers.", no_args_is_help=True)
 
 UrlOption = Annotated[
     str | None,
@@ -99,4 +99,4 @@ def show_queue(
 
 def _tell(problem: str) -> None:
     if problem:
-        complain(f"who works is not known: {problem}")
+        complain(f"the servers are unknown: {problem}")

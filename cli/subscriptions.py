@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from arborcast.admin.subscriptions import ListedSubscription
 
-subscriptions_app = typer.Typer(help="Who is subscribed, and who is suspended.", no_args_is_help=True)
+subscriptions_app = typer.Typer(help="Subscriptions and suspensions.", no_args_is_help=True)
 
 
 class _Activity(StrEnum):
@@ -71,7 +71,7 @@ def list_subscriptions(
         return
     if not found.subscriptions:
         others = control.table.statistics().subscriptions > 0
-        complain("no subscription is as asked for" if others else "nobody is subscribed")
+        complain("no subscription matches" if others else "there are no subscriptions")
         return
     for line in _lines(found.subscriptions):
         console().print(line, soft_wrap=True)

@@ -23,9 +23,9 @@ from arborcast.cli.messages import InputError, UrlOption, client_of, read_file, 
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, say
 
-triggers_app = typer.Typer(help="Have something published when a notification matches.", no_args_is_help=True)
+triggers_app = typer.Typer(help="Publish when a notification matches.", no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(help="What it is called: letters, digits, and . _ - in between.")]
+NameArgument = Annotated[str, typer.Argument(help="Its name: letters, digits, and . _ - in between.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def add(
     name: NameArgument,
     on: Annotated[
         str,
-        typer.Option("--on", help="The topics of what sets it off: a/b, 'a//.' (a and all below).", metavar="TOPIC"),
+        typer.Option("--on", help="The topics that set it off: a/b, 'a//.' (a and all below).", metavar="TOPIC"),
     ],
     publish: Annotated[str, typer.Option("--publish", help="The topic that it publishes on.", metavar="TOPIC")],
     payload: Annotated[
@@ -58,9 +58,9 @@ def add(
     ] = None,
     interval: Annotated[
         float | None,
-        typer.Option("--interval", help="Leave out what comes within so many seconds, for each topic.", min=0.001),
+        typer.Option("--interval", help="Minimum interval between messages in seconds, per topic.", min=0.001),
     ] = None,
-    together: Annotated[bool, typer.Option("--together", help="That for all topics together.")] = False,
+    together: Annotated[bool, typer.Option("--together", help="Apply the interval to all topics together.")] = False,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,

@@ -32,12 +32,12 @@ _STAGES = {
     "queued": "next in its turn",
     "due": "due now",
     "under way": "its push has no answer yet; without one next {}",
-    "awaited": "its receiver says how it ended by {}",
+    "awaited": "its receiver reports the result by {}",
     "scheduled": "next {}",
     "held": "next when its subscription is resumed",
 }
 
-waiting_app = typer.Typer(help="Deliveries that wait to be tried, or tried again.", no_args_is_help=True)
+waiting_app = typer.Typer(help="Deliveries that wait for an attempt.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:

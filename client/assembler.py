@@ -143,7 +143,7 @@ class Assembler:
             return known if known.at in self._messages.complete else None
         if why := self._messages.contradiction(part):
             # As it is with a broker that was started anew, and counts from 0 again.
-            logger.warning("%r is given up: its part %d came anew, and %s", part.identification, part.number, why)
+            logger.warning("%r is given up: its part %d arrived again, and %s", part.identification, part.number, why)
             self._give_up(self._messages.open[part.owner, part.identification], "content")
         record = next(self._numbers)
         self._messages.apply(part, record, now)

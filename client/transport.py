@@ -102,7 +102,7 @@ def _patience(error: requests.Timeout, limits_s: tuple[float, float]) -> str:
     connect_s, answer_s = limits_s
     if isinstance(error, requests.exceptions.ConnectTimeout):
         return f"no connection within {connect_s:g} s"
-    return f"it took the request, and said nothing for {answer_s:g} s"
+    return f"it accepted the request and did not answer for {answer_s:g} s"
 
 
 def _never_sent(error: Exception) -> bool:

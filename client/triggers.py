@@ -95,12 +95,12 @@ class Triggers:
                 while not (found or self._stopped):
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
-                        raise TimeoutError(f"nothing came on {expression} within {timeout:g} s")
+                        raise TimeoutError(f"no message arrived on {expression} within {timeout:g} s")
                     self._changed.wait(left)
             finally:
                 self._waiting = [each for each in self._waiting if each is not waiting]
         if not found:
-            raise ClientError(f"the listener was stopped before something came on {expression}")
+            raise ClientError(f"the listener was stopped before a message arrived on {expression}")
         return found[0]
 
     def seen(self, expression: str, namespaces: Namespaces = None) -> bool:

@@ -100,8 +100,8 @@ class ConsoleProcess:
     def _trouble(self) -> str:
         if self._view.caught_up and not self._view.reachable:
             return (
-                "Kafka does not answer. What you see is as it was when it last did; nothing can be saved now, and "
-                "nothing that you have gathered is lost."
+                "Kafka does not answer. This page shows the last known state; changes cannot be saved now, and the "
+                "draft is kept."
             )
         return ""
 

@@ -114,7 +114,7 @@ class WatchedFile(Generic[_T]):
             try:
                 self._look()
             except ConfigError as error:
-                logger.error("%s; what it said before stays in force", error)
+                logger.error("%s; its previous content stays in force", error)
         return self._value
 
     def _look(self) -> None:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import ssl
 
 _BY_NUMBER = {
-    errno.ECONNREFUSED: "nobody listens there",
-    errno.EHOSTUNREACH: "no way leads to that host",
-    errno.ENETUNREACH: "no way leads to that network",
-    errno.EADDRINUSE: "somebody else listens there already",
-    errno.EADDRNOTAVAIL: "that is no address of this machine",
+    errno.ECONNREFUSED: "no process listens there",
+    errno.EHOSTUNREACH: "there is no route to that host",
+    errno.ENETUNREACH: "there is no route to that network",
+    errno.EADDRINUSE: "another process listens there",
+    errno.EADDRNOTAVAIL: "that is not an address of this machine",
     errno.ENOSPC: "the disk is full: make room",
-    errno.EDQUOT: "the user's share of the disk is used up: make room",
+    errno.EDQUOT: "the user's disk quota is exceeded: make room",
     errno.EFBIG: "the file would be larger than this user may write",
     errno.EROFS: "the disk is mounted read-only",
     errno.EACCES: "this user may not read or write it",
@@ -66,17 +66,17 @@ def _words(error: BaseException) -> str:
         return _words_of_tls(error)
     if (socket := kinds.get("socket")) and isinstance(error, socket.gaierror):
         later = error.errno == socket.EAI_AGAIN
-        return "its name cannot be looked up now" if later else "there is no host of that name"
+        return "its name cannot be resolved now" if later else "there is no host with that name"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
         return "it closed the connection without an answer"
     if (client := kinds.get("http.client")) and isinstance(error, client.HTTPException):
-        return "what answers there does not speak HTTP"
+        return "the server there does not speak HTTP"
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8"
     if isinstance(error, UnicodeError):
-        return "that is no name of a host"
+        return "that is not a host name"
     if isinstance(error, OSError) and type(error).__module__ == "builtins":
         return _BY_NUMBER.get(error.errno or 0, error.strerror or "")
     return ""

@@ -123,6 +123,6 @@ class Service:
 
     def _log_failure(self, error: Exception) -> None:
         if isinstance(error, ArborcastError):
-            logger.warning("%s failed, and is tried again: %s", self._what, error)
+            logger.warning("%s failed and is retried: %s", self._what, error)
         else:
-            logger.error("%s failed, and is tried again: %r", self._what, error, exc_info=error)
+            logger.error("%s failed and is retried: %r", self._what, error, exc_info=error)

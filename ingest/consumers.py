@@ -123,7 +123,7 @@ class OwnershipProof:
         """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many
         are being asked, in all or of this owner (empty without authentication)."""
         if self._under_way >= _AT_ONCE or (owner and self._of[owner] >= _OF_ONE_OWNER):
-            raise InfrastructureError("too many consumers are being asked whether they agree", retry_after=1.0)
+            raise InfrastructureError("too many ownership challenges are under way", retry_after=1.0)
         self._under_way += 1
         self._of[owner] += 1
         word = secrets.token_urlsafe(32)
@@ -148,13 +148,14 @@ class OwnershipProof:
             ) from error
         except NoAnswer as error:
             raise ConsumerRefused(
-                f"the consumer at {url[:200]!r} gave no answer when it was asked whether it agrees to be one",
+                f"the consumer at {url[:200]!r} did not answer the ownership challenge",
                 "ownership",
             ) from error
         if answer.status != 200 or not hmac.compare_digest(answer.body.strip(), word.encode()):
             raise ConsumerRefused(
-                f"the consumer at {url[:200]!r} did not agree to be one: a POST with the header {CHALLENGE_HEADER} "
-                f"must be answered with 200 and that header's value as the whole body; it answered {answer.status}",
+                f"the consumer at {url[:200]!r} did not confirm the ownership challenge: a POST with the header "
+                f"{CHALLENGE_HEADER} must be answered with 200 and that header's value as the whole body; it answered "
+                f"{answer.status}",
                 "ownership",
             )
 

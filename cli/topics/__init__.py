@@ -15,7 +15,7 @@ import typer
 from arborcast.cli.common import SUBSCRIBING
 from arborcast.cli.topics import changing, documents, showing
 
-topics_app = typer.Typer(help="Look at the topic tree and change it.", no_args_is_help=True)
+topics_app = typer.Typer(help="Show and change the topic tree.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:

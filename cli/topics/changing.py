@@ -41,7 +41,7 @@ def add(
         ),
     ] = None,
     priority: Annotated[
-        int, typer.Option("--priority", help="Of notifications whose publisher says none.", min=-100, max=100)
+        int, typer.Option("--priority", help="Priority of notifications without their own.", min=-100, max=100)
     ] = 0,
     routing: Annotated[
         str,
@@ -55,7 +55,7 @@ def add(
         typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),
     ] = None,
     queue: Annotated[
-        bool, typer.Option("--queue", help="One of those who serve it gets each notification, see docs/queues.md.")
+        bool, typer.Option("--queue", help="A work queue: one server gets each notification, see docs/queues.md.")
     ] = False,
     merge: Annotated[
         bool, typer.Option("--merge/--no-merge", help="Of a queue: equal requests that wait are done once.")

@@ -43,7 +43,7 @@ def import_topics(
     form: FormatOption = None,
     base_dn: BaseOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Remove the topics that the document lacks.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
     from_ldap: Annotated[
         str | None,
         typer.Option("--from-ldap", help="Instead of a file: another system's LDAP server, ldap://…", metavar="URL"),

@@ -159,7 +159,7 @@ def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
     if found.count > len(found.problems):
         complain(f"and {found.count - len(found.problems):,} more")
     if not found.count:
-        say("the topics and their directory are the same, as far as the gateway that keeps them so has said")
+        say("the topics and their directory are the same, according to the leader of the gateways")
 
 
 def _facts_of(record: TopicRecord) -> str:

@@ -116,7 +116,7 @@ class DeliveriesScreen:
                 done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control)
                 said = [f"{many(done.redriven, 'delivery is', 'deliveries are')} tried again"]
                 said += [f"{many(done.over, 'is', 'are')} not: their subscription is over"] * bool(done.over)
-                said += [f"{many(done.too_new, 'is', 'are')} not: they were given up only now"] * bool(done.too_new)
+                said += [f"{many(done.too_new, 'is', 'are')} not: they were given up just now"] * bool(done.too_new)
             else:
                 purged = await self._questions.ask_log(dead_letters.purge, wanted, None, control)
                 said = [f"{many(purged, 'dead letter was', 'dead letters were')} deleted"]

@@ -338,10 +338,13 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
 _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
         (errors.SaslAuthenticationFailedError,),
-        "it does not accept our credentials: see kafka.sasl_username, kafka.sasl_password and kafka.sasl_mechanism",
+        "it does not accept the credentials: see kafka.sasl_username, kafka.sasl_password and kafka.sasl_mechanism",
     ),
     ((errors.UnsupportedSaslMechanismError,), "it does not know kafka.sasl_mechanism"),
-    ((errors.AuthorizationError,), "its access rules do not allow this to our user: its administrator can grant it"),
+    (
+        (errors.AuthorizationError,),
+        "its access rules do not allow this to the user: the administrator of Kafka can grant it",
+    ),
     ((errors.UnknownTopicOrPartitionError,), "there is no such topic"),
     (
         (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError),

@@ -120,7 +120,7 @@ class LogFollower(Generic[Record]):
     def _read(self, key: bytes | None, value: bytes | None, offset: int) -> Record:
         place = f"offset {offset} of {self._log.topic}"
         if key is None:
-            raise InfrastructureError(f"the record at {place} has no key: something else than Arborcast wrote it")
+            raise InfrastructureError(f"the record at {place} has no key: it was not written by Arborcast")
         try:
             return self._decode(key, value)
         except RecordVersionError as error:

@@ -84,7 +84,7 @@ class LogScan(LogConsumer):
 
     def _check_time(self, heard: float, now: float) -> None:
         if self._within_s is None and now > heard + self.kafka.request_timeout_s:
-            why = f"nothing came for {self.kafka.request_timeout_s:g} s"
+            why = f"no record arrived for {self.kafka.request_timeout_s:g} s"
         elif self._within_s is not None and now > self._began + self._within_s:
             why = f"it took longer than {self._within_s:g} s"
         else:

@@ -136,7 +136,7 @@ def _check(admin: Admin, specification: LogSpecification, replication: int, unti
     if ("compact" in policy) != specification.compacted:
         wanted = "compact" if specification.compacted else "delete"
         raise ConfigError(
-            f"Kafka topic {specification.name} has cleanup.policy={policy or '(not told)'}, {wanted} is "
+            f"Kafka topic {specification.name} has cleanup.policy={policy or '(unknown)'}, {wanted} is "
             f"needed: alter it, or choose another kafka.prefix"
         )
     if specification.ordered and len(partitions) != 1:

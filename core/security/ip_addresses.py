@@ -42,14 +42,14 @@ MEANING: dict[Kind, str] = {
     "private": "an address of a private network",
     "shared": "a shared address behind a provider's NAT",
     "link-local": "a link-local address",
-    "metadata": "where a cloud hands out its machines' credentials",
+    "metadata": "an address of a cloud's metadata service",
     "multicast": "a multicast address",
     "broadcast": "the broadcast address",
     "documentation": "an address for documentation",
     "benchmarking": "an address for benchmarks",
     "relay": "the address of a 6to4 relay",
-    "translated": "an IPv4 address in the guise of an IPv6 one",
-    "tunnel": "an IPv6 address that leads through a tunnel to an IPv4 one",
+    "translated": "an IPv4 address written as an IPv6 address",
+    "tunnel": "an IPv6 address of a tunnel to an IPv4 address",
     "reserved": "a reserved address",
 }
 """Each kind as the words after "is"."""
@@ -214,11 +214,11 @@ def read_host(text: str) -> Host:
         try:
             return Host(text.lower(), IPv6Address(text))
         except AddressValueError as error:
-            raise OddHost("it is no IPv6 address") from error
+            raise OddHost("it is not an IPv6 address") from error
     if not text.isascii():
         folded = unicodedata.normalize("NFKC", text).replace("\u3002", ".")
         hint = f"; it amounts to {folded}" if folded.isascii() else "; write an international name in its xn-- form"
-        raise OddHost(f"it holds letters beyond ASCII{hint}")
+        raise OddHost(f"it holds characters outside ASCII{hint}")
     name = text.lower().removesuffix(".")
     if not name or len(name) > 253 or not all(0 < len(label) <= 63 for label in name.split(".")):
         raise OddHost("its labels are empty or too long")
@@ -228,7 +228,7 @@ def read_host(text: str) -> Host:
         except AddressValueError as error:
             meant = loose_ipv4(name)
             hint = f"; it amounts to {meant}" if meant is not None else ""
-            raise OddHost(f"it ends in a number, but is no IPv4 address of four decimal numbers{hint}") from error
+            raise OddHost(f"it ends in a number, but is not an IPv4 address of four decimal numbers{hint}") from error
     return Host(name)
 
 

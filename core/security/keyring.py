@@ -91,7 +91,7 @@ class KeyRing:
         try:
             data = base64.b64decode(text, validate=True)
             if len(data) < _NONCE_BYTES + _TAG_BYTES:
-                raise SecretError("a sealed secret is cut short")
+                raise SecretError("a sealed secret is truncated")
             return self._cipher(key_id).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
         except (InvalidTag, binascii.Error, ValueError):
             raise SecretError(f"a secret sealed with the key {key_id!r} was changed, or is not this one's") from None

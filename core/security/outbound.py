@@ -107,16 +107,16 @@ class AddressPolicy:
             # Credentials would be stored and returned in clear text, and parsers disagree on the host part.
             return Refusal("userinfo", "must not carry a user name or password")
         if not parts.hostname or port == 0:
-            return Refusal("spelling", "names no host and port that can be connected to")
+            return Refusal("spelling", "names no usable host and port")
         return self._check_place(parts.netloc, parts.hostname, port or (443 if parts.scheme == "https" else 80))
 
     def _check_place(self, netloc: str, hostname: str, port: int) -> Refusal | None:
         if (":" in hostname) != netloc.startswith("["):
-            return Refusal("spelling", "has a host in odd brackets")
+            return Refusal("spelling", "has a host with misplaced brackets")
         try:
             host = read_host(hostname)
         except OddHost as error:
-            return Refusal("spelling", f"has a host that is not taken: {error}")
+            return Refusal("spelling", f"has an invalid host: {error}")
         address = host.address
         if address is None and (host.name == "localhost" or host.name.endswith(".localhost")):
             address = read_address("127.0.0.1")
@@ -130,7 +130,7 @@ class AddressPolicy:
         """Check the address of a connection, as written by the resolver."""
         read = read_address(address)
         if read is None:
-            return Refusal("address", f"leads to {address!r}, which is no IP address")
+            return Refusal("address", f"leads to {address!r}, which is not an IP address")
         return self.check(read, port)
 
     def check(self, address: IpAddress, port: int) -> Refusal | None:

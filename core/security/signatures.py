@@ -37,7 +37,7 @@ def find_certificate(folder: str, name: str, url: str) -> str:
         raise SecretError("a client certificate's name has up to 64 letters, digits, - and _")
     place = urlsplit(url)
     if place.scheme != "https":
-        raise SecretError("a client certificate can only be shown to an https address")
+        raise SecretError("a client certificate can only be used with an https address")
     file = Path(folder) / f"{name}.pem"
     try:
         hosts = [ascii_host(name) for name in file.with_suffix(".hosts").read_text(encoding="utf-8").lower().split()]
@@ -110,7 +110,7 @@ def check(
     if abs(apart_s) > tolerance_s:
         raise SignatureError(
             f"the push was signed {abs(apart_s):.0f} s {'ago' if apart_s > 0 else 'in the future'}, "
-            f"{tolerance_s:.0f} s are allowed: it was held back, or the clocks differ"
+            f"{tolerance_s:.0f} s are allowed: it was delayed, or the clocks differ"
         )
     expected = sign(keys, message_id, int(timestamp), body).encode().split()
     signatures = [each.encode() for each in given.split()[:_MAX_SIGNATURES]]

@@ -54,7 +54,7 @@ class PageRule:
             return ""
         more = "; the origins of pages that may send them are set as " + self.wanted_by
         if not self.wanted_by:
-            more = ": open the address itself in the browser, or ask with another program"
+            more = ": open the address itself in the browser, or use another client"
         page = "of another site" if origin is None else f"at {origin[:200]!r}"
         return f"requests of web pages {page} are refused{more}"
 

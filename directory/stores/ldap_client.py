@@ -200,7 +200,7 @@ class LdapSession:
             self._check(response, "watching the topic tree")
             raise DirectoryAway(f"LDAP server {self._settings.url} has ended the watch", 0.0)
         if kind == "extendedResp":
-            raise DirectoryAway(f"LDAP server {self._settings.url} says goodbye: {words(response)}", 0.0)
+            raise DirectoryAway(f"LDAP server {self._settings.url} closes the connection: {words(response)}", 0.0)
         return None
 
     def _next_message(self, timeout_s: float) -> dict[str, Any] | None:

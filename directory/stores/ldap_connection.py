@@ -157,7 +157,7 @@ def translated(settings: DirectorySettings) -> Iterator[None]:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # What ldap3's decoder does with bytes that are not LDAP.
         raise DirectoryAway(
-            f"LDAP server {settings.url} sent something unreadable ({type(error).__name__}: {error})", RETRY_SECONDS
+            f"LDAP server {settings.url} sent an unreadable answer ({type(error).__name__}: {error})", RETRY_SECONDS
         ) from error
 
 

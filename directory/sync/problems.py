@@ -26,14 +26,14 @@ _MOST = 1_000
 _ADVICE: Final[Mapping[ProblemKind, str]] = {
     ProblemKind.ALIAS: "Put an entry of its own in the place of the alias.",
     ProblemKind.FOREIGN: "Move it out of the topics' part of the directory, or make it an arborcastTopic.",
-    ProblemKind.ORPHAN: "Mend the entry above it first, or move it below one that is part of the tree.",
+    ProblemKind.ORPHAN: "Correct the entry above it first, or move it below one that is part of the tree.",
     ProblemKind.MISSING_ATTRIBUTE: "Give the entry the attribute.",
     ProblemKind.ILLEGAL_NAME: "Rename the entry: letters, digits, - _ and . are legal, and a letter or _ begins.",
     ProblemKind.BAD_VALUE: "Correct the attribute in the directory.",
     ProblemKind.DUPLICATE_TOPIC: "Remove one of the two entries, or rename it.",
     ProblemKind.DUPLICATE_CODE: "Give one of the two topics another code.",
     ProblemKind.BELOW_FINAL: "Take `final` from the topic above, or move the entry.",
-    ProblemKind.CONFLICT: "Nothing, if it goes by itself: the edit in the directory is taken over next.",
+    ProblemKind.CONFLICT: "Nothing: the edit in the directory is taken over next.",
     ProblemKind.REFUSED: "It is tried again every minute: allow it in the directory, or change the topic.",
 }
 

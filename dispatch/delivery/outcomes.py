@@ -75,7 +75,7 @@ def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
     if result.sent:
         return Outcome("", "sent as a datagram, without confirmation")
     if result.later and result_by_ms:
-        return Outcome("later", f"HTTP {status}: its receiver says later how it ended", status)
+        return Outcome("later", f"HTTP {status}: its receiver reports the result later", status)
     if 200 <= status < 300:
         return Outcome("", "", status)
     if 300 <= status < 400:
@@ -86,7 +86,7 @@ def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
         return Outcome("server-error", f"HTTP {status}", status, blames_sender(result.response))
     if result.failure:
         return failed(result.failure, result.detail)
-    return failed("protocol", f"HTTP status {status} is none that a receiver may answer with")
+    return failed("protocol", f"HTTP status {status} is not a valid answer of a receiver")
 
 
 def unwritable(error: Exception) -> Outcome:

@@ -122,7 +122,7 @@ def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str
     if leaves_letter("expired", notification, lifespan_ms):
         return otherwise
     until = datetime.fromtimestamp(notification.valid_until_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return f"its publisher wanted it delivered until {until.replace('+00:00', 'Z')}"
+    return f"its validity ended at {until.replace('+00:00', 'Z')}"
 
 
 class Push(NamedTuple):

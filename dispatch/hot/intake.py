@@ -35,7 +35,7 @@ _rates = OwnerRates()
 
 HELD = "earlier messages are parked, or the subscription is suspended"
 
-SICK = "its endpoint is sick"
+SICK = "its endpoint is degraded"
 
 # A notification for more subscriptions joins their lanes as there is room.
 _FAN_OUT = 64

@@ -77,14 +77,14 @@ def published(
     if cause.hops >= MOST_HOPS:
         return Refused(
             "hops",
-            f"{MOST_HOPS} triggers in a row have come to this, and a further one publishes nothing: do they publish "
-            "into one another?",
+            f"{MOST_HOPS} triggers in a row have led to this notification, and a further one publishes nothing: is "
+            "there a loop?",
         )
     if left is None:
         return Refused(
             "hops",
             f"triggers publish {MOST_TRIGGERED:,} notifications because of one, and a further one publishes nothing: "
-            "do many publish into many?",
+            "is there a loop of several triggers?",
         )
     if is_system(trigger.topic):
         return Refused("skipped", f"only the engine publishes to {trigger.topic}")

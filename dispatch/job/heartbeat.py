@@ -278,7 +278,7 @@ class Heart:
         hangs = self._redelivery.is_too_long(at)
         if hangs and not self._hangs:
             lasts_s = self._redelivery.lasts_s(at)
-            logger.error("the redelivery has not come round for %.0f s: no heartbeat until it does", lasts_s)
+            logger.error("the redelivery has made no progress for %.0f s: no heartbeat until it does", lasts_s)
         self._hangs = hangs
         self._ask_jvm()
         if self.beat is not None and not hangs:

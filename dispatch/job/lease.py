@@ -241,7 +241,7 @@ class JobLease:
             if clock() > deadline:
                 break
         if self._ours < 0:
-            raise self._failure or InfrastructureError("the lease on the logs could not be had in time", 5.0)
+            raise self._failure or InfrastructureError("the lease on the logs could not be acquired in time", 5.0)
         return True
 
     def release(self) -> None:

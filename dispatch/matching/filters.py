@@ -44,7 +44,7 @@ _NO_PRODUCER = f'<wsnt:NotificationProducerRP xmlns:wsnt="{_WSNT}"/>'.encode()
 _PRODUCER_BEGIN = f'<wsnt:NotificationProducerRP xmlns:wsnt="{_WSNT}">'.encode()
 _PRODUCER_END = b"</wsnt:NotificationProducerRP>"
 
-TOO_MUCH = "its conditions cost more than they may: none of them was asked"
+TOO_MUCH = "its conditions exceed their budget: none was evaluated"
 
 _Key = tuple[str, str, frozenset[tuple[str, str]]]
 _Asked = tuple[str, _Key]  # of the payload, or of the producer
@@ -85,7 +85,7 @@ class Conditions:
         self.unanswered[why] += 1
         if message not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(message)
-            logger.warning("a filter is taken as not fulfilled: %s", message)
+            logger.warning("a filter counts as not matched: %s", message)
 
 
 class Subject:

@@ -72,4 +72,4 @@ class Unmatched:
             self._found = self.oldest()
         except ArborcastError as error:
             # Superfluous history stays until the next look.
-            logger.debug("it is not known which notification is the oldest that waits: %s", error)
+            logger.debug("the oldest waiting notification cannot be determined: %s", error)

@@ -65,11 +65,11 @@ def _related(notification: Notification) -> str:
 def _why(row: Attempt) -> tuple[str, str]:
     """The subcode, and the same in words; nothing about servers, which are not known to users."""
     if row.error == "invalid":
-        return "Invalid", "every server of the queue says that this cannot be done"
+        return "Invalid", "every server of the queue refused this"
     if row.state == "expired":
-        return "Expired", f"no server has done this in time ({row.number} tries)"
+        return "Expired", f"no server completed this in time ({row.number} tries)"
     if row.state == "dropped":
-        return "Dropped", "too much waits in this queue"
+        return "Dropped", "this queue is full"
     return "Unanswered", f"no server has acknowledged this ({row.number} tries)"
 
 

@@ -94,7 +94,7 @@ class TableFollower(Work):
                 self._cursor = self._opened()
             return self._write(self._cursor)
         except Replaced as error:
-            logger.warning("%s; its tables go on with its beginning", error)
+            logger.warning("%s; its tables continue with its beginning", error)
         self._forget()
         self._restart()
         return True

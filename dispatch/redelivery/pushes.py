@@ -274,7 +274,7 @@ class RedeliveryOutcomes:
 
     def unwanted(self, lane: RetryLane, waiting: WaitingDelivery, now_ms: int) -> None:
         """End a delivery that was parked unjudged: the subscription's conditions do not select it."""
-        why = failed("skipped", "its conditions do not select it, or would cost more than they may")
+        why = failed("skipped", "its conditions do not select it, or exceed their budget")
         self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
     def write_untried(self, lane: RetryLane, waiting: WaitingDelivery, decision: Decision, now_ms: int) -> None:

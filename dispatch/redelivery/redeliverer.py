@@ -65,7 +65,7 @@ class SubscriptionEnds:
         at_ms = time_ms()
         self._control.append(
             [
-                SubscriptionSuspended(each, "its endpoint does not take any message", since, at_ms)
+                SubscriptionSuspended(each, "its endpoint accepts no message", since, at_ms)
                 for each, since in sorted(since_ms.items())
             ]
         )

@@ -21,7 +21,7 @@ _KEPT_MS = 900_000
 
 _SWEEP_MS = 60_000
 
-NO_RESULT = Outcome("no-result", "its receiver had taken it, and did not say in time how it ended")
+NO_RESULT = Outcome("no-result", "its receiver accepted it and did not report the result in time")
 
 
 def outcome_of(result: Result) -> Outcome:
@@ -32,8 +32,10 @@ def outcome_of(result: Result) -> Outcome:
         return Outcome(cast(ErrorClass, result.error), detail, result.status, result.state == "refused")
     said = f": {result.text}" if result.text else ""
     if result.state == "delivered":
-        return Outcome("", f"its receiver said so after {took_s:.1f} s{said}")
-    detail = f"its receiver said after {took_s:.1f} s that it {'failed' if result.state == 'failed' else 'refuses it'}"
+        return Outcome("", f"its receiver reported this after {took_s:.1f} s{said}")
+    detail = (
+        f"its receiver reported after {took_s:.1f} s that it {'failed' if result.state == 'failed' else 'refuses it'}"
+    )
     return Outcome("reported", detail + said, hopeless=result.state == "refused")
 
 

@@ -73,7 +73,7 @@ class _Mending:
                 return True
         if self._found:
             logger.warning(
-                "the table at %s was damaged (%s) and is as it was at version %d now; it is written on from there. "
+                "the table at %s was damaged (%s) and was restored to version %d; writing continues from there. "
                 "The removed files are in %s",
                 self._folder,
                 _some(self._found),
@@ -145,9 +145,9 @@ class _Mending:
                 self._put_aside(path)
         DeltaTable(str(self._folder)).repair()
         logger.error(
-            "rows of %s are lost with %s: the table cannot be taken back that far. Those of the last "
-            "kafka.retention_hours are in the log still: move %s away with the engine down, and the table is made anew "
-            "from there",
+            "rows of %s are lost with %s: the table cannot be restored to an earlier version. Those of the last "
+            "kafka.retention_hours are still in the log: stop the engine and move %s away, and the table "
+            "is rebuilt from it",
             self._spec.name,
             _some(damaged),
             self._folder,
@@ -200,7 +200,7 @@ def _actions(path: Path) -> Iterator[dict[str, dict[str, object]]]:
     for line in filter(None, path.read_bytes().split(b"\n")):
         action = json.loads(line)
         if not isinstance(action, dict):
-            raise ValueError(f"{path} has something else than actions")
+            raise ValueError(f"{path} holds no actions")
         yield action
 
 

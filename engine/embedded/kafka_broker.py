@@ -123,7 +123,7 @@ def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> 
         return False
 
 
-_STRANGER = "what answers there is no Kafka broker, or wants another kafka.security_protocol"
+_STRANGER = "the server there is not a Kafka broker, or wants another kafka.security_protocol"
 
 
 def listed(port: int, host: str, timeout: float) -> int:

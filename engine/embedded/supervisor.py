@@ -127,7 +127,7 @@ class Supervisor:
             part.ask_to_stop()
             while not part.gone():
                 if self._signals.stops > patience or deadline.passed(part.spec.stop_share):
-                    self._report(f"{part.name}: still there, killing it")
+                    self._report(f"{part.name}: still running, killing it")
                     part.kill()
                     break
                 self._beat()

@@ -162,7 +162,7 @@ class LeaseKeeper:
             self._step,
             backoff=Backoff(RENEW_S, RENEW_S),
             close=self._let_go,
-            what="the lease on what must be done once",
+            what="the lease of the gateways' leader",
         )
         self._told = False
         self._sent = float("-inf")  # when the last acknowledged own record was sent
@@ -221,7 +221,7 @@ class LeaseKeeper:
     def _tell(self, holds: bool) -> None:
         if holds != self._told:
             self._told = holds
-            logger.info("what must be done once is %s", "ours" if holds else "no longer ours")
+            logger.info("this gateway is %s the leader", "now" if holds else "no longer")
             self._changed(holds)
 
 

@@ -161,7 +161,7 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
         "Messages since the start whose validity ended in the pull point.",
         lambda: pulls.expired,
     )
-    metrics.gauge("arborcast_pull_waiting_clients", "Requests that wait for messages.", lambda: pulls.waiting_clients)
+    metrics.gauge("arborcast_pull_waiting_clients", "Waiting requests for messages.", lambda: pulls.waiting_clients)
 
 
 def declare_parts(metrics: Registry, messages: OpenMessages) -> None:

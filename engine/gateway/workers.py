@@ -134,7 +134,7 @@ class WorkerMetrics(Registry):
                 except FileNotFoundError:
                     return
                 except OSError as error:
-                    logger.log(logging.DEBUG if logged else logging.ERROR, "metrics cannot be left: %s", error)
+                    logger.log(logging.DEBUG if logged else logging.ERROR, "metrics cannot be written: %s", error)
                     logged = True
                 await asyncio.sleep(_POLL_S if hindered else _PUBLISH_S)
         finally:
@@ -180,7 +180,7 @@ class LoopBeats:
                 _beat(self._own)
             now = own_time.tick()
             parent.observe(_beaten(self._parents), now)
-            silent = f"the parent of the workers has not come round for {parent.lasts_s(now):.0f} s"
+            silent = f"the parent of the workers has made no progress for {parent.lasts_s(now):.0f} s"
             self._ill = silent if parent.is_too_long(now) else ""
             time.sleep(_BEAT_S)
 
@@ -271,7 +271,7 @@ class Workers:
         if not worker.silence.is_too_long(at):
             return False
         lasts_s, worker.silence = worker.silence.lasts_s(at), Silence(0.0, at)
-        logger.error("worker %d has not come round for %.0f s and is killed", worker.number, lasts_s)
+        logger.error("worker %d has made no progress for %.0f s and is killed", worker.number, lasts_s)
         self._hung += 1
         self._show_metrics(folder)
         return True

@@ -139,7 +139,7 @@ CHARTS: Sequence[Chart] = (
         lambda sample: sample.waiting.get("due", 0.0),
     ),
     Chart("pushes", "Pushes under way", "count", _under_way),
-    Chart("stages", "What batches spend their time on (share of all time)", "share", _by_stage, _STAGES),
+    Chart("stages", "Time of batches by step (share of all time)", "share", _by_stage, _STAGES),
     Chart("cpu", "CPU (of one core)", "share", _cpu, _PROCESSES),
     Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes"), _PROCESSES),
     Chart("threads", "Threads", "count", _of_each("processes", "threads"), _PROCESSES),

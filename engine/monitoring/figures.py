@@ -18,7 +18,7 @@ WORDS: Mapping[str, str] = {
     "control": "reading changes of subscriptions",
     "view": "sharing these with the workers",
     "job": "matching and pushing",
-    "feedback": "taking in what the workers say",
+    "feedback": "applying the workers' reports",
 }
 
 Points = Sequence[tuple[float, float | None]]

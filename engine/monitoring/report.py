@@ -49,11 +49,11 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
         # Small and urgent pages first.
         seen = EngineWatch([base]).look()
         if not seen.samples:
-            raise StackError(f"no history can be had from {seen.problem}")
+            raise StackError(f"no history is available from {seen.problem}")
         try:
             stored = decoded(get(f"{base}/history.json", 30.0))
         except (OSError, ValueError) as error:
-            raise StackError(f"no history can be had from {base}: {reason_of(error)}") from error
+            raise StackError(f"no history is available from {base}: {reason_of(error)}") from error
         return _since(start, stored, seen.endpoints), base
     try:
         endpoints = EngineWatch([metrics_address(path)]).look().endpoints
@@ -70,7 +70,7 @@ def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[di
     samples = [sample for sample in stored if sample.at >= start]
     if len(samples) >= _FEWEST:
         return EngineView(samples, endpoints)
-    there = f"samples from {_date(stored[0].at)} to {_date(stored[-1].at)}" if stored else "nothing is kept at all"
+    there = f"samples from {_date(stored[0].at)} to {_date(stored[-1].at)}" if stored else "the history is empty"
     return EngineView(samples, endpoints, there)
 
 

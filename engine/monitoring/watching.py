@@ -114,7 +114,7 @@ class EngineWatch:
                 failing_count=known.failing_count + int(status.get("failing", 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _NotOurs("what answers there is not Arborcast") from error
+            raise _NotOurs("the server there is not Arborcast") from error
 
     def _optional(self, url: str) -> bytes | None:
         try:
@@ -128,13 +128,13 @@ def decoded(recent: bytes) -> list[MetricsSample]:
     try:
         return decode_samples(recent)
     except ValueError as error:
-        raise _NotOurs("what answers there is not Arborcast, or not of this version") from error
+        raise _NotOurs("the server there is not Arborcast, or not of this version") from error
 
 
 def _ours(page: bytes) -> str:
     text = page.decode(errors="replace")
     if not any(name.startswith("arborcast_") for name in Scrape.of(text).names):
-        raise _NotOurs("what answers there shows no metrics of Arborcast's")
+        raise _NotOurs("the server there has no metrics of Arborcast")
     return text
 
 

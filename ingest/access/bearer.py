@@ -93,7 +93,7 @@ class Bearer:
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
             # PyJWT's messages quote claims of an unverified token; its classes are enough.
-            raise WrongToken(_WORDS.get(type(error), "the token is not good")) from error
+            raise WrongToken(_WORDS.get(type(error), "the token is invalid")) from error
         return self._identity(claims), int(claims["exp"])
 
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
@@ -108,21 +108,21 @@ class Bearer:
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         name = claims.get(self._settings.jwt_user_claim)
         if not isinstance(name, str) or not may_be_name(name):
-            raise WrongToken(f"the token's claim {self._settings.jwt_user_claim} is no name of a user")
+            raise WrongToken(f"the token's claim {self._settings.jwt_user_claim} is not a user name")
         groups = claims.get(self._settings.jwt_groups_claim, [])
         if isinstance(groups, str):
             groups = groups.split()
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
-            raise WrongToken(f"the token's claim {self._settings.jwt_groups_claim} is no list of names")
+            raise WrongToken(f"the token's claim {self._settings.jwt_groups_claim} is not a list of names")
         return Identity(name, frozenset(groups))
 
 
 _WORDS: Mapping[type[Exception], str] = {
     jwt.ExpiredSignatureError: "the token has expired",
     jwt.ImmatureSignatureError: "the token is not valid yet",
-    jwt.InvalidAudienceError: "the token is for somebody else",
-    jwt.InvalidIssuerError: "the token is from somebody else",
-    jwt.MissingRequiredClaimError: "the token lacks a claim that is needed",
+    jwt.InvalidAudienceError: "the token has another audience",
+    jwt.InvalidIssuerError: "the token has another issuer",
+    jwt.MissingRequiredClaimError: "the token lacks a required claim",
 }
 
 
@@ -147,7 +147,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
         document = json.loads(text)
         keys = document["keys"]
         if not isinstance(keys, list):
-            raise TypeError("keys is no list")
+            raise TypeError("keys is not a list")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{name} is not a JWKS, a JSON object with a list of keys: {error}") from error
     found = []

@@ -31,7 +31,7 @@ _OF_PROXIES = frozenset({b"x-forwarded-for", b"forwarded", b"x-real-ip", b"via"}
 
 _BASIC_CHALLENGE = 'Basic realm="arborcast", charset="UTF-8"'
 _BEARER_CHALLENGE = 'Bearer realm="arborcast"'
-_WRONG = "these credentials are not right"
+_WRONG = "the credentials are wrong"
 
 
 class Authenticator:
@@ -102,7 +102,7 @@ class Authenticator:
             "certificate": "a TLS certificate",
         }
         offered = " or ".join(words[method] for method in METHODS if method in self._methods)
-        return NotAuthenticated(f"who are you? Credentials are needed: {offered}", self._challenges)
+        return NotAuthenticated(f"authentication is required: {offered}", self._challenges)
 
     async def _basic(self, value: bytes, address: str) -> Identity:
         try:

@@ -56,7 +56,7 @@ def check_publish(caller: Caller | None, topics: Iterable[TopicPath], tree: Topi
             raise Forbidden(f"{caller.name} may not publish to {topic[:200]}")
         publishers = tree.policy(topic).publishers
         if publishers and not _is_one_of(caller, publishers):
-            raise Forbidden(f"{caller.name} is none of the publishers of {topic[:200]}")
+            raise Forbidden(f"{caller.name} is not among the publishers of {topic[:200]}")
 
 
 def _is_one_of(caller: Caller, publishers: tuple[str, ...]) -> bool:
@@ -105,7 +105,8 @@ def check_fill(caller: Caller | None, point: PullPointRecord) -> None:
     if not may_manage(caller, point.owner):
         # As for one that is not there.
         raise Forbidden(
-            f"the ConsumerReference is a pull point that is not there: {point.id!r}", "SubscribeCreationFailedFault"
+            f"the ConsumerReference names a pull point that does not exist: {point.id!r}",
+            "SubscribeCreationFailedFault",
         )
 
 

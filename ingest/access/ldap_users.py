@@ -79,7 +79,7 @@ class LdapUsers:
                 self._logged = str(error)
                 logger.warning("users cannot be looked up: %s", error)
             # Details of the server are for its operator, not for clients.
-            raise IdentitiesAway("users cannot be looked up now: come again later", RETRY_SECONDS) from error
+            raise IdentitiesAway("users cannot be looked up now: try again later", RETRY_SECONDS) from error
         self._logged = ""
 
     @contextmanager

@@ -76,7 +76,7 @@ def trusted_networks(text: str) -> tuple[IpNetwork, ...]:
     """The networks of a setting. Raises ConfigError."""
     networks = read_networks(text, KEY)
     if any(network.prefixlen == 0 for network in networks):
-        raise ConfigError(f"{KEY}: everybody would be a proxy, and could name any address as its own")
+        raise ConfigError(f"{KEY}: every client would be a proxy, and could name any address as its own")
     return networks
 
 

@@ -121,13 +121,13 @@ class Rates:
             wait_s = self._bytes.missing_s(client, now)
             if wait_s:
                 raise TooManyRequests(
-                    f"more than {self._limits.bytes_per_s} bytes per second: come again in {wait_s:.1f} s", wait_s
+                    f"more than {self._limits.bytes_per_s} bytes per second: try again in {wait_s:.1f} s", wait_s
                 )
         if self._limits.requests_per_s:
             wait_s = self._requests.missing_s(client, now)
             if wait_s:
                 raise TooManyRequests(
-                    f"more than {self._limits.requests_per_s:g} requests per second: come again in {wait_s:.1f} s",
+                    f"more than {self._limits.requests_per_s:g} requests per second: try again in {wait_s:.1f} s",
                     wait_s,
                 )
             self._requests.take(client, 1, now)

@@ -67,7 +67,7 @@ def find_token(root: etree._Element) -> UsernameToken | None:
     if not tokens:
         return None
     if len(tokens) > 1:
-        raise TokenRefused("there is more than one wsse:UsernameToken; whose request is it?", "InvalidSecurity")
+        raise TokenRefused("there is more than one wsse:UsernameToken", "InvalidSecurity")
     return _read(tokens[0])
 
 
@@ -176,7 +176,7 @@ class NonceMemory:
                     if file.name.isdecimal():
                         self._spans[int(file.name)] = _Span(file, steady())
             except OSError as error:
-                raise ConfigError(f"{folder} cannot be used to remember nonces: {error.strerror}") from error
+                raise ConfigError(f"{folder} cannot store nonces: {error.strerror}") from error
 
     def check_time(self, token: UsernameToken, now_s: float) -> None:
         """Raises TokenRefused for a token from another time."""
@@ -202,11 +202,11 @@ class NonceMemory:
                 self._forget(now_s)
                 if len(self) >= self._maximum:
                     raise TokenRefused(
-                        f"{self._maximum} nonces were used within {2 * self._window_s:g} s, no more are taken"
+                        f"{self._maximum} nonces were used within {2 * self._window_s:g} s, no more are accepted"
                     )
             taken = span.take(_fingerprint(token), self._steady())
         except OSError as error:
-            raise IdentitiesAway(f"nonces cannot be remembered now: {error.strerror}", 1.0) from error
+            raise IdentitiesAway(f"nonces cannot be stored now: {error.strerror}", 1.0) from error
         if not taken:
             raise TokenRefused("the wsse:Nonce was used before")
 

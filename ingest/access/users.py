@@ -56,12 +56,12 @@ class Guesses:
         wait_s = self._names.missing_s(_pair(address, name), now)
         if wait_s:
             raise TooManyRequests(
-                f"more than {self._per_minute} wrong credentials for one name in a minute: come again later", wait_s
+                f"more than {self._per_minute} wrong credentials for one name in a minute: try again later", wait_s
             )
         wait_s = self._addresses.missing_s(address, now)
         if wait_s:
             raise TooManyRequests(
-                f"more than {self._of_address} wrong credentials from one address in a minute: come again later", wait_s
+                f"more than {self._of_address} wrong credentials from one address in a minute: try again later", wait_s
             )
 
     def wrong(self, address: str, name: str = "") -> None:

@@ -31,10 +31,10 @@ class SubscribeUpstream:
 class Act(Enum):
     """What becomes of a subscription at a publisher."""
 
-    RENEW = "more time is asked for"
-    RESUME = "somebody wants it again"
-    PAUSE = "nobody wants it any more"
-    END = "nobody wants it any more, and the publisher cannot pause"
+    RENEW = "more time is requested"
+    RESUME = "there is a subscriber again"
+    PAUSE = "no subscriber is left"
+    END = "no subscriber is left, and the publisher cannot pause"
     FORGET = "it has expired; the publisher gets no message"
 
 

@@ -168,7 +168,7 @@ class DemandWorker:
     def _done(self, registration_id: str, task: asyncio.Task[None]) -> None:
         del self._busy[registration_id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("what a publisher's registration asks for could not be done", exc_info=error)
+            logger.error("a step of a publisher's registration failed", exc_info=error)
             if registration_id in self._known:  # else its entry would never be removed
                 self._postpone(registration_id)
 

@@ -64,7 +64,7 @@ def check_topic(expression: TopicFilter) -> None:
     """Raises TopicNotSupported for the profile's topics on which nothing is ever published here (folders)."""
     if expression.normal.startswith(f"{{{DSUB}}}") and any(each in expression.normal for each in _NOT_SENT):
         named = ", ".join(topic.rpartition("}")[2] for topic in _TOPICS)
-        raise TopicNotSupported(f"the topic {expression.text:.200} is not offered; of IHE's topics these are: {named}")
+        raise TopicNotSupported(f"the topic {expression.text:.200} is not supported; supported topics of IHE: {named}")
 
 
 # From a slot's values to a predicate or path. Each raises ValueError with the reason.
@@ -100,7 +100,7 @@ def _code(scheme: str) -> _Test:
         for value in values:
             code, *rest = value.split("^")
             if not code or len(rest) not in (0, 2):
-                raise ValueError(f"{value[:60]!r} is no code^^codingScheme")
+                raise ValueError(f"{value[:60]!r} is not of the form code^^codingScheme")
             by_scheme[rest[1] if rest else ""].append(f"@nodeRepresentation = {_quoted(code)}")
         wanted = _any(
             f"({_any(codes)})"
@@ -195,14 +195,15 @@ def read_query(element: etree._Element) -> tuple[XPathFilter, ...]:
     identifier = element.get("id", "").strip()
     query = _QUERIES.get(identifier)
     if query is None:
-        _refuse(f"the query {identifier[:100]!r} is not one of ITI-52 that is offered")
+        _refuse(f"the query {identifier[:100]!r} is not a supported query of ITI-52")
     found: dict[str, list[XPathFilter]] = defaultdict(list)
     for slot in element.iterchildren(f"{{{RIM}}}Slot"):
         name = slot.get("name", "").strip()
         test = query.slots.get(name)
         if test is None:
             _refuse(
-                f"the slot {name[:100]!r} is not offered in this query; these are: {', '.join(sorted(query.slots))}"
+                f"the slot {name[:100]!r} is not supported in this query; supported are: "
+                f"{', '.join(sorted(query.slots))}"
             )
         try:
             condition = XPathFilter(XPATH_1, test(query.kind, list(_values(slot))), {"rim": RIM})

@@ -35,7 +35,7 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: Addr
     address = reference.address
     shown = repr(address[:200])
     if address.startswith(WSA):
-        raise ConsumerRefused(f"the ConsumerReference {shown} is no place that can be pushed to")
+        raise ConsumerRefused(f"the ConsumerReference {shown} is not a usable address")
     if len(address) > limits.ADDRESS:
         raise ConsumerRefused(f"the ConsumerReference's address is longer than {limits.ADDRESS} characters: {shown}")
     refusal = policy.check_url(address)
@@ -72,6 +72,6 @@ def judge_consumer(
         if point is not None:
             return point
         if own.is_ours(reference.address):
-            raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {target.id[:200]!r}")
+            raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {target.id[:200]!r}")
     check_consumer(reference, own, policy)
     return None

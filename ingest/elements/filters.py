@@ -106,7 +106,7 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     if deadline_ms is not None and deadline_ms < interval_ms:
         raise UnsupportedPolicy(
             f"p:Delivery: with a Deadline of {deadline:.100}, which is below the MinimumInterval of {interval:.100}, "
-            "there would be silence all the time",
+            "the deadline would always be missed",
             (DELIVERY,),
         )
     return DeliveryPolicy(

@@ -209,5 +209,5 @@ def _check_pushed(subscription: Subscription, name: str) -> None:
 
 def _not_kept(error: SecretError, name: str) -> UnsupportedPolicy:
     # Where our files are is the operator's business.
-    logger.error("a subscriber's secret cannot be kept: %s", error)
-    return UnsupportedPolicy("this broker cannot keep secrets now; its operator finds the reason in the log", (name,))
+    logger.error("a subscriber's secret cannot be stored: %s", error)
+    return UnsupportedPolicy("this broker cannot store secrets now; the reason is in its log", (name,))

@@ -97,7 +97,7 @@ def read_publications(elements: Sequence[etree._Element], messages: int) -> Mapp
         publication = _read(element)
         for number in _numbers(element.get(_MESSAGES), messages):
             if number in found:
-                raise InvalidRequest(f"two p:Publication speak of message {number}: each message has one at most")
+                raise InvalidRequest(f"two p:Publication apply to message {number}: each message has one at most")
             found[number] = publication
     return found
 

@@ -78,12 +78,12 @@ class Administrator:
         try:
             return msgspec.json.decode(answer, type=Registered)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NoAnswer(f"{self._url} answered with something that is no registration: {error}") from error
+            raise NoAnswer(f"{self._url} answered without a registration: {error}") from error
 
     def _topology(self, answer: bytes) -> Topology:
         topology = read_topology(answer)
         if topology is None:
-            raise NoAnswer(f"{self._url} answered with something that is no topology: is another program there?")
+            raise NoAnswer(f"{self._url} answered without a topology: is another program there?")
         return topology
 
 

@@ -74,7 +74,7 @@ class PeerEndpoint:
         except PeerError as error:
             status, body = _refusal(error)
         except Exception:
-            logger.exception("what another engine sent could not be taken")
+            logger.exception("a push of another engine could not be stored")
             status, body = 500, "internal error"
         self._answers.add(str(status))
         extra = [(b"retry-after", str(retry_after_s).encode())] if retry_after_s else []

@@ -217,7 +217,7 @@ class _ToldPeers:
             )
         except DeliveryError as error:
             # Sent again in a moment; whether the engine is there is the administrator's to decide.
-            logger.debug("%s could not be notified of the topics wanted here: %s", to, error)
+            logger.debug("%s could not be notified of the interest of this engine: %s", to, error)
         else:
             self._told[to] = told._replace(taken=True)
         finally:
@@ -330,10 +330,14 @@ class FederationMember:
             try:
                 sent = await self._in_thread(lambda: takeover.send_again(self._kafka, chosen, since_s, position))
             except InfrastructureError as error:
-                logger.warning("what the former representative may not have passed on cannot be sent now: %s", error)
+                logger.warning(
+                    "notifications that the former representative may not have forwarded cannot be sent now: %s", error
+                )
                 await asyncio.sleep(_BACKOFF.longest_s)
             else:
-                logger.info("%d notifications that it may not have passed on are sent again", sent)
+                logger.info(
+                    "%d notifications that the former representative may not have forwarded are sent again", sent
+                )
                 return
 
     # Links

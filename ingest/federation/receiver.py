@@ -176,7 +176,7 @@ class PeerReceiver:
         self.dropped[why] += 1
         if topic not in self._told and len(self._told) < _MOST_TEXT:
             self._told.add(topic)
-            logger.warning("what other engines send on the topic %.200s is dropped: %s", topic, error)
+            logger.warning("notifications of other engines on the topic %.200s is dropped: %s", topic, error)
 
     async def _take_interest(self, interest: peers.Interest) -> None:
         self._check_way(interest.sender, interest.to)
@@ -199,7 +199,7 @@ class PeerReceiver:
 
     def _check_way(self, sender: str, to: str) -> None:
         if not is_engine(sender):
-            raise MalformedMessage(f"{sender[:_MOST_TEXT]!r} is no engine: GROUP/NAME is")
+            raise MalformedMessage(f"{sender[:_MOST_TEXT]!r} is not an engine: GROUP/NAME is expected")
         if sender == self._own:
             raise PeerRefused(f"{self._own} is this engine: two of one name?")
         if to not in (self._own, f"{group_of(self._own)}/"):
@@ -209,7 +209,7 @@ class PeerReceiver:
 def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
     """The notification as accepted now. Raises MalformedMessage."""
     if not 0 < len(forwarded.id) <= _MOST_TEXT or not forwarded.id.isascii() or not forwarded.id.isprintable():
-        raise MalformedMessage(f"{forwarded.id[:60]!r} is no id of a notification")
+        raise MalformedMessage(f"{forwarded.id[:60]!r} is not the id of a notification")
     if not all(map(is_engine, forwarded.path)):
         raise MalformedMessage("its path names no engine")
     try:
@@ -219,7 +219,7 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
     for part in (forwarded.payload, *filter(None, (forwarded.producer, forwarded.subject))):
         _check_xml(part)
     if not 0 <= forwarded.hops <= 1_000 or max(len(forwarded.cause), len(forwarded.publisher)) > MOST_TYPE:
-        raise MalformedMessage("what it says of its cause or its publisher is not to be believed")
+        raise MalformedMessage("its cause or publisher is inconsistent")
     if forwarded.package:
         try:
             read_package(forwarded.package)

@@ -55,7 +55,7 @@ def loose_payload(text: bytes) -> bytes:
         return legacy_content.wrap(escape(text.decode()), {})
     except UnicodeDecodeError as error:
         raise InvalidRequest(
-            f"a payload that is no XML element has to be text in UTF-8 (at byte {error.start}): encode bytes, in "
+            f"a payload that is not an XML element has to be text in UTF-8 (at byte {error.start}): encode bytes, in "
             "base64 for instance"
         ) from error
 

@@ -201,7 +201,7 @@ class FramedSession:
                 self._link.read(False, _CONNECTING)
                 self._begin(self._connect(frame))
             else:
-                self._refuse(frame, NotAuthenticated("the first frame is CONNECT: it says who you are"))
+                self._refuse(frame, NotAuthenticated("the first frame has to be CONNECT"))
                 self._link.close()
             return
         self._handle(frame)
@@ -251,7 +251,7 @@ class FramedSession:
             case FrameKind.CLOSE:
                 self._link.close()
             case FrameKind.CONNECT:
-                self._refuse(frame, InvalidRequest("this connection has said who it is already"))
+                self._refuse(frame, InvalidRequest("this connection has sent CONNECT already"))
             case _:
                 self._refuse(frame, InvalidRequest(f"clients send no frame of type {frame.kind}"))
 
@@ -313,13 +313,13 @@ class FramedSession:
         try:
             await self._ask_who()
         except TooManyRequests:
-            logger.debug("it stays open who this is: it asks too often")
+            logger.debug("the client cannot be authenticated: too many attempts")
         except AccessRefused as error:
             logger.info("a connection is closed: %s", error)
             self._link.send(_error(0, error))
             self._link.close()
         except InfrastructureError as error:
-            logger.debug("it stays open who this is: %s", error)
+            logger.debug("the client cannot be authenticated: %s", error)
 
     def _ask(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
         """Carry out a request."""

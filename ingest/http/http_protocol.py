@@ -298,7 +298,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _read_again(self) -> bool:
         """Have a new parser read the head that offers an upgrade, without the offer; whether it does."""
         if self.parser.get_method() == b"CONNECT":
-            self._refuse(405, "this is no proxy: CONNECT is not taken", _ALLOW)
+            self._refuse(405, "this is not a proxy: CONNECT is not supported", _ALLOW)
             return False
         head = self._head_without_upgrade()
         self.parser = httptools.HttpRequestParser(self)

@@ -242,7 +242,7 @@ class Inflight:
             stalled = next(iter(self._arriving), None)
             if stalled is None or self._clock() - stalled.since < _STALLED_S:
                 return False
-            self._refuse(stalled, "the body did not come on while others waited")
+            self._refuse(stalled, "the body stalled while other requests waited")
         return True
 
     def _progressed(self, reservation: Reservation, now: float) -> None:
@@ -295,4 +295,4 @@ class Inflight:
 
 
 def _no_memory() -> InfrastructureError:
-    return InfrastructureError("requests that are under way hold all the memory that they may", RETRY_AFTER_S)
+    return InfrastructureError("the requests under way use all the memory for requests", RETRY_AFTER_S)

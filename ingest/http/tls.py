@@ -61,7 +61,7 @@ class ServerTls:
             _context(self.settings)
             _load(self.context, self.settings)
         except ConfigError as error:
-            logger.error("%s; the certificate that was there stays in use", error)
+            logger.error("%s; the previous certificate stays in use", error)
             return False
         logger.info("the certificate %s was read again", self.settings.certificate_file)
         return True

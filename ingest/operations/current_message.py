@@ -64,7 +64,7 @@ class RetainedMessages:
             try:
                 await self._run(lambda: self._follower.read_to_end(_PIECE_S))
             except InfrastructureError as error:
-                logger.debug("the current messages are not all found yet: %s", error)
+                logger.debug("the current messages are not complete yet: %s", error)
                 await asyncio.sleep(_RETRY_S)
             else:
                 return

@@ -40,7 +40,7 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     """Register a publisher. What it names as topics is there, or with a fixed topic set must be there, from now on."""
     now = gateway.now()
     if len(gateway.registrations) >= gateway.settings.registrations:
-        raise _rejected(f"there are {len(gateway.registrations)} registrations already, as many as may be")
+        raise _rejected(f"there are {len(gateway.registrations)} registrations, the maximum")
     owner, limit = owner_of(request.caller), gateway.settings.registrations
     held = gateway.registrations.of_owner(owner)
     check_share(gateway, owner, held, limit, "registrations", "PublisherRegistrationRejectedFault")
@@ -68,8 +68,8 @@ async def destroy_registration(gateway: Gateway, request: Request, target: Targe
     identifier = target.id if target.kind is Kind.REGISTRATION else gateway.named_in(request, Kind.REGISTRATION)
     if not identifier:
         raise UnknownResource(
-            "which registration? Send this to the address in the PublisherRegistrationReference that RegisterPublisher "
-            "returned"
+            "no registration is named: send this to the address in the PublisherRegistrationReference that "
+            "RegisterPublisher returned"
         )
     async with gateway.locks.hold(identifier):
         find_registration(gateway, request, identifier)
@@ -146,9 +146,9 @@ def _read_topics(elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
 
 def _check_demand(gateway: Gateway, publisher: EndpointReference | None, topics: tuple[TopicFilter, ...]) -> None:
     if publisher is None:
-        raise _rejected("Demand needs a wsn-br:PublisherReference: it is where we subscribe")
+        raise _rejected("Demand needs a wsn-br:PublisherReference: the address for Subscribe")
     if not topics:
-        raise _rejected("Demand needs at least one wsn-br:Topic: it is what we subscribe to")
+        raise _rejected("Demand needs at least one wsn-br:Topic: the topics for Subscribe")
     try:
         check_consumer(publisher, gateway.own, gateway.outbound)
     except ConsumerRefused as error:

@@ -226,7 +226,7 @@ async def _with_reply_to(
         reply_to, point = endpoint_of(gateway, reply_to)
         if point is not None and not may_manage(publisher.caller, point.owner):
             # As for one that is not there.
-            raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {point.id!r}")
+            raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {point.id!r}")
         if point is None:
             await check_callable(gateway, reply_to.address, owner_of(publisher.caller), once=True)
     except ConsumerRefused as error:

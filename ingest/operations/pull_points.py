@@ -219,7 +219,7 @@ async def end_orphans(gateway: Gateway) -> None:
 async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> PullPointRecord:
     limit = gateway.settings.pull_points
     if len(gateway.pull_points) >= limit:
-        raise OperationRefused(f"there are {limit} pull points, no more are kept", "UnableToCreatePullPointFault")
+        raise OperationRefused(f"there are {limit} pull points, the maximum", "UnableToCreatePullPointFault")
     held = gateway.pull_points.of_owner(owner)
     check_share(gateway, owner, held, limit, "pull points", "UnableToCreatePullPointFault")
     identifier = addresses.resource_id()
@@ -240,7 +240,7 @@ async def _named(gateway: Gateway, request: Request, target: Target) -> str:
         return target.id
     identifier = gateway.named_in(request, Kind.PULL_POINT)
     if not identifier:
-        raise UnknownResource("which pull point? Send this to the address that CreatePullPoint returned")
+        raise UnknownResource("no pull point is named: send this to the address that CreatePullPoint returned")
     await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
     return identifier
 

@@ -86,7 +86,7 @@ class PushResults:
             if before == said.state:
                 return
             if before is not None:
-                raise ResultRefused(f"this push was said to be {before} before, and the first word counts", 409)
+                raise ResultRefused(f"this push was said to be {before} before; the first report counts", 409)
             await self._log.commit([Result(promise, said.state, now_ms, said.text[:_MOST_TEXT])])
             self._said.put(promise.push, said.state, len(promise.push))
 

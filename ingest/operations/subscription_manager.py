@@ -86,7 +86,7 @@ async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) ->
         found = map(gateway.table.get, sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)))
         meant = [one for one in found if one is not None and may_manage(request.caller, one.owner, one.topics)]
         if not meant:
-            raise UnknownResource(f"no subscription was made with the endpoint {endpoint[:200]!r} (any more)")
+            raise UnknownResource(f"there is no subscription with the endpoint {endpoint[:200]!r} (any more)")
         if len({one.consumer.address for one in meant}) > 1:
             # Clients with the same name. None may end another one's subscription by mistake.
             raise InvalidRequest(
@@ -102,7 +102,7 @@ async def locked_subscription(gateway: Gateway, request: Request, target: Target
     identifier = target.id or gateway.named_in(request, Kind.SUBSCRIPTION)
     if not identifier:
         raise UnknownResource(
-            "which subscription? Send this to the address in the SubscriptionReference that Subscribe returned"
+            "no subscription is named: send this to the address in the SubscriptionReference that Subscribe returned"
         )
     if not target.id:
         await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called

@@ -143,7 +143,7 @@ def _read_publish(gateway: Gateway, request: Request, name: str) -> Trigger:
     nodes = source.node(operation).children
     parts = [(each, node) for each, node in zip(operation, nodes, strict=True) if each.tag == _PUBLISH]
     if len(parts) != 1:
-        raise InvalidRequest("p:CreateTrigger has one p:Publish, which says on which topic something is published")
+        raise InvalidRequest("p:CreateTrigger has one p:Publish, with the topic of its publication")
     publish, publish_node = parts[0]
     topic = publish.find(wsnt("Topic"))
     if topic is None:
@@ -168,8 +168,8 @@ def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> No
         check_types(tree, [Notification("", trigger.topic, b"", 0, type=trigger.type)])
     if matches_itself(wanted, trigger, tree):
         raise InvalidRequest(
-            f"the trigger {trigger.name} would match what it publishes to {trigger.topic}, again and again: let it "
-            "publish to a topic that it does not look at, or let its filters leave that out"
+            f"the trigger {trigger.name} would match what it publishes to {trigger.topic}, again and again: "
+            "publish to a topic outside its expression, or exclude that by a filter"
         )
 
 

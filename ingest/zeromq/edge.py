@@ -312,7 +312,7 @@ class ZmqEdge:
 
     def _publish(self, by: str, parts: Sequence[bytes], user: str) -> None:
         if not self._gateway.has_room and by == "publish":
-            self.counts.note(by, "lost", "there is no room on the way to the gateway")
+            self.counts.note(by, "lost", "the queue to the gateway is full")
             return
         try:
             body, flags = read_publication(parts)
@@ -418,7 +418,7 @@ class ZmqEdge:
                 # One of them is full. It loses this one, the others do not.
                 xpub.setsockopt(zmq.XPUB_NODROP, 0)
                 xpub.send_multipart(parts, zmq.NOBLOCK)
-                self.counts.note("subscribe", "dropped", "a receiver does not read what it is sent")
+                self.counts.note("subscribe", "dropped", "a receiver does not read its messages")
             self.counts.note("subscribe", "sent")
         self._gateway.own.acknowledge(frame)
 

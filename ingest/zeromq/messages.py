@@ -51,7 +51,7 @@ def read_topic(part: bytes) -> str:
     except UnicodeDecodeError as error:
         raise MessageError("topic", f"a topic is text in UTF-8: {error}") from error
     if not text:
-        raise MessageError("topic", "the first part is the topic, and it is empty")
+        raise MessageError("topic", "the first part, the topic, is empty")
     return text
 
 

@@ -101,7 +101,7 @@ def test_tables_that_a_power_cut_has_damaged_are_whole_again_by_themselves(
         sent += [log.notify("a/b") for _ in range(PER_LIFE)]
         wait(lambda: tables.caught_up(written, sent), job, "the tables to have all that is in the logs again")
         wait(lambda: tables.counted(SUBSCRIPTIONS.name, "subscription").total() == 2, job, "the subscriptions")
-        assert "is as it was at version" in job.log(100_000)
+        assert "was restored to version" in job.log(100_000)
     assert_each_once(tables, written, sent)
 
 

@@ -122,7 +122,7 @@ def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlL
         page = browser.get("/deliveries/audit?since=1h").text
         assert "balanced" in page
         page = browser.get("/deliveries?notification=0123").text
-        assert "nothing is known of a notification 0123" in page
+        assert "there is no record of a notification 0123" in page
         page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause").text
         assert "1 subscription paused" in page
         # With the libraries of tables and audits, which are loaded once.

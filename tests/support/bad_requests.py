@@ -144,7 +144,11 @@ OPERATIONS = [
         for operation in ("Renew", "Unsubscribe", "PauseSubscription", "ResumeSubscription")
     ),
     BadRequest(
-        "Unsubscribe of nobody", soap.envelope("<wsnt:Unsubscribe/>"), 500, "ResourceUnknownFault", "which subscription"
+        "Unsubscribe of nobody",
+        soap.envelope("<wsnt:Unsubscribe/>"),
+        500,
+        "ResourceUnknownFault",
+        "no subscription is named",
     ),
     BadRequest(
         "an unknown pull point",
@@ -203,16 +207,20 @@ SUBSCRIBES = [
     _subscribe(name="no address", to=" ", fault="Client", says="no wsa:Address"),
     _subscribe(name="not http", to="ftp://h/x", fault="SubscribeCreationFailedFault", says="http or https"),
     _subscribe(name="a file", to="file:///etc/passwd", fault="SubscribeCreationFailedFault", says="http or https"),
-    _subscribe(name="no host", to="http:///x", fault="SubscribeCreationFailedFault", says="names no host"),
+    _subscribe(name="no host", to="http:///x", fault="SubscribeCreationFailedFault", says="names no usable host"),
     _subscribe(name="a bad port", to="http://h:99999/", fault="SubscribeCreationFailedFault", says="not a URL"),
-    _subscribe(name="port 0", to="http://h:0/", fault="SubscribeCreationFailedFault", says="names no host and port"),
+    _subscribe(
+        name="port 0", to="http://h:0/", fault="SubscribeCreationFailedFault", says="names no usable host and port"
+    ),
     _subscribe(name="a password", to="http://u:p@h/", fault="SubscribeCreationFailedFault", says="user name"),
     _subscribe(name="inside", to="http://10.0.0.1/", fault="SubscribeCreationFailedFault", says="private network"),
     _subscribe(name="metadata", to="http://169.254.169.254/", fault="SubscribeCreationFailedFault", says="cloud"),
     _subscribe(name="odd numbers", to="http://0x7f.1/", fault="SubscribeCreationFailedFault", says="ends in a number"),
     _subscribe(name="a space", to="http://h/a b", fault="SubscribeCreationFailedFault", says="characters"),
     _subscribe(name="too long", to="http://h/" + "x" * 2048, fault="SubscribeCreationFailedFault", says="longer than"),
-    _subscribe(name="anonymous", to=f"{soap.WSA}/anonymous", fault="SubscribeCreationFailedFault", says="no place"),
+    _subscribe(
+        name="anonymous", to=f"{soap.WSA}/anonymous", fault="SubscribeCreationFailedFault", says="not a usable address"
+    ),
     _subscribe(
         name="an unknown filter",
         filters='<x:F xmlns:x="urn:x"/>',

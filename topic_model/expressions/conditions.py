@@ -39,7 +39,7 @@ _SEARCHES: Final = frozenset({"contains", "starts-with", "substring-after", "sub
 
 _WORDS: Final = Words(
     too_long=f"it may be {MAX_XPATH_LENGTH} characters long, not",
-    nested="nested so deep its cost has no bound",
+    nested="nested too deeply: its cost has no bound",
     variables="there are no variables",
     union="a union costs the product of both sides; use `or`",
     upward="is not available: a condition looks downward",
@@ -154,7 +154,7 @@ def check_producer(expression: XPathFilter) -> None:
 def compile_condition(expression: XPathFilter) -> Condition:
     """Check and compile. Raises ConditionError, which says where the trouble is."""
     if expression.dialect != XPATH_1:
-        raise ConditionError(f"the dialect {expression.dialect[:200]!r} is not offered; use {XPATH_1}")
+        raise ConditionError(f"the dialect {expression.dialect[:200]!r} is not supported; use {XPATH_1}")
     weight, power = _Scanner(expression.text, expression.namespaces).cost()
     try:
         _xpath(expression.text, expression.namespaces)  # legal by itself, and not just in parentheses

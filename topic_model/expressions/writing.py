@@ -72,7 +72,7 @@ def _write_path(path: TopicPath, prefixes: _Prefixes) -> str:
 
 def _write_alternative(alternative: Alternative, prefixes: _Prefixes) -> str:
     if not alternative.anchor:
-        raise ExpressionError(f"the Full dialect cannot say {alternative.normal!r}: topics of all namespaces")
+        raise ExpressionError(f"the Full dialect cannot express {alternative.normal!r}: topics of all namespaces")
     virtual = is_virtual(alternative.anchor)
     if virtual:
         parts = [prefixes.qualified(alternative.anchor[1:-1], "")]

@@ -169,7 +169,7 @@ class OpenMessages:
                     self._remember(message)
             case GivenUp():
                 if self._close(record) is None:
-                    self._refuse(offset, "it was complete, or a part came")
+                    self._refuse(offset, "it was complete, or a part arrived")
                 else:
                     self.given_up += 1
 

@@ -118,5 +118,5 @@ def read_promise(text: str, keys: Marks) -> Promise:
         if keys.is_marked(mark, packed, _CONTEXT):
             return _decoder.decode(packed)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
-        raise SecretError("this is no address that a push has named") from error
-    raise SecretError("this address is not as a push has named it")
+        raise SecretError("this is not the address of a push") from error
+    raise SecretError("this address differs from the one in the push")

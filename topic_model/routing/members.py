@@ -56,7 +56,7 @@ class Members(Sequence[Subscription]):
                 if index < len(piece):
                     return piece[index]
                 index -= len(piece)
-        raise IndexError("there are not so many members")
+        raise IndexError("there are fewer members")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Members | tuple):

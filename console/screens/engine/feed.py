@@ -111,7 +111,7 @@ class EngineFeed:
                 try:
                     samples = await asyncio.to_thread(self._over, span, seconds, now)
                 except (OSError, ValueError) as error:
-                    problem = problem or f"its history cannot be had: {reason_of(error)}"
+                    problem = problem or f"its history is not available: {reason_of(error)}"
             samples = [sample for sample in samples if now - seconds <= sample.at <= now + _FRESH_S]
             begin = samples[0].at if span == "all" and samples else now - seconds
             drawn = await asyncio.to_thread(self._figures, span, samples, (begin, now))

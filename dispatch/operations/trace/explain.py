@@ -64,7 +64,7 @@ def without_attempts(
     if now is not None and now.subscription is None and not (evidence.taken and evidence.taken.done):
         return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
     if evidence.taken is not None and not evidence.taken.matched:
-        return "pending", "the dispatch has not come to it yet"
+        return "pending", "the dispatch has not reached it yet"
     if evidence.taken is not None and evidence.taken.done:
         return "pending", "the dispatch is done with it, but the outcome is not recorded (any more)"
     return "pending", "it is to be pushed; no outcome has been recorded yet"
@@ -77,7 +77,7 @@ def _is_thinned(evaluated: MatchedBy | None, name: str) -> bool:
 def _within_interval(subscription: Subscription, instead: str | None) -> str:
     policy = subscription.policy
     of = "this topic" if policy.interval_per == "topic" else "any topic"
-    went = f"{instead} went instead" if instead else "another one went instead"
+    went = f"{instead} was delivered instead" if instead else "another one was delivered instead"
     return f"left out: of {of} it wants what is accepted {policy.interval_ms / 1000:g} s apart, and {went}"
 
 
@@ -324,7 +324,7 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
         case "parked" if row["error"] == "later":
             due = cast("datetime | None", row.get("next_at"))
             until = f" by {due:%Y-%m-%d %H:%M:%S} UTC" if due else ""
-            return "waiting", f"its receiver has taken it, and is to say{until} how it ended; else it is tried again"
+            return "waiting", f"its receiver accepted it and reports the result{until}; otherwise it is tried again"
         case "parked":
             due = cast("datetime | None", row.get("next_at"))
             return "waiting", f"{_waits(evidence, name, str(row['endpoint']), due)}: {detail}"
@@ -337,7 +337,7 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
         case "expired":
             return "expired", f"it became too old: {detail}"
         case "dropped" if row["error"] == "resources":
-            return "dropped", f"more waited for the subscription than may: {detail}"
+            return "dropped", f"the subscription's backlog was full: {detail}"
         case "dropped":
             return "dropped", f"the subscription is timely, and it could not be pushed at once: {detail}"
         case "cancelled" if row["error"] in ("hops", "skipped"):
@@ -363,7 +363,7 @@ def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -
     health = evidence.endpoints.get(endpoint, {})
     if health.get("breaker") == "open":
         since = f"{_time(health, 'at'):%Y-%m-%d %H:%M:%S} UTC"
-        return f"{again}; since {since} its endpoint, which did not answer, is tried only now and then"
+        return f"{again}; since {since} its endpoint, which did not answer, is only probed"
     return again
 
 

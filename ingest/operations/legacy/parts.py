@@ -199,7 +199,7 @@ async def look_after_forever(gateway: Gateway) -> None:
         try:
             await look_after(gateway)
         except InfrastructureError as error:
-            logger.warning("messages that come in parts cannot be looked after now: %s", error)
+            logger.warning("incomplete messages cannot be checked now: %s", error)
         await asyncio.sleep(_LOOK_S)
 
 
@@ -215,7 +215,7 @@ async def look_after(gateway: Gateway) -> None:
             await assemble(gateway, message)
         except ArborcastError as error:
             # Where it cannot be done now it is done with the next look.
-            logger.warning("the message %r is complete and was not taken: %s", message.key[1], error)
+            logger.warning("the message %r is complete and was not accepted: %s", message.key[1], error)
     silent = gateway.fragments.timeout_s
     for message in [e for e in held.open.values() if now - e.seen >= silent or e.since_ms < oldest_ms]:
         await give_up(gateway, message, "time")

@@ -82,4 +82,4 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
     instead = [name for name in names[: names.index(left_out)] if name in passing][-1]
     gatherer = Gatherer(settings.kafka, settings.tables, settings.home)
     (story,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
-    assert story.why.endswith(f"and {instead} went instead")
+    assert story.why.endswith(f"and {instead} was delivered instead")

@@ -106,7 +106,7 @@ def test_delivered_failed_and_refused(job: RunningJob, gateway: GatewayRun) -> N
         patient.taken[failed].failed("no paper")
         patient.taken[refused].refused("no such tray")
 
-        assert "its receiver said so after" in (story := story_of(job, done, "delivered"))
+        assert "its receiver reported this after" in (story := story_of(job, done, "delivered"))
         assert "printed" in story
         assert "that it failed: no paper" in story_of(job, failed, "delivered")
         assert "refuses it: no such tray" in story_of(job, refused, "dead")

@@ -172,7 +172,7 @@ def test_a_supervisor_that_does_not_come_round(tmp_path: Path, monkeypatch: pyte
     with home.locked():
         engine = findings(tmp_path)["engine"]
     assert engine.level == "fail"
-    assert f"its supervisor (pid {os.getpid()}) has not come round for 1" in engine.finding
+    assert f"its supervisor (pid {os.getpid()}) has made no progress for 1" in engine.finding
     assert f"kill -CONT {os.getpid()}" in engine.advice
 
 

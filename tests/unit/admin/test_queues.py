@@ -69,7 +69,7 @@ def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, mo
         raise ConnectionRefusedError(111, "Connection refused")
 
     monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", away)
-    assert job_figures(tmp_path, "http://job:1") == (None, "nobody listens there")
+    assert job_figures(tmp_path, "http://job:1") == (None, "no process listens there")
     assert asked == ["http://job:1/metrics"]
     assert "no engine runs in" in job_figures(tmp_path).problem
     monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", lambda _: METRICS.encode())

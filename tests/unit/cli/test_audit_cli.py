@@ -88,13 +88,13 @@ def test_every_column_is_shown_on_any_terminal_and_in_a_pipe(
 
 def test_it_says_what_it_does_not_look_at(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
     answering(monkeypatch, report)
-    assert "not looked at: whether each notification was matched" in CliRunner().invoke(app, ["audit"]).output
+    assert "not checked: whether each notification was matched" in CliRunner().invoke(app, ["audit"]).output
     assert len(json.loads(CliRunner().invoke(app, ["audit", "--json"]).output)["not_looked_at"]) == 3
     report.deep = True
-    assert CliRunner().invoke(app, ["audit", "--deep"]).output.count("not looked at") == 1
+    assert CliRunner().invoke(app, ["audit", "--deep"]).output.count("not checked") == 1
     report.order, report.first_attempts = True, 1_200
     output = CliRunner().invoke(app, ["audit", "--deep", "--order"]).output
-    assert "not looked at" not in output
+    assert "not checked" not in output
     assert "order of 1,200 first attempts: none out of order" in output
 
 

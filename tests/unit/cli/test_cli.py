@@ -21,7 +21,7 @@ def engine(tmp_path: Path) -> Engine:
     ("arguments", "status", "told"),
     [
         (["upp"], 2, "No such command 'upp'"),
-        (["--home", "x", "status"], 2, "--home goes behind the command, for instance: arborcast status --home"),
+        (["--home", "x", "status"], 2, "--home belongs after the command, for instance: arborcast status --home"),
         (["--config=x", "up"], 2, "--config goes behind the command"),
         (["up", "--detach", "--demo"], 2, "choose one"),
         (["up", "--kafka-port", "x"], 2, "valid integer"),
@@ -37,7 +37,7 @@ def engine(tmp_path: Path) -> Engine:
         (["publish", "a", "<x/>"], 1, "a file is meant here, or - for standard input"),
         (["publish", "a", "-", "-n", "p"], 2, "a prefix and a URI are needed"),
         (["listen", "a||b", "--url", "http://127.0.0.1:9"], 2, "position"),
-        (["unsubscribe", "http://127.0.0.1:9/x"], 1, "nobody listens there"),
+        (["unsubscribe", "http://127.0.0.1:9/x"], 1, "no process listens there"),
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(engine: Engine, arguments: list[str], status: int, told: str) -> None:

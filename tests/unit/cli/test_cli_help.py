@@ -40,7 +40,7 @@ GROUPS = {
     "Topics and subscriptions": {
         *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
     },
-    "What became of it": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
+    "Deliveries": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
     "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys", "federation"},
 }
 

@@ -192,9 +192,9 @@ HTML = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 9\
     ("answer", "told"),
     [
         (HTML, "is it the address of a broker?"),
-        (b"SSH-2.0-x\r\n", "what answers there does not speak HTTP"),
+        (b"SSH-2.0-x\r\n", "the server there does not speak HTTP"),
         (b"", "it closed the connection without an answer"),
-        (None, "it took the request, and said nothing for 0.1 s"),
+        (None, "it accepted the request and did not answer for 0.1 s"),
     ],
 )
 def test_at_an_address_where_something_else_is(
@@ -210,7 +210,7 @@ def test_at_an_address_where_something_else_is(
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("http://no-such-host.invalid:1", "there is no host of that name"),
+        ("http://no-such-host.invalid:1", "there is no host with that name"),
         ("https://127.0.0.1:{plain}", "it does not speak TLS"),
         ("localhost:9", "it looks like http://host:port"),
         ("htp://x", "it looks like http://host:port"),
@@ -236,7 +236,7 @@ def kafka_at(*servers: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"), [(HTML, "is no Kafka broker"), (b"", "is no Kafka broker"), (None, "no answer in time")]
+    ("answer", "told"), [(HTML, "is not a Kafka broker"), (b"", "is not a Kafka broker"), (None, "no answer in time")]
 )
 def test_where_something_else_is_than_kafka(
     engine: Engine, answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
@@ -249,9 +249,9 @@ def test_where_something_else_is_than_kafka(
 @pytest.mark.parametrize(
     ("servers", "told"),
     [
-        (["127.0.0.1:9"], "Kafka cannot be reached: 127.0.0.1:9: nobody listens there"),
-        (["127.0.0.1:9"], "is it up, and does kafka.bootstrap_servers say where?"),
-        (["127.0.0.1:9", "no-such-host.invalid"], "there; no-such-host.invalid: there is no host of that name"),
+        (["127.0.0.1:9"], "Kafka cannot be reached: 127.0.0.1:9: no process listens there"),
+        (["127.0.0.1:9"], "is it running, and is kafka.bootstrap_servers right?"),
+        (["127.0.0.1:9", "no-such-host.invalid"], "there; no-such-host.invalid: there is no host with that name"),
         (["127.0.0.1:x"], "127.0.0.1:x is not host:port"),
         (["PLAINTEXT://[::1]:9"], "PLAINTEXT://[::1]:9: "),
     ],
@@ -320,7 +320,7 @@ def failing(number: int) -> Callable[..., Any]:
     ("number", "told"),
     [
         (errno.ENOSPC, "the disk is full: make room"),
-        (errno.EDQUOT, "share of the disk is used up"),
+        (errno.EDQUOT, "disk quota is exceeded"),
         (errno.EACCES, "this user may not read or write it"),
         (errno.EROFS, "the disk is mounted read-only"),
         (errno.EIO, "Input/output error"),
@@ -364,7 +364,7 @@ def test_who_starts_an_engine_is_told_that_its_kafka_is_away(engine: Engine, mon
     told = complaint_of(
         engine, "up", "", ARBORCAST_GATEWAY_PORT="0", ARBORCAST_METRICS_PORT="0", **kafka_at("127.0.0.1:9")
     )
-    assert told.startswith("Kafka cannot be reached yet: 127.0.0.1:9: nobody listens there. Is it up")
+    assert told.startswith("Kafka cannot be reached yet: 127.0.0.1:9: no process listens there. Is it up")
 
 
 def test_a_start_without_an_archive_of_classes_names_fetch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,13 +386,13 @@ def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None
             return engine.run_here("publish", *arguments, check=False, env=env).stderr
 
         line = "a line of ~/.netrc (mode 600): machine 127.0.0.1 login NAME password PASSWORD"
-        assert "who are you?" in said()
+        assert "authentication is required" in said()
         assert line in said()
         file.write_text("default login anna password pa")
         file.chmod(0o600)
-        assert "who are you?" in said(), "what is meant for anybody is not for us to hand out"
+        assert "authentication is required" in said(), "what is meant for anybody is not for us to hand out"
         file.write_text("machine 127.0.0.1 login anna password no")
-        assert "these credentials are not right" in said()
+        assert "the credentials are wrong" in said()
         assert line in said()
         file.chmod(0o644)
         assert "others may read it: chmod 600 it" in said()

@@ -104,4 +104,4 @@ def test_where_the_job_cannot_be_asked_it_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(admin, "job_figures", lambda *_: JobFigures(problem="connection refused"))
     out, complaint = asked("list")
     assert out.splitlines()[1] == "reports  unknown  0 servers"
-    assert "who works is not known: connection refused" in complaint
+    assert "the servers are unknown: connection refused" in complaint

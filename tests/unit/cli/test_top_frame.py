@@ -311,9 +311,9 @@ def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port(
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (ConnectionRefusedError(111, "Connection refused"), "nobody listens there"),
+        (ConnectionRefusedError(111, "Connection refused"), "no process listens there"),
         (TimeoutError("timed out"), "no answer in time"),
-        (UnicodeError("label empty or too long"), "no name of a host"),
+        (UnicodeError("label empty or too long"), "not a host name"),
         (OSError("http://h:1/metrics answered 500"), "answered 500"),
         (b"<html>welcome</html>", "is not Arborcast"),
         (FileNotFoundError("http://h:1/metrics is not there"), "is not there"),

@@ -75,7 +75,7 @@ def test_unknown_notification_is_an_error_that_says_what_was_looked_at(home: Pat
     result = CliRunner().invoke(app, ["trace", "n2", "--home", str(home)])
 
     assert isinstance(result.exception, UnknownNotification)
-    assert "nothing is known of a notification n2" in str(result.exception)
+    assert "there is no record of a notification n2" in str(result.exception)
     assert "32 hexadecimal digits" in str(result.exception)
     old = CliRunner().invoke(app, ["trace", "018bcfe5687b7000b000000000000000", "--home", str(home)])
     assert "the id was made at 2023-11-14 22:13:20 UTC" in str(old.exception)

@@ -141,6 +141,6 @@ def test_who_waits_is_let_go_when_the_listener_stops() -> None:
     with Listener() as listener:
         stopping = threading.Timer(0.1, listener.stop)
         stopping.start()
-        with pytest.raises(ClientError, match="stopped before something came on a"):
+        with pytest.raises(ClientError, match="stopped before a message arrived on a"):
             listener.wait_for("a")
         stopping.join()

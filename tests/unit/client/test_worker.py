@@ -282,7 +282,7 @@ def test_an_answer_that_does_not_arrive_is_brought_with_the_repeat(monkeypatch: 
         return "<done/>"
 
     with working(handle) as worker:
-        heard.listener.stop()  # nobody listens there any more
+        heard.listener.stop()  # no process listens there any more
         assert push(worker, asked(user=url)).status_code == 424
         assert push(worker, asked(user=url), attempt=2).status_code == 424
         back = Heard(port=int(url.rstrip("/").rpartition(":")[2]))

@@ -160,7 +160,7 @@ def test_a_history_that_cannot_be_had_is_said_beside_what_is_seen() -> None:
 
     feed = EngineFeed("x", Watch(EngineView(moved(1_000.0, 50))), past, 60, lambda: 1_000.0)
     shown = asyncio.run(feed.shown("6h"))
-    assert "its history cannot be had" in shown.problem
+    assert "its history is not available" in shown.problem
     assert shown.tiles
 
 

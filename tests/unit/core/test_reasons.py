@@ -33,10 +33,10 @@ def wrapped(cause: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (refused(), "nobody listens there"),
-        (wrapped(refused()), "nobody listens there"),
-        (wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")), "there is no host of that name"),
-        (wrapped(socket.gaierror(socket.EAI_AGAIN, "Temporary failure")), "its name cannot be looked up now"),
+        (refused(), "no process listens there"),
+        (wrapped(refused()), "no process listens there"),
+        (wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")), "there is no host with that name"),
+        (wrapped(socket.gaierror(socket.EAI_AGAIN, "Temporary failure")), "its name cannot be resolved now"),
         (TimeoutError("timed out"), "no answer in time"),
         (
             requests.ConnectionError("Connection aborted.", http.client.RemoteDisconnected("x")),
@@ -50,7 +50,7 @@ def wrapped(cause: BaseException) -> BaseException:
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
         (OSError("http://h:1/ answered 500"), "http://h:1/ answered 500"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "it is not text in UTF-8"),
-        (UnicodeError("label too long"), "that is no name of a host"),
+        (UnicodeError("label too long"), "that is not a host name"),
         (ValueError("says it in its own words"), "says it in its own words"),
         (ValueError(), "ValueError"),
     ],

@@ -133,7 +133,7 @@ def test_where_all_is_held_the_answer_is_to_come_again() -> None:
     parts.app.inflight.count(Reservation(parts.app.inflight), LIMIT)
     answer = parts.post(soap.envelope(soap.notify()))
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
-    assert "hold all the memory" in answer.reason
+    assert "use all the memory" in answer.reason
     assert parts.notifications.accepted == []
 
 

@@ -642,7 +642,7 @@ def test_an_endpoint_that_may_not_be_reached(entry: type[SubscribeDoor], tmp_pat
         assert is_refused(door, door.subscribe("a/b", "http://inside.example/"), "has a host that may not be reached")
         assert is_refused(door, door.subscribe("a/b", "http://169.254.169.254/"), "the ConsumerReference")
         gone = "http://127.0.0.1:8080/wsn/pullpoints/none"
-        assert is_refused(door, door.subscribe("a/b", gone), "is a pull point that is not there")
+        assert is_refused(door, door.subscribe("a/b", gone), "names a pull point that does not exist")
         assert world.parts.control.records == []
 
 

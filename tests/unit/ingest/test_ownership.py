@@ -210,7 +210,7 @@ def test_the_reply_to_of_a_request_agrees_once_an_hour(consumer: Callable[[Behav
 
     stored = len(gateway.notifications.accepted)
     refused = gateway.post(asking(consumer(lambda handler, word, body: (202, b""))))
-    assert "did not agree" in refused.reason
+    assert "did not confirm" in refused.reason
     assert len(gateway.notifications.accepted) == stored
     pull_point = gateway.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
     assert gateway.post(asking(pull_point)).status == 202, "our own pull points need not be asked"

@@ -186,7 +186,7 @@ def test_a_server_answers_into_the_pull_point_of_another_what_it_was_asked_and_n
     made = parts.post(create, "/wsn/CreatePullPoint", authorization=ANNA).text("Address") or ""
     path = made.removeprefix("http://127.0.0.1:8080")
     request = asking(f"<wsa:Address>{made}</wsa:Address>")
-    assert "that is not there" in parts.post(request, authorization=BERT).reason
+    assert "that does not exist" in parts.post(request, authorization=BERT).reason
     assert parts.post(request, authorization=ANNA).status == 202
     assert parts.post(serving(), authorization=OLGA).status == 200
 

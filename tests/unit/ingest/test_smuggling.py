@@ -142,7 +142,7 @@ JAVA = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: 
         pytest.param(WITHOUT_HOST + b"Host: a/b\r\n", id="a path"),
         pytest.param(WITHOUT_HOST + b"Host: a@b\r\n", id="a user"),
         pytest.param(WITHOUT_HOST + b"Host: h:http\r\n", id="a port in words"),
-        pytest.param(WITHOUT_HOST + b"Host: h\xc3\xa9\r\n", id="beyond ASCII"),
+        pytest.param(WITHOUT_HOST + b"Host: h\xc3\xa9\r\n", id="outside ASCII"),
     ],
 )
 def test_a_request_names_one_host(head: bytes) -> None:

@@ -78,7 +78,7 @@ PREFIXES = {
 DECLARED = " ".join(f'xmlns:{prefix}="{uri}"' for prefix, uri in PREFIXES.items())
 
 # How a refusal reads: because of who asks, or as if there were no such thing.
-REFUSED = re.compile(r"may not|\(any more\)|that is not there|is none of|^faild$|only the engine")
+REFUSED = re.compile(r"may not|\(any more\)|that does not exist|is not among|^faild$|only the engine")
 
 
 def policy() -> str:

@@ -162,8 +162,8 @@ def test_hosts(text: str, name: str, address: str | None) -> None:
         ("bücher.example", "xn--"),
         ("\uff11\uff12\uff17.0.0.1", "amounts to 127.0.0.1"),
         ("127\u30020\u30020\u30021", "amounts to 127.0.0.1"),
-        ("::g", "no IPv6 address"),
-        ("1:2", "no IPv6 address"),
+        ("::g", "not an IPv6 address"),
+        ("1:2", "not an IPv6 address"),
     ],
 )
 def test_odd_hosts(text: str, says: str) -> None:

@@ -91,8 +91,8 @@ def test_what_its_publisher_wants_no_more_expires_untried_and_leaves_no_dead_let
     assert settlement.expired(subscription(), message(valid_until_ms=1))
     assert {(row.state, row.error, row.number) for row in journal.rows} == {("expired", "lifespan", 0)}
     assert [row.detail for row in journal.rows] == [
-        "its publisher wanted it delivered until 1970-01-02T03:46:40.000Z",
-        "its publisher wanted it delivered until 1970-01-01T00:00:00.001Z",
+        "its validity ended at 1970-01-02T03:46:40.000Z",
+        "its validity ended at 1970-01-01T00:00:00.001Z",
     ]
     assert journal.buried == []
     # Here we were the first who gave it up, and somebody may want it back.

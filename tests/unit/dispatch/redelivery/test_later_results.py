@@ -48,7 +48,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     world.run(0)
 
     assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
-    assert world.attempts[-1].detail == "its receiver said so after 5.0 s: printed"
+    assert world.attempts[-1].detail == "its receiver reported this after 5.0 s: printed"
     assert (world.log, world.redelivery.lanes, world.redelivery.outcomes.delivered) == ({}, 0, 1)
 
 
@@ -64,7 +64,7 @@ def test_one_that_failed_is_tried_again_as_any_other() -> None:
     world.run(100)
 
     assert rows(world) == [("parked", "later", 1), ("parked", "reported", 1), ("delivered", "", 2)]
-    assert world.attempts[1].detail == "its receiver said after 5.0 s that it failed: no paper"
+    assert world.attempts[1].detail == "its receiver reported after 5.0 s that it failed: no paper"
 
 
 def test_one_that_its_receiver_refuses_is_given_up() -> None:

@@ -58,7 +58,7 @@ def test_a_connection_is_no_answer(who: str) -> None:
 def test_nobody_listens(who: str) -> None:
     with server(None) as port:
         pass
-    assert ASKERS[who](port)(5) == "nobody listens"
+    assert ASKERS[who](port)(5) == "no process listens"
 
 
 @pytest.mark.parametrize("who", ASKERS)

@@ -133,7 +133,7 @@ def test_parts_that_do_not_stop_are_killed_before_the_one_deadline(tmp_path: Pat
     # Each at its share of the one deadline, not after a time of its own.
     parts_then = engine.status().parts
     assert parts_then["b"].since < parts_then["c"].since < parts_then["a"].since
-    assert "a: still there, killing it" in lines
+    assert "a: still running, killing it" in lines
     assert all(gone(pid) for pid in pids)
 
 

@@ -158,7 +158,7 @@ def test_what_was_written_and_not_read_back_is_used_up(tmp_path: Path, monkeypat
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="file cannot be used to remember nonces"):
+    with pytest.raises(ConfigError, match="file cannot store nonces"):
         memory(tmp_path / "file")
 
 

@@ -103,7 +103,7 @@ def test_nobody_fills_the_pull_point_of_another(parts: GatewayParts) -> None:
     body = envelope(subscribe(f"http://127.0.0.1:8080{path}", topic_expression("t:a//.")))
     refused = parts.post(body, authorization=BERT)
     assert refused.fault == "SubscribeCreationFailedFault"
-    assert "that is not there" in refused.reason
+    assert "that does not exist" in refused.reason
     assert parts.post(body, authorization=ANNA).status == 200
 
 

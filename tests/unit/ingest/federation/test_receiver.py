@@ -207,7 +207,7 @@ def test_who_is_refused(engine: Engine) -> None:
         (engine.send(good, signed=False), 401, "not signed"),
         (engine.send(encode_push([notification()], Peer("G/b", "G/c"))), 409, "this is G/a"),
         (engine.push(notification(), sender="G/a"), 409, "two of one name"),
-        (engine.send(encode_push([notification()], Peer("stranger", "G/a"))), 400, "no engine"),
+        (engine.send(encode_push([notification()], Peer("stranger", "G/a"))), 400, "not an engine"),
         (engine.send(b"nonsense"), 400, "cannot be read"),
         (engine.send(good.replace(b"\xa1v\x01", b"\xa1v\x7f")), 503, "upgrade"),
         (engine.send(b"x" * 100_001), 413, "bytes"),

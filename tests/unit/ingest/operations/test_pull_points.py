@@ -212,7 +212,7 @@ def test_who_names_none_there_is_told_where_to_send_it(parts: GatewayParts, oper
     create(parts)
     answer = parts.post(soap.envelope(f"<wsnt:{operation}/>"))
     validate(answer.body)
-    assert (answer.fault, "which pull point?" in answer.reason) == ("ResourceUnknownFault", True)
+    assert (answer.fault, "no pull point is named" in answer.reason) == ("ResourceUnknownFault", True)
     assert len(parts.control.records) == 1
 
 

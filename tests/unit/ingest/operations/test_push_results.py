@@ -78,7 +78,7 @@ async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
     await asyncio.sleep(0.01)
     log.go_on.set()
     await asyncio.gather(*same)
-    with pytest.raises(ResultRefused, match="the first word counts"):
+    with pytest.raises(ResultRefused, match="the first report counts"):
         await other
     assert len(log.appended) == 1
     taking.close()

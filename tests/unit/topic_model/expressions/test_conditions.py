@@ -124,7 +124,7 @@ def test_refusals_say_why(text: str, why: str) -> None:
 
 
 def test_only_xpath_1_is_offered() -> None:
-    with pytest.raises(ConditionError, match="not offered"):
+    with pytest.raises(ConditionError, match="not supported"):
         compile_condition(XPathFilter("http://www.onvif.org/ver10/tev/messageContentFilter/ItemFilter", "true()"))
 
 

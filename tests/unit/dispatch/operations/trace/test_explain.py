@@ -121,7 +121,7 @@ def test_delivered_at_the_second_attempt_step_by_step() -> None:
 
 
 def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() -> None:
-    taken = {"error": "later", "detail": "HTTP 202: its receiver says later how it ended", "status": 202}
+    taken = {"error": "later", "detail": "HTTP 202: its receiver reports the result later", "status": 202}
     rows = [attempt("s", 1, "parked", ACCEPTED + 50, batch=7, next_ms=110_000, **taken)]
     waits = only(evidence(history(subscription("s")), *rows))
     assert (waits.outcome, waits.why) == (
@@ -135,7 +135,7 @@ def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() ->
         attempt("s", 2, "parked", 106_000, batch=-1, next_ms=116_000, **taken),
         attempt("s", 2, "parked", 116_000, error="no-result", detail="silence", next_ms=120_000, **facts),
         attempt("s", 3, "parked", 120_000, batch=-1, next_ms=130_000, **taken),
-        attempt("s", 3, "delivered", 125_000, detail="its receiver said so after 5.0 s: printed", **facts),
+        attempt("s", 3, "delivered", 125_000, detail="its receiver reported this after 5.0 s: printed", **facts),
     ]
     told = only(evidence(history(subscription("s")), *rows))
     assert told.outcome == "delivered"
@@ -143,7 +143,7 @@ def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() ->
     assert [(step.what, step.detail) for step in told.steps][1::2] == [
         ("failed, its receiver says", "no paper"),
         ("no result in time", "silence"),
-        ("done, its receiver says", "its receiver said so after 5.0 s: printed"),
+        ("done, its receiver says", "its receiver reported this after 5.0 s: printed"),
     ]
 
 
@@ -215,7 +215,7 @@ def test_what_was_not_tried_says_so_in_plain_words() -> None:
         (
             attempt("s", 0, "dropped", ACCEPTED, error="resources", detail="7 messages waited"),
             "dropped",
-            "more waited for the subscription than may: 7 messages waited",
+            "the subscription's backlog was full: 7 messages waited",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_current_message_is_for_one_subscription_alone() -> None:
 @pytest.mark.parametrize(
     ("taken", "what", "why"),
     [
-        (Taken(matched=False, done=False), "waits for the dispatch", "the dispatch has not come to it yet"),
+        (Taken(matched=False, done=False), "waits for the dispatch", "the dispatch has not reached it yet"),
         (Taken(matched=True, done=False), "taken by the dispatch", "no outcome has been recorded yet"),
         (Taken(matched=True, done=True), "taken by the dispatch", "the dispatch is done with it"),
     ],
@@ -511,7 +511,9 @@ def test_what_was_left_out_for_a_minimum_interval_names_what_went_instead() -> N
     told = only(evidence(control, instead={"s": "n0"}, **left_out))
     assert told.outcome == "skipped"
     assert told.why == "left out: of this topic it wants what is accepted 1.5 s apart, and n0 went instead"
-    assert only(evidence(control, **left_out)).why.endswith("and another one went instead"), "the log has forgotten it"
+    assert only(evidence(control, **left_out)).why.endswith("and another one was delivered instead"), (
+        "the log has forgotten it"
+    )
     for matched in (MatchedBy(ACCEPTED + 5, 7, 9, 1), MatchedBy(ACCEPTED + 5, 7, 9, 1, 1, ("s",))):
         assert only(evidence(control, evaluated=matched)).outcome == "pending"
 

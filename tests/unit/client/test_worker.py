@@ -334,7 +334,7 @@ def test_a_fault_of_the_engine_is_raised_where_the_answer_is_awaited(address: st
         notification = asked(user=address or listener.url)
         assert notification.reply_to is not None
         post(fault_of(notification, notification.reply_to, ROW), listener.url)
-        with pytest.raises(FaultReceived, match="cannot be done") as caught:
+        with pytest.raises(FaultReceived, match="refused this") as caught:
             listener.replies.wait("urn:n1", time.monotonic() + 120)
     assert caught.value.fault == "Invalid"
 

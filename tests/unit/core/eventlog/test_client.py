@@ -88,7 +88,7 @@ def test_the_logs_are_what_the_design_says() -> None:
     [
         (errors.KafkaTimeoutError("Unable to bootstrap from ['h:1']"), "no answer in time"),
         (errors.SaslAuthenticationFailedError("who"), "kafka.sasl_username, kafka.sasl_password"),
-        (errors.TopicAuthorizationFailedError("no"), "its access rules do not allow this to our user"),
+        (errors.TopicAuthorizationFailedError("no"), "its access rules do not allow this to the user"),
         (errors.MessageSizeTooLargeError(), "kafka.max_record_bytes"),
         (errors.NotLeaderForPartitionError("p"), "p (NotLeaderForPartitionError)"),
     ],

@@ -151,7 +151,7 @@ CRITICAL: tuple[dict[str, Any], ...] = (
         (token() + ".x", "is invalid"),
         (token(sub=None), "not a user name"),
         (token(sub="a:b"), "not a user name"),
-        (token(groups=[1]), "no list"),
+        (token(groups=[1]), "not a list"),
         ("", "is invalid"),
         ("a.b.c", "is invalid"),
         ("x" * 20_000, "too long"),

@@ -126,7 +126,7 @@ def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() ->
     waits = only(evidence(history(subscription("s")), *rows))
     assert (waits.outcome, waits.why) == (
         "waiting",
-        "its receiver has taken it, and is to say by 1970-01-01 00:01:50 UTC how it ended; else it is tried again",
+        "its receiver accepted it and reports the result by 1970-01-01 00:01:50 UTC; otherwise it is tried again",
     )
 
     facts = {"push": "", "batch": -1}
@@ -447,8 +447,8 @@ def test_what_waits_for_an_endpoint_that_is_away_says_since_when() -> None:
     delivery = only(evidence(history(subscription("s")), parked, endpoints={"http://s/": health}))
 
     assert delivery.why == (
-        "it is tried when its turn comes; since 1970-01-01 00:00:00 UTC its endpoint, which did not answer, is tried "
-        "only now and then: earlier ones wait"
+        "it is tried when its turn comes; since 1970-01-01 00:00:00 UTC its endpoint, which did not answer, is only "
+        "probed: earlier ones wait"
     )
     well = {"http://s/": {**health, "breaker": "closed"}}
     again = only(evidence(history(subscription("s")), parked, endpoints=well))
@@ -510,7 +510,7 @@ def test_what_was_left_out_for_a_minimum_interval_names_what_went_instead() -> N
     left_out = {"evaluated": MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)}
     told = only(evidence(control, instead={"s": "n0"}, **left_out))
     assert told.outcome == "skipped"
-    assert told.why == "left out: of this topic it wants what is accepted 1.5 s apart, and n0 went instead"
+    assert told.why == "left out: of this topic it wants what is accepted 1.5 s apart, and n0 was delivered instead"
     assert only(evidence(control, **left_out)).why.endswith("and another one was delivered instead"), (
         "the log has forgotten it"
     )

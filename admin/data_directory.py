@@ -133,7 +133,12 @@ def drill(
     to_stderr(f"before: {before}")
     if not down(home):
         raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
-    for file in copy(home, folder, progress):
+    try:
+        files = copy(home, folder, progress)
+    except BaseException:
+        up(settings, UpOptions(detach=True))
+        raise
+    for file in files:
         to_stderr(f"backed up: {file}, {file.stat().st_size:,} bytes")
     aside = home.with_name(f"{home.name}.lost-{os.getpid()}")
     home.rename(aside)

@@ -1,4 +1,4 @@
-"""Work on an event loop that several callers share: `SingleFlight` by key, `Rounds` in rounds.
+"""Work on an event loop that several callers share: `SingleFlight` by key, `SharedRounds` in rounds.
 
 Sharing callers get the outcome of the work: its result, its exception, or InfrastructureError when it was cancelled. A
 caller that is cancelled cancels nothing for the others.
@@ -85,7 +85,7 @@ class SingleFlight(Generic[Key, T]):
         _retrieve(ended)
 
 
-class Rounds(Generic[Item, T]):
+class SharedRounds(Generic[Item, T]):
     """Work in rounds: `work` gets the items of all callers that wait. A caller that comes during a round waits for the
     next one, so the work begins after its call."""
 

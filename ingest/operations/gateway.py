@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
-from arborcast.core.single_flight import Rounds, SingleFlight, shared
+from arborcast.core.single_flight import SharedRounds, SingleFlight, shared
 from arborcast.core.telemetry.tracing import Tracing
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.addresses import NotificationIds, OwnAddresses, Target
@@ -121,7 +121,7 @@ class Gateway:
         self._admission = TopicAdmission(self.topics)
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()
         # A thousand new topics cost a few appends and waits for the log.
-        self._new_topics: Rounds[list[TopicRecord], None] = Rounds("new-topics", self._add, _ADDED_AT_ONCE)
+        self._new_topics: SharedRounds[list[TopicRecord], None] = SharedRounds("new-topics", self._add, _ADDED_AT_ONCE)
 
     def named_in(self, request: Request, kind: Kind) -> str:
         """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in

@@ -12,7 +12,7 @@ from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.single_flight import Rounds
+from arborcast.core.single_flight import SharedRounds
 from arborcast.core.threads import pool
 from arborcast.ingest.state.log_view import Commits, ControlLogView, LoggedState
 from arborcast.topic_model.records import control
@@ -33,7 +33,7 @@ class LogEnd:
         self._thread = pool(f"{name}-end", 1)
         self._lock = threading.Lock()
         # A record may be acknowledged during the question without being counted: later requests share the next one.
-        self._questions: Rounds[None, int] = Rounds(f"{name}-end", self._ask)
+        self._questions: SharedRounds[None, int] = SharedRounds(f"{name}-end", self._ask)
 
     async def end_offset(self) -> int:
         """The offset after the last record that was acknowledged before this call. Raises InfrastructureError."""
@@ -119,7 +119,7 @@ class ControlChanges(LoggedState[ControlRecord]):
         self._control = view
         self._end = LogEnd(kafka, log.name)
         self._positions = positions or GatewayPositions()
-        self._readings: Rounds[None, None] = Rounds("keep-up", self._read)
+        self._readings: SharedRounds[None, None] = SharedRounds("keep-up", self._read)
 
     async def catch_up(self) -> None:
         await self._read_to(await self._end.end_offset())

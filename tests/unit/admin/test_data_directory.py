@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.admin import data_directory
-from arborcast.admin.data_directory import ARCHIVE, KEYS, Stock, back_up, copy, restore_copy
+from arborcast.admin.data_directory import ARCHIVE, KEYS, Stock, back_up, copy, drill, restore_copy
 from arborcast.cli import app
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.processes.errors import HomeError, HomeInUse
@@ -53,9 +54,9 @@ def test_a_running_engine_is_not_copied(home: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "backup").exists()
 
 
-@pytest.mark.parametrize("was_up", [True, False])
+@pytest.mark.parametrize(("was_up", "as_drill"), [(True, False), (False, False), (True, True)])
 def test_engine_is_started_again_after_a_failed_copy(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool, as_drill: bool
 ) -> None:
     started: list[Path] = []
 
@@ -65,9 +66,14 @@ def test_engine_is_started_again_after_a_failed_copy(
 
     monkeypatch.setattr(data_directory, "down", lambda _home: was_up)
     monkeypatch.setattr(data_directory, "up", up)
+    monkeypatch.setattr(data_directory, "_audited", lambda *_: Stock(1, 1, 1))
     (tmp_path / "file").touch()
+    settings, folder = load_settings(home=home, environ={}), tmp_path / "file" / "backup"
+    action = (
+        partial(drill, settings, lambda: settings.kafka, folder, 0) if as_drill else partial(back_up, settings, folder)
+    )
     with pytest.raises(HomeError, match="the backup cannot be written to"):
-        back_up(load_settings(home=home, environ={}), tmp_path / "file" / "backup")
+        action()
     assert started == [home] * was_up
 
 

@@ -60,7 +60,7 @@ def test_commands_stand_in_groups_and_none_is_left_over() -> None:
 
 
 # They change something and have nothing to say, or what they print is a document already.
-NO_JSON = {"down", "fetch", "init", "unsubscribe", "config spark", "topics export"}
+NO_JSON = {"down", "fetch", "init", "unsubscribe", "config schema", "config spark", "topics export"}
 NO_JSON |= {"triggers remove", "users add", "users remove", "keys new", "keys remove", "federation key"}
 
 

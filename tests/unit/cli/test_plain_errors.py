@@ -49,7 +49,7 @@ LIBRARY = re.compile(r"Errno|Traceback|urllib3|HTTP\w*Connection|Max retries|Una
 ENTRIES = {"load_settings(": "common.py", "connection.kafka_of(": "common.py", "return ShellClient(": "messages.py"}
 
 # Commands that take neither a settings file nor a data directory.
-WITHOUT_SETTINGS = {"fetch", "init", "key"}
+WITHOUT_SETTINGS = {"fetch", "init", "key", "schema"}
 
 
 def commands(command: Any) -> Iterator[Any]:

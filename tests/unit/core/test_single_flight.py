@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.single_flight import Rounds, SingleFlight, shared
+from arborcast.core.single_flight import SharedRounds, SingleFlight, shared
 
 
 async def turns(number: int = 10) -> None:
@@ -104,13 +104,13 @@ async def test_work_that_ended_is_not_shared_with_a_later_caller() -> None:
 
 
 class Committed:
-    """Rounds that note their items."""
+    """SharedRounds that note their items."""
 
     def __init__(self, at_once: int, *errors: Exception | None) -> None:
         self.rounds: list[list[str]] = []
         self.go_on = asyncio.Event()
         self._errors = list(errors)
-        self.shared: Rounds[str, int] = Rounds("rounds", self._work, at_once)
+        self.shared: SharedRounds[str, int] = SharedRounds("rounds", self._work, at_once)
 
     async def _work(self, items: list[str]) -> int:
         self.rounds.append(items)

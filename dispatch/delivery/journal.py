@@ -116,7 +116,7 @@ class Journal:
         """Write the rows that are due, without waiting; False while Kafka is late with acknowledgements."""
         self._release()
         self._attempts.write_due()
-        late = bool(self._held_back) and any(log.is_behind(BEHIND_S) for log in self._preceding)
+        late = bool(self._held_back) and self._held_back[0].log.is_behind(BEHIND_S)
         return not (late or self._attempts.is_behind(BEHIND_S))
 
     def due_s(self) -> float:

@@ -31,7 +31,7 @@ class _Lane:
 
 
 class HoldBuffer:
-    """Of one task, by subscription: `room` messages in all."""
+    """The buffer of one task, by subscription, for `room` messages in all."""
 
     def __init__(self, room: int) -> None:
         self._room = room

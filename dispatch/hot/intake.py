@@ -77,7 +77,7 @@ class Exclusions(NamedTuple):
 
 
 def _keeps_order_by_topic(subscription: Subscription) -> bool:
-    """Whether it is pushed to, and may get a later notification on another topic first."""
+    """Whether a subscription is pushed to, and may get a later notification on another topic first."""
     return subscription.pushed and subscription.peer is None and not subscription.policy.strict
 
 

@@ -160,14 +160,14 @@ class HotPath:
             done: dict[int, int] = {}
             while self._round(frame, self._first_number + batch, done, stages):
                 # The next start takes the rest.
-                self._parts.gate.pass_on()
+                self._parts.gate.raise_if_closed()
 
     def _round(self, frame: DataFrame, number: int, done: dict[int, int], stages: Stages) -> bool:
         """Dispatch one round behind the offsets `done`; returns whether rows are left. The control log is read to its
         end first, for read your writes. Parked deliveries are known before the next round, so none is overtaken."""
         parts, timeout_s = self._parts, self._parts.settings.kafka.request_timeout_s
         # Workers on other hosts do not see whether the lease holds.
-        fence.wait(parts.gate.pass_on)
+        fence.wait(parts.gate.raise_if_closed)
         view = parts.view.refresh(timeout_s)
         stages.over("view", ("control", parts.view.read_s))
         job = SinkJob(

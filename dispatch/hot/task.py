@@ -227,7 +227,7 @@ class PartitionTask:
             kept=HoldBuffer(kept),
             clock=time.monotonic,
         )
-        self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.shown.teller(number), slow)
+        self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.gauge.of_task(number), slow)
         journal.begin(job.number)
         self._matched_at = 0.0
         self._look_at = 0.0  # while it settles

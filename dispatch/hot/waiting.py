@@ -59,7 +59,7 @@ class WaitingMessages:
         return self._count > 0
 
     def add(self, received: Received, priority: int) -> None:
-        """It leaves behind those of this priority and of higher ones."""
+        """Add a message, behind those of this priority and of higher ones."""
         queue = self._queues.get(priority)
         if queue is None:
             queue = self._queues[priority] = deque()
@@ -115,7 +115,7 @@ class WaitingMessages:
 
 
 class WaitingByTopic:
-    """The same for independent topics: a message waits only for the push of its own topic."""
+    """The waiting messages of a lane with independent topics: one waits for the push of its own topic only."""
 
     __slots__ = ("_count", "_heads", "_topics", "_under_way")
 

@@ -17,7 +17,7 @@ from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.hot.pump import Pump
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.matching.filters import Conditions
-from arborcast.dispatch.monitoring.under_way import Shown
+from arborcast.dispatch.monitoring.under_way import Gauge
 from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Subscription
 
@@ -45,7 +45,7 @@ class Worker:
         self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
         self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
         self.spans = make_push_spans(settings.tracing)
-        self.shown = Shown(under_way)
+        self.gauge = Gauge(under_way)
         self.pump = Pump(
             self.transport,
             self.envelope_of,

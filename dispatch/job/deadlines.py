@@ -84,7 +84,7 @@ class Deadlines:
             self._came(Quiet(subscription.id), since_ms)
 
     def forget(self, subscription: str) -> None:
-        """It is over, paused or suspended."""
+        """The subscription is over, paused or suspended."""
         known = self._watched.pop(subscription, None)
         if known is not None and known.per_topic:
             self._topics -= len(known.since_ms)

@@ -63,13 +63,13 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """A job, as shown to others."""
 
     name: str
-    """Of this one process and no other."""
+    """Unique for each process."""
     host: str = ""
     pid: int = 0
     started: int = 0
     """Distinguishes it from a later process with its number; see `heartbeat.started_at`."""
     machine: str = ""
-    """Where process numbers mean the same: a boot of a host, and there a namespace."""
+    """The scope of process numbers: a boot of a host, and a namespace there."""
     since_ms: int = 0
     home: str = ""
 

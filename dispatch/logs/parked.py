@@ -164,7 +164,7 @@ class ParkingLog(DurableWriter):
         self.send(partition, encode(Tried(tries)), delivery.tried_key())
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
-        """It no longer waits. `tried`: a record of its attempts is removed, too."""
+        """A delivery no longer waits. `tried`: a record of its attempts is removed, too."""
         partition = partition_of_subscription(delivery.subscription, self.partitions)
         if tried:
             self.send(partition, None, delivery.tried_key())
@@ -212,6 +212,6 @@ class DeadLetterLog(DurableWriter):
         return self.send(partition, dead_letters.encode(letter), delivery.key())
 
     def forget(self, delivery: Delivery) -> None:
-        """It was redriven or purged. In all partitions: it may have been written when there were fewer."""
+        """A letter was redriven or purged. In all partitions: it may have been written when there were fewer."""
         for partition in range(self.partitions):
             self.send(partition, None, delivery.key())

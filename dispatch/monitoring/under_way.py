@@ -15,7 +15,7 @@ from pathlib import Path
 from arborcast.core import liveness
 from arborcast.core.files import new_shared_memory, shared_memory
 
-# Tasks of a batch, one for each partition of the log. Of two that share a number one is shown.
+# Tasks of a batch, one for each partition of the log. Of two that share a number one counts.
 _TASKS = 1_024
 _BYTES = 4 * _TASKS
 _NOTHING = memoryview(bytes(_BYTES)).cast("I")
@@ -37,7 +37,7 @@ class UnderWay:
         self._numbers[:] = _NOTHING
 
 
-class Shown:
+class Gauge:
     """A worker's side."""
 
     def __init__(self, file: str) -> None:
@@ -49,17 +49,17 @@ class Shown:
             except OSError:
                 self._numbers = None  # a figure is no reason not to push
 
-    def teller(self, task: int) -> Callable[[int], None]:
-        """A function for a task's number of pushes in flight."""
+    def of_task(self, task: int) -> Callable[[int], None]:
+        """A function that writes a task's number of pushes in flight."""
         numbers, place = self._numbers, task % _TASKS
         if numbers is None:
             return ignore_count
 
-        def tell(under_way: int) -> None:
+        def write(under_way: int) -> None:
             numbers[place] = under_way
             liveness.beat()
 
-        return tell
+        return write
 
 
 def ignore_count(under_way: int) -> None:

@@ -40,7 +40,7 @@ def fault_of(notification: Notification, reply_to: EndpointReference, row: Attem
 
 
 def fault_element(notification: Notification, row: Attempt) -> str:
-    """The same as a self-contained wsnt:NotificationMessage."""
+    """The fault as a self-contained wsnt:NotificationMessage."""
     topic = topic_element(notification.topic, notification.prefixes).decode()
     return (
         f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">{topic}<wsnt:ProducerReference>'

@@ -29,7 +29,7 @@ from arborcast.dispatch.logs.parked import roomy
 from arborcast.topic_model.routing import ViewStep
 
 VERSION = 1
-"""Of the records of both logs."""
+"""The version of the records of both logs."""
 
 # Bytes of the lists in a worker's message: half of the smallest kafka.max_record_bytes.
 _MOST_BYTES = 32 * 1024
@@ -186,8 +186,8 @@ def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
 
 
 def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
-    """The same in several messages, each no larger than a record. The last one has the position, so a reader that has
-    it has the lists of the others, too."""
+    """A report as several messages, each no larger than a record. The last one has the position, so its reader has the
+    lists of the others, too."""
     kept: dict[str, list[object]] = {"signs": [], "gone": [], "costly": [], "matched": []}
 
     def part() -> WorkerProgress:

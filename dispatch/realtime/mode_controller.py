@@ -184,7 +184,7 @@ class ModeController:
     def _switch(self, mode: Mode) -> None:
         with self._lock:
             began = time.monotonic()
-            with self.supervisor.new_beginning():
+            with self.supervisor.planned_restart():
                 if self.mode == "batch":
                     self._hot.pause()
                 # A start that failed has begun nothing: the next one is at the same positions.
@@ -265,7 +265,7 @@ class ModeController:
                 return
             if why := self._listener.missing():
                 logger.warning("%s: the query is started again", why)
-                with self.supervisor.new_beginning():
+                with self.supervisor.planned_restart():
                     self._listener.end_workers()
             elif self._realtime.outdated:
                 logger.info("many subscriptions have changed: the query is started again with all of them")

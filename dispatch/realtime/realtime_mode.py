@@ -89,7 +89,7 @@ class RealtimeMode:
             self._ends = KnownEnds(parts.spark, parts.settings.kafka.topic("notifications"), run)
             self._ends.show(ends)
         # Workers on other hosts do not see whether the lease of this job holds.
-        fence.wait(parts.gate.pass_on)
+        fence.wait(parts.gate.raise_if_closed)
         self._query = start_realtime(self._session, job, begin, checkpoint)
         self._ends_at = time.monotonic() + RUN_S
         return self._query

@@ -80,7 +80,7 @@ class WorkersHere:
 
 
 class WorkersElsewhere:
-    """The same on other hosts."""
+    """The workers of the current run, on other hosts; see WorkersHere."""
 
     def __init__(
         self,

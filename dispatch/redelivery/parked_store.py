@@ -260,7 +260,7 @@ class ParkedStore:
         self._execute(_AGAIN, (now_ms, now_ms, "", delivery.subscription, *delivery.place))
 
     def lose_all(self, now_ms: int) -> list[str]:
-        """The same of all pushes that workers have under way; their lanes."""
+        """No result of a push of a worker will come: their deliveries are due. Returns their lanes."""
         found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608 - constants
         lost = f"UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = '' WHERE {_OF_WORKERS}"  # noqa: S608 - constants
         self._execute(lost, (now_ms, now_ms, *_PUSHES))

@@ -12,7 +12,7 @@ from arborcast.dispatch.delivery.health import Sign
 
 @dataclass
 class PartitionReport:
-    """Of a task, or of a round of one."""
+    """The report of a task, or of a round of one."""
 
     # By lane with an untried delivery: partition and offset of the last one in the `parked` log.
     reach: dict[str, tuple[int, int]] = field(default_factory=dict)

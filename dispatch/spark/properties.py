@@ -203,7 +203,7 @@ DAEMONS: Mapping[str, str] = {
     "spark.executor.logs.rolling.maxRetainedFiles": "4",
     "spark.worker.cleanup.enabled": "true",
 }
-"""What master and workers of a standalone cluster are started with beside `guarded`."""
+"""Properties of the master and workers of a standalone cluster, beside `guarded`."""
 
 _SECRET = "spark.authenticate.secret"  # noqa: S105  # its name
 

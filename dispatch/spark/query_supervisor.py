@@ -20,10 +20,10 @@ class StopRequested(Exception):
 
 
 class StopGate:
-    """Lets batches in until it is closed, and knows when the last one is out.
+    """Admits batches until it is closed, and counts those under way.
 
-    Stopping a query in the middle of a batch breaks pushes off whose outcome is then never written. Closing the gate
-    first and waiting until nothing is under way leaves nothing half done.
+    To stop a query within a batch would cut off pushes whose outcomes are never written. So the gate is closed first,
+    and the query stops when no batch is under way.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class StopGate:
                 self._inside -= 1
                 self._condition.notify_all()
 
-    def pass_on(self) -> None:
+    def raise_if_closed(self) -> None:
         """Between two rounds of a batch. Raises StopRequested once the gate is closed."""
         if self._closed:
             raise StopRequested
@@ -74,22 +74,19 @@ logger = logging.getLogger(__name__)
 
 BACKOFF = Backoff(1.0, 15.0)
 
-# A query that ran for this long was healthy: its next failure is a new one.
+# A query that ran for this long was healthy: its next failure is the first of a row.
 HEALTHY_S = 60.0
 
-# A query with a backlog is ready, too.
+# A query with a backlog is ready after this time.
 CATCH_UP_S = 5.0
 
-# After this many failures in a row the process itself may be broken: leave it to its own supervisor.
+# After this many failures in a row the process itself may be broken, and its supervisor restarts it.
 MAX_FAILURES = 10
 
 
 class QuerySupervisor:
-    """Starts a query again, from its checkpoint, when it dies: Kafka was away for long, or a task failed too often.
-
-    Runs in a thread of its own until the gate closes. When the query dies MAX_FAILURES times in a row the gate is
-    closed and `gave_up` is true.
-    """
+    """Starts a query again when it fails: Kafka was away for long, or a task failed too often. A thread, until the gate
+    closes. After MAX_FAILURES in a row the gate is closed and `gave_up` is true."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class QuerySupervisor:
         gate: StopGate,
         at_rest: Callable[[StreamingQuery], bool] | None = None,
     ) -> None:
-        """`at_rest` says whether the query has caught up, and may be stopped."""
+        """`at_rest`: whether the query has caught up, and may be stopped."""
         self._start = start
         self._at_rest = at_rest or waits_for_data
         self._planned = False
@@ -127,7 +124,7 @@ class QuerySupervisor:
         return True
 
     @contextmanager
-    def new_beginning(self) -> Iterator[None]:
+    def planned_restart(self) -> Iterator[None]:
         """Around the end of the query's work: the query is stopped at the end of the block and started again at once,
         and its end is no failure."""
         self._planned, query = True, self._query

@@ -200,7 +200,7 @@ class Running:
             transport=self.wire,
             conditions=Conditions(),
             pump=pump,
-            shown=SimpleNamespace(teller=lambda number: lambda under_way: None),
+            gauge=SimpleNamespace(of_task=lambda number: lambda under_way: None),
         )
         self.messages: deque[WorkerUpdate] = deque()
         feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)

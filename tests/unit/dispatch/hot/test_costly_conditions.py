@@ -88,7 +88,7 @@ def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subsc
 def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
     """A worker fills its lanes: its journal, what it has settled, and how much waits to be pushed to whom."""
     worker: Any = SimpleNamespace(
-        journal=Journal(), conditions=Conditions(), shown=SimpleNamespace(teller=lambda _: None)
+        journal=Journal(), conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
     )
     job = SinkJob(
         settings=job_settings(Path("unused"), KafkaSettings()),

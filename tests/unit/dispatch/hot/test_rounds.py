@@ -64,7 +64,7 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
         most=10_000,
     )
     journal = SimpleNamespace(begin=lambda _: None, matched=lambda *_: None, write_due=lambda: True)
-    worker = SimpleNamespace(journal=journal, conditions=Conditions(), shown=SimpleNamespace(teller=lambda _: None))
+    worker = SimpleNamespace(journal=journal, conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None))
     taken: list[PartitionReport] = []
     rest = True
     while rest:

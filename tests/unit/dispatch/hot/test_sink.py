@@ -67,7 +67,7 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
         journal=journal,
         conditions=Conditions(),
         pump=SimpleNamespace(run=run, turn=lambda run: 0.0),
-        shown=SimpleNamespace(teller=lambda _: None),
+        gauge=SimpleNamespace(of_task=lambda _: None),
         settled=lambda: None,
         rest=lambda: None,
     )

@@ -77,7 +77,7 @@ def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.Mon
     assert len(tries) == query_supervisor.MAX_FAILURES
 
 
-def test_a_new_beginning_that_fails_leaves_the_next_failure_one() -> None:
+def test_a_planned_restart_that_fails_leaves_the_next_failure_one() -> None:
     gate = StopGate()
     queries: list[PlayedQuery] = []
     started = threading.Semaphore(0)
@@ -91,7 +91,7 @@ def test_a_new_beginning_that_fails_leaves_the_next_failure_one() -> None:
     kept.start()
     assert started.acquire(timeout=120)
     assert kept.wait_running(120)
-    with pytest.raises(InfrastructureError), kept.new_beginning():
+    with pytest.raises(InfrastructureError), kept.planned_restart():
         raise InfrastructureError("a worker does not end")
     queries[-1].die()
     assert started.acquire(timeout=120)
@@ -100,7 +100,7 @@ def test_a_new_beginning_that_fails_leaves_the_next_failure_one() -> None:
     assert kept.failures == 1
 
 
-def test_a_new_beginning_is_no_failure_and_waits_for_nothing() -> None:
+def test_a_planned_restart_is_no_failure_and_waits_for_nothing() -> None:
     gate = StopGate()
     queries: list[PlayedQuery] = []
     started = threading.Semaphore(0)
@@ -115,7 +115,7 @@ def test_a_new_beginning_is_no_failure_and_waits_for_nothing() -> None:
     for way in ("stopped at the end", "dies before"):
         assert started.acquire(timeout=120)
         assert kept.wait_running(120)
-        with kept.new_beginning():
+        with kept.planned_restart():
             if way == "dies before":
                 queries[-1].die()
     assert started.acquire(timeout=120)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from arborcast.console.app import make_app
 from arborcast.console.console import Console as WebConsole  # the other one is the terminal's
-from arborcast.console.console import TopicChanges
+from arborcast.console.console import PageState
 from arborcast.console.guard import MOST_IMPORTED, Sessions
 from arborcast.console.signing import signing_for
 from arborcast.core.security.keyring import KeyFile, KeyRing, Marks
@@ -43,8 +43,8 @@ class ConsoleProcess:
         port = listener.getsockname()[1]
         signing = signing_for(settings)
         self._failed = False
-        topic_changes = TopicChanges()
-        control = ControlView(topic_changes)
+        state = PageState()
+        control = ControlView(state)
         self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
         self._log = ControlLog(settings.kafka)
         self._log_end = LogEnd(settings.kafka, "control")
@@ -59,7 +59,7 @@ class ConsoleProcess:
             self._changes,
             sessions,
             trouble=self._trouble,
-            topic_changes=lambda: topic_changes.count,
+            state=state,
             ready=lambda: self._view.caught_up,
             signs_in=signing is not None,
         )
@@ -102,10 +102,7 @@ class ConsoleProcess:
 
     def _trouble(self) -> str:
         if self._view.caught_up and not self._view.reachable:
-            return (
-                "Kafka does not answer. What you see is as it was when it last did; nothing can be saved now, and "
-                "nothing that you have gathered is lost."
-            )
+            return "Kafka is not responding. Data may be stale and changes can't be saved; your draft is kept."
         return ""
 
 

@@ -103,8 +103,8 @@ def test_what_is_seen_is_said_in_words_and_escaped(tmp_path: Path, monkeypatch: 
     assert "<script>alert(1)</script>" in browser.text
     assert "\u202e" not in browser.text
     tiles = {each.findtext("dt"): each.findtext("dd") for each in elements(browser.page, "//dl[@class='tiles']/div")}
-    assert tiles["accepted, a second"] == "20"
-    assert tiles["delivery, median"] == "50 ms"
+    assert tiles["Accepted per second"] == "20"
+    assert tiles["Latency p50"] == "50 ms"
     (row,) = elements(browser.page, "//div[@id='engine-processes']//tbody/tr")
     assert [cell.text for cell in elements(row, "*")] == ["kafka", "1", "20 %", "95 MiB", "70", "100"]
     assert "kafka 95 MiB, max 95 MiB" in text_of(html.tostring(browser.page.get_element_by_id("chart-memory")).decode())
@@ -160,7 +160,7 @@ def test_a_history_that_cannot_be_had_is_said_beside_what_is_seen() -> None:
 
     feed = EngineFeed("x", Watch(EngineView(moved(1_000.0, 50))), past, 60, lambda: 1_000.0)
     shown = asyncio.run(feed.shown("6h"))
-    assert "its history cannot be had" in shown.problem
+    assert "History unavailable" in shown.problem
     assert shown.tiles
 
 
@@ -182,7 +182,7 @@ def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: 
     ("view", "said"),
     [
         (EngineView(), "Not known: the dispatch job does not respond."),
-        (EngineView(failing=[]), "Nothing was pushed in the last minutes."),
+        (EngineView(failing=[]), "No pushes in the last 5 min."),
     ],
 )
 def test_what_is_not_known_is_not_called_nothing(

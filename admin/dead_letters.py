@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import MOST_GROUPS, Group, TopicTest
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest
 from arborcast.admin.times import moment_ms
 from arborcast.core.errors import NotFound
 from arborcast.core.settings import KafkaSettings
@@ -83,7 +83,7 @@ class LetterList(NamedTuple):
 
     letters: tuple[Letter, ...]
     more: int
-    groups: tuple[Group, ...] = ()
+    groups: tuple[DeliveryGroup, ...] = ()
 
 
 class Redrivable(NamedTuple):
@@ -117,7 +117,9 @@ def listed(
 
     # At most `skip + limit` of them are in memory, without their messages.
     newest = tuple(heapq.nlargest(skip + limit, found(), key=lambda each: each.given_up_ms)[skip:])
-    groups = tuple(Group(endpoint, reason, count) for (endpoint, reason), count in counted.most_common(MOST_GROUPS))
+    groups = tuple(
+        DeliveryGroup(endpoint, reason, count) for (endpoint, reason), count in counted.most_common(MOST_GROUPS)
+    )
     return LetterList(newest, max(0, counted.total() - skip - len(newest)), groups)
 
 

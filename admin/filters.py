@@ -22,7 +22,7 @@ MOST_GROUPS = 20
 """Groups of a list of deliveries."""
 
 
-class Group(NamedTuple):
+class DeliveryGroup(NamedTuple):
     """A number of deliveries to one endpoint, for one reason."""
 
     endpoint: str

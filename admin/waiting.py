@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import MOST_GROUPS, Group, TopicTest, subscription_id
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, subscription_id
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -60,7 +60,7 @@ class WaitingList(NamedTuple):
     waiting: tuple[WaitingEntry, ...]
     more: int
     complete: bool
-    groups: tuple[Group, ...] = ()
+    groups: tuple[DeliveryGroup, ...] = ()
 
 
 def oldest(
@@ -92,7 +92,7 @@ def oldest(
     grouped = Counter[tuple[str, str]]()
     for each, count in counts.items():
         grouped[_endpoint(known, each) or each, _state(known, each, now_ms)] += count
-    groups = (Group(where, state, count) for (where, state), count in grouped.most_common(MOST_GROUPS))
+    groups = (DeliveryGroup(where, state, count) for (where, state), count in grouped.most_common(MOST_GROUPS))
     return WaitingList(tuple(_delivery(each, known, now_ms) for each in waits), more, complete, tuple(groups))
 
 

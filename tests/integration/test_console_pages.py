@@ -41,6 +41,9 @@ PAGES = (
     "/subscriptions",
     "/subscriptions?state=expired",
     "/subscriptions/s3",
+    "/triggers",
+    "/publishers",
+    "/activity",
     "/deliveries",
     "/deliveries/waiting",
     "/deliveries/dead",
@@ -269,6 +272,42 @@ def test_that_kafka_is_away_appears_and_goes_by_itself(own: tuple[ConsoleParts, 
     page.wait_for_selector("#trouble >> text=Kafka does not answer.")
     parts.trouble = ""
     page.wait_for_selector("#trouble .banner", state="detached")
+
+
+def test_while_kafka_is_away_nothing_can_be_written(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/subscriptions")
+    pause = page.get_by_role("button", name="Pause")
+    parts.trouble = "Kafka is not responding."
+    page.wait_for_selector("#trouble .banner")
+    page.wait_for_function("document.querySelector('button[value=pause]').disabled")
+    parts.trouble = ""
+    page.wait_for_function("!document.querySelector('button[value=pause]').disabled")
+    assert pause.is_enabled()
+
+
+def test_keys_go_through_a_list_select_and_find(visit: Visitors, address: str) -> None:
+    page = visit()
+    page.goto(f"{address}/subscriptions")
+    page.locator("tbody tr").first.wait_for()
+    rows = page.locator("form table.lists tbody tr")
+    names = rows.locator("a").all_inner_texts()
+    for key in ("j", "j", "k", "j", "x"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.closest('tr').rowIndex") == 2
+    assert rows.nth(1).locator("input").is_checked()
+    page.click("th:has-text('Endpoint')")
+    page.click("th:has-text('Endpoint')")
+    assert rows.locator("a").all_inner_texts() == sorted(names, reverse=True)
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("s3")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert page.url.endswith("/subscriptions/s3")
 
 
 def test_what_others_change_is_told_and_nothing_jumps(own: tuple[ConsoleParts, str], visit: Visitors) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from arborcast.admin import dead_letters, messages, trace, waiting
 from arborcast.admin.dead_letters import Letter, LetterFilter, LetterList, Redriven, WholeLetter
-from arborcast.admin.filters import Group, TopicTest
+from arborcast.admin.filters import DeliveryGroup, TopicTest
 from arborcast.admin.messages import RecentNotification
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.screens import deliveries
@@ -209,7 +209,7 @@ def test_all_letters_are_deleted_only_after_a_typed_confirmation(browser: Browse
 
 
 def test_a_long_list_has_groups_and_pages(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = (Group("http://u:secret@one/", "503", 250), Group("http://two/", "connect", 20))
+    groups = (DeliveryGroup("http://u:secret@one/", "503", 250), DeliveryGroup("http://two/", "connect", 20))
     asked = answering(monkeypatch, {dead_letters.listed: LetterList((LETTER,), 150, groups)})
     browser.get("/deliveries/dead?topic=a&page=1")
     assert asked[0][1][-1] == 100

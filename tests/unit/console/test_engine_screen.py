@@ -201,6 +201,27 @@ def test_the_newest_sample_is_in_the_charts() -> None:
     assert "1.9 s, max 1.9 s" in text_of(str(asyncio.run(feed.shown("10m")).figures["lag-seconds"]))
 
 
+def test_a_time_between_two_moments_is_shown_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_767_262_800.0
+    asked: list[tuple[float, float]] = []
+
+    def past(since: float, until: float) -> list[MetricsSample]:
+        asked.append((since, until))
+        return moved(until, 100)
+
+    feed = EngineFeed("This engine", Watch(EngineView(moved(now, 100))), past, 60)
+    monkeypatch.setattr(engine, "feeds_of", lambda _: [feed])
+    browser = Browser(console_parts(tmp_path).app)
+    browser.get("/engine?from=2026-01-01T09:00:00&to=2026-01-01T10:00:00%2B00:00")
+    (between,) = asked
+    assert between[1] == 1_767_261_600.0
+    assert "from=2026-01-01" in browser.page.xpath("//body/@data-live")[0]
+    (begin,) = browser.page.xpath("//div[@id='chart-memory']//div[@class='plot']/@data-begin")
+    assert float(begin) == between[0]
+    assert browser.get("/engine?from=2026-01-01T09:00:00&to=never").status_code == 400
+    assert browser.get("/engine?from=2026-01-02T09:00&to=2026-01-01T09:00").status_code == 400
+
+
 def test_all_times_are_of_one_zone_which_each_page_says(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()

@@ -203,7 +203,7 @@ def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts,
     assert page.input_value("#priority") == "66"
     page.unroute("**/health/live")
     page.click("form[action='/topics/put'] button.main")
-    page.get_by_text("1 change").wait_for()
+    page.get_by_text("1 unsaved change").wait_for()
 
 
 def test_what_is_typed_is_not_lost_without_a_question(visit: Visitors, address: str) -> None:

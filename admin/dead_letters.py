@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import TopicTest
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest
 from arborcast.admin.times import moment_ms
 from arborcast.core.errors import NotFound
 from arborcast.core.settings import KafkaSettings
@@ -25,7 +25,8 @@ from arborcast.topic_model.topics import TopicPath
 
 class LetterFilter(NamedTuple):
     """Which letters; an empty field selects all. `since` and `until` are times of giving up, as spans before now (2h)
-    or ISO times; for `reason` see `dispatch.operations.dead_letters`."""
+    or ISO times; for `reason` see `dispatch.operations.dead_letters`. `chosen` are
+    pairs of notification and subscription."""
 
     subscription: str = ""
     endpoint: str = ""
@@ -34,6 +35,7 @@ class LetterFilter(NamedTuple):
     since: str = ""
     until: str = ""
     reason: str = ""
+    chosen: frozenset[tuple[str, str]] = frozenset()
 
     def wanted(self, kafka: KafkaSettings, control: ControlView | None = None) -> Wanted:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
@@ -77,10 +79,11 @@ class WholeLetter(msgspec.Struct, frozen=True):
 
 
 class LetterList(NamedTuple):
-    """Letters, and the number of further ones."""
+    """Letters, the number of further ones, and the largest groups of all, by endpoint and reason."""
 
     letters: tuple[Letter, ...]
     more: int
+    groups: tuple[DeliveryGroup, ...] = ()
 
 
 class Redrivable(NamedTuple):
@@ -100,18 +103,32 @@ class Redriven(NamedTuple):
     too_new: int
 
 
-def listed(kafka: KafkaSettings, wanted: LetterFilter, limit: int, control: ControlView | None = None) -> LetterList:
-    """Letters, the newest first. Raises ExpressionError, ConfigError, InfrastructureError; as all functions here."""
-    counted = Counter[str]()
+def listed(
+    kafka: KafkaSettings, wanted: LetterFilter, limit: int, control: ControlView | None = None, skip: int = 0
+) -> LetterList:
+    """Letters, the newest first, behind the first `skip`. Raises ExpressionError, ConfigError, InfrastructureError; as
+    all functions here."""
+    counted = Counter[tuple[str, str]]()
 
     def found() -> Iterator[Letter]:
-        for _, letter in letters(kafka, wanted.wanted(kafka, control)):
-            counted["all"] += 1
+        for _, letter in _letters(kafka, wanted, control):
+            counted[letter.endpoint, str(letter.status or letter.error or letter.state)] += 1
             yield _letter(letter)
 
-    # At most `limit` of them are in memory, without their messages.
-    newest = tuple(heapq.nlargest(limit, found(), key=lambda each: each.given_up_ms))
-    return LetterList(newest, counted["all"] - len(newest))
+    # At most `skip + limit` of them are in memory, without their messages.
+    newest = tuple(heapq.nlargest(skip + limit, found(), key=lambda each: each.given_up_ms)[skip:])
+    groups = tuple(
+        DeliveryGroup(endpoint, reason, count) for (endpoint, reason), count in counted.most_common(MOST_GROUPS)
+    )
+    return LetterList(newest, max(0, counted.total() - skip - len(newest)), groups)
+
+
+def _letters(
+    kafka: KafkaSettings, wanted: LetterFilter, control: ControlView | None
+) -> Iterator[tuple[Delivery, DeadLetter]]:
+    for delivery, letter in letters(kafka, wanted.wanted(kafka, control)):
+        if not wanted.chosen or (letter.notification.id, letter.subscription) in wanted.chosen:
+            yield delivery, letter
 
 
 def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> Iterator[WholeLetter]:
@@ -142,7 +159,7 @@ def count(
     kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
 ) -> int:
     """The number of letters, up to `limit`."""
-    return sum(1 for _ in islice(letters(kafka, wanted.wanted(kafka, control)), limit))
+    return sum(1 for _ in islice(_letters(kafka, wanted, control), limit))
 
 
 def redrivable(
@@ -170,7 +187,7 @@ def purge(
 ) -> int:
     """Delete letters, at most `limit`, with their messages; returns their number."""
     with DeadLetterAdmin(kafka) as desk:
-        return desk.purge(islice(letters(kafka, wanted.wanted(kafka, control)), limit))
+        return desk.purge(islice(_letters(kafka, wanted, control), limit))
 
 
 def _redrivable(
@@ -178,7 +195,7 @@ def _redrivable(
 ) -> Iterator[tuple[Delivery, DeadLetter]]:
     known = control_log.read_control(kafka) if control is None else control
     now_s = time.time()
-    for delivery, letter in letters(kafka, wanted.wanted(kafka, known)):
+    for delivery, letter in _letters(kafka, wanted, known):
         if known.table.get(letter.subscription) is None:
             left_alone["over"] += 1
         elif not settled(letter, now_s):

@@ -18,6 +18,18 @@ def subscription_id(text: str) -> str:
     return text.rstrip("/").rpartition("/")[2]
 
 
+MOST_GROUPS = 20
+"""Groups of a list of deliveries."""
+
+
+class DeliveryGroup(NamedTuple):
+    """A number of deliveries to one endpoint, for one reason."""
+
+    endpoint: str
+    reason: str
+    number: int
+
+
 class TopicTest(NamedTuple):
     """Topics that an expression selects; all, if `text` is empty. `namespaces` are pairs of prefix and URI."""
 

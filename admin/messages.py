@@ -1,18 +1,25 @@
-"""The newest notifications in the logs: those of a topic, and the topics that have most of them."""
+"""The newest notifications and attempts in the logs: those of a topic, of a subscription, and the busiest topics."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt, partition_of_subscription
 from arborcast.topic_model.records.notifications import notification_in
 from arborcast.topic_model.topics import TopicPath
+
+T = TypeVar("T")
 
 # Characters of a message in a list.
 _SHOWN_CHARACTERS = 2_000
@@ -65,30 +72,72 @@ def last_messages(
 
 
 def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadline: float) -> LastMessages:
-    """From the end of the log backwards, each time twice as far."""
     key, kept = path.encode(), name == "retained"
-    found: list[NewestMessage | None] = []
+
+    def take(record: ConsumerRecord) -> Iterator[NewestMessage | None]:
+        if record.key == key:
+            message = _message(record, kept)
+            # Where none is kept any more, an older one is not, either.
+            if message is not None or kept:
+                yield message
+
     # Payloads may be large, and all requested messages are in memory at once.
     with closing(LogConsumer(kafka, name, max_records=50)) as log:
         partition = partition_of_key(key, len(log.partitions()))
-        begin, last = log.beginnings()[partition], log.ends()[partition]
-        end, step = last, _LOOKED_AT
-        while end > begin and len(found) < most and time.monotonic() < deadline:
-            start = max(begin, end - step)
-            log.seek({partition: start})
-            here: deque[NewestMessage | None] = deque(maxlen=most - len(found))
-            while log.positions()[partition] < end and time.monotonic() < deadline:
-                for record in log.poll(0.2).get(partition, ()):
-                    if record.offset < end and record.key == key:
-                        message = _message(record, kept)
-                        # Where none is kept any more, an older one is not, either.
-                        if message is not None or kept:
-                            here.append(message)
-            if log.positions()[partition] < end:
-                break  # later ones may be older than unseen ones
-            found = [*here, *found]
-            end, step = start, step * 2
-    return LastMessages(tuple(each for each in reversed(found) if each is not None), last - end, end <= begin)
+        found, looked_at, complete = _backwards(log, partition, take, most, deadline)
+    return LastMessages(tuple(each for each in found if each is not None), looked_at, complete)
+
+
+def _backwards(
+    log: LogConsumer,
+    partition: int,
+    take: Callable[[ConsumerRecord], Iterable[T]],
+    most: int,
+    deadline: float,
+    step: int = _LOOKED_AT,
+) -> tuple[list[T], int, bool]:
+    """What `take` finds from the end of the log backwards, first in `step` records, then each time twice as far: the
+    newest first. With the number of records read, and whether the log has no more."""
+    found: list[T] = []
+    begin, last = log.beginnings()[partition], log.ends()[partition]
+    end = last
+    while end > begin and len(found) < most and time.monotonic() < deadline:
+        start = max(begin, end - step)
+        log.seek({partition: start})
+        here: deque[T] = deque(maxlen=most - len(found))
+        while log.positions()[partition] < end and time.monotonic() < deadline:
+            for record in log.poll(0.2).get(partition, ()):
+                if record.offset < end:
+                    here.extend(take(record))
+        if log.positions()[partition] < end:
+            break  # later ones may be older than unseen ones
+        found += reversed(here)
+        end, step = start, step * 2
+    return found, last - end, end <= begin
+
+
+class LastAttempts(NamedTuple):
+    """Attempts of a subscription, newest first. `complete` is set when the log has no more."""
+
+    attempts: tuple[Attempt, ...]
+    complete: bool
+
+
+def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> LastAttempts:
+    """The newest pushes to a subscription that have a result. Raises InfrastructureError."""
+    name = subscription.encode()
+
+    def take(record: ConsumerRecord) -> Iterator[Attempt]:
+        # The id is in the record as it is: most records need not be decoded.
+        if record.value is not None and name in record.value:
+            for each in attempts.decode(record.value):
+                if each.subscription == subscription and each.push:
+                    yield msgspec.structs.replace(each, response=each.response[:_SHOWN_CHARACTERS])
+
+    with closing(LogConsumer(kafka, "attempts", max_records=500)) as log:
+        partition = partition_of_subscription(subscription, len(log.partitions()))
+        found, _, complete = _backwards(log, partition, take, most, time.monotonic() + _PATIENCE_S)
+    return LastAttempts(tuple(found), complete)
 
 
 def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
@@ -99,6 +148,30 @@ def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
     payload = notification.payload.decode(errors="replace")
     shown = payload[:_SHOWN_CHARACTERS] + "…" * (len(payload) > _SHOWN_CHARACTERS)
     return NewestMessage(notification.id, notification.accepted_ms, notification.publisher, shown, kept)
+
+
+class RecentNotification(NamedTuple):
+    """An accepted notification, without its payload."""
+
+    id: str
+    topic: TopicPath
+    at_ms: int
+
+
+def recent(kafka: KafkaSettings, most: int = 20) -> tuple[RecentNotification, ...]:
+    """The newest notifications, newest first. Raises InfrastructureError."""
+
+    def take(record: ConsumerRecord) -> Iterator[RecentNotification]:
+        notification = None if record.value is None else notification_in(record)
+        if notification is not None and not notification.only:
+            yield RecentNotification(notification.id, notification.topic, notification.accepted_ms)
+
+    deadline = time.monotonic() + _PATIENCE_S
+    found: list[RecentNotification] = []
+    with closing(LogConsumer(kafka, "notifications", max_records=50)) as log:
+        for partition in log.partitions():
+            found += _backwards(log, partition, take, most, deadline, most)[0]
+    return tuple(sorted(found, key=lambda each: -each.at_ms)[:most])
 
 
 class Busiest(NamedTuple):

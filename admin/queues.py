@@ -116,7 +116,7 @@ def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> Queue
 def requests(kafka: KafkaSettings, path: TopicPath, limit: int) -> QueueRequests:
     """The requests of a queue. Raises InfrastructureError."""
     lane = queue_of(path).id
-    waits, more = Waiting(kafka).oldest(Asked(lambda each: each == lane, lambda _: True), limit)
+    waits, more, _ = Waiting(kafka).oldest(Asked(lambda each: each == lane, lambda _: True), limit)
     found = (
         RequestStatus(each.notification, each.priority, each.accepted_ms, each.tries.number, each.tries.due_ms)
         for each in waits

@@ -27,6 +27,13 @@ class PlannedReplay(NamedTuple):
         return self.replay.send(self.places)
 
 
+def run(kafka: KafkaSettings, subscription: str, since_ms: int, until_ms: int, limit: int) -> int:
+    """Deliver all notifications of an interval again; returns their number. Raises as `plan` and `PlannedReplay.send`
+    do."""
+    planned = plan(kafka, subscription, since_ms, until_ms, TopicTest(), limit)
+    return planned.send() if planned.places else 0
+
+
 def plan(
     kafka: KafkaSettings,
     subscription: str,
@@ -45,6 +52,6 @@ def plan(
     places = replay.find(limit)
     if len(places) > limit:
         raise ReplayRefused(
-            f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
+            f"more than {limit:,} notifications match: choose a shorter time, fewer topics, or a higher limit"
         )
     return PlannedReplay(replay, places, since_ms, until_ms)

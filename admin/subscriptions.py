@@ -25,13 +25,15 @@ Change = Literal["pause", "resume", "end"]
 
 class SubscriptionFilter(NamedTuple):
     """Which subscriptions; an empty field, or None, selects all. `part` is a part of an endpoint in any case of
-    letters, `topic` a topic that they get, `endpoints` the addresses of consumers that are meant."""
+    letters, `topic` a topic that they get, `endpoints` the addresses of consumers that are meant; with
+    `pull_points` only those with a pull point."""
 
     state: str = ""
     endpoint: str | None = None
     part: str = ""
     topic: TopicPath | None = None
     endpoints: frozenset[str] | None = None
+    pull_points: bool = False
 
 
 class Suspension(msgspec.Struct, frozen=True):
@@ -174,6 +176,8 @@ def _wanted(control: ControlView, wanted: SubscriptionFilter, now_ms: int) -> It
         if each.trigger is not None or (exact is not None and address != exact):
             continue
         if wanted.endpoints is not None and address not in wanted.endpoints:
+            continue
+        if wanted.pull_points and not each.pull_point:
             continue
         if part and part not in address.lower() and address != part_uri:
             continue

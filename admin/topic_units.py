@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,10 +24,12 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 
 class UnitsImport(NamedTuple):
-    """The topics to add or added, and the number of entries that are no units."""
+    """The topics to add or added, the number of entries that are no units, and the attributes that are left out, with
+    the number of topics that have them."""
 
     additions: Additions
     others: int
+    left_out: Mapping[str, int]
 
 
 def import_units(
@@ -44,7 +46,7 @@ def import_units(
     additions = plan_additions(control_log.read_tree(kafka), units, progress)
     if not dry_run:
         write_import(kafka, additions.topics, progress)
-    return UnitsImport(additions, units.others)
+    return UnitsImport(additions, units.others, units.left_out)
 
 
 def read(server: DirectorySettings, root: TopicPath | None, progress: Progress = untold) -> Units:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import TopicTest, subscription_id
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, subscription_id
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -53,15 +54,25 @@ class WaitingEntry(msgspec.Struct, frozen=True):
 
 class WaitingList(NamedTuple):
     """The deliveries that wait longest, and the number of further ones. If not `complete`, results of some last
-    attempts are left out, because the log of attempts is long."""
+    attempts are left out, because the log of attempts is long. `groups` are the largest ones of all, by endpoint and
+    state of the subscription."""
 
     waiting: tuple[WaitingEntry, ...]
     more: int
     complete: bool
+    groups: tuple[DeliveryGroup, ...] = ()
 
 
-def oldest(kafka: KafkaSettings, wanted: WaitingFilter, limit: int, control: ControlView | None = None) -> WaitingList:
-    """The deliveries that wait longest, in this order. Subscriptions are looked up in `control`, or in the log.
+def oldest(
+    kafka: KafkaSettings,
+    wanted: WaitingFilter,
+    limit: int,
+    control: ControlView | None = None,
+    skip: int = 0,
+    newest_first: bool = False,
+) -> WaitingList:
+    """The deliveries that wait longest, or shortest, in this order, behind the first `skip`. Subscriptions are looked
+    up in `control`, or in the log.
 
     Raises ExpressionError, ConfigError, InfrastructureError.
     """
@@ -73,10 +84,21 @@ def oldest(kafka: KafkaSettings, wanted: WaitingFilter, limit: int, control: Con
         return (not name or each == name) and (not endpoint or to_uri(_endpoint(known, each)) == endpoint)
 
     waiting = Waiting(kafka)
-    waits, more = waiting.oldest(Asked(asked, is_meant, wanted.notification), limit)
+    waits, more, counts = waiting.oldest(
+        Asked(asked, is_meant, wanted.notification), limit, skip, newest_first=newest_first
+    )
     waits, complete = waiting.with_last(waits)
     now_ms = time_ms()
-    return WaitingList(tuple(_delivery(each, known, now_ms) for each in waits), more, complete)
+    grouped = Counter[tuple[str, str]]()
+    for each, count in counts.items():
+        grouped[_endpoint(known, each) or each, _state(known, each, now_ms)] += count
+    groups = (DeliveryGroup(where, state, count) for (where, state), count in grouped.most_common(MOST_GROUPS))
+    return WaitingList(tuple(_delivery(each, known, now_ms) for each in waits), more, complete, tuple(groups))
+
+
+def _state(control: ControlView, subscription: str, now_ms: int) -> str:
+    known = control.table.get(subscription)
+    return control.suspensions.state_of(known, now_ms) if known is not None else "over"
 
 
 def _endpoint(control: ControlView, subscription: str) -> str:
@@ -86,8 +108,7 @@ def _endpoint(control: ControlView, subscription: str) -> str:
 
 def _delivery(wait: Wait, control: ControlView, now_ms: int) -> WaitingEntry:
     name, last, tries = wait.delivery.subscription, wait.last, wait.tries
-    known = control.table.get(name)
-    state = control.suspensions.state_of(known, now_ms) if known is not None else "over"
+    state = _state(control, name, now_ms)
     stage = _stage(tries, now_ms, held=state in ("suspended", "paused"))
     return WaitingEntry(
         notification=wait.notification,

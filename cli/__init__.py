@@ -22,29 +22,33 @@ import copy
 import sys
 from typing import Annotated
 
-import typer
-from typer.models import CommandInfo
+try:
+    import typer
+    from typer.models import CommandInfo
 
-from arborcast.cli import (
-    audit,
-    configuration,
-    dead_letters,
-    engine,
-    federation,
-    maintenance,
-    messages,
-    queues,
-    subscriptions,
-    topics,
-    trace,
-    triggers,
-    users,
-    waiting,
-    watching,
-)
-from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError, NotFound
-from arborcast.core.reasons import reason_of
-from arborcast.engine.terminal import error_console, guard, say
+    from arborcast.cli import (
+        audit,
+        configuration,
+        dead_letters,
+        engine,
+        federation,
+        maintenance,
+        messages,
+        queues,
+        subscriptions,
+        topics,
+        trace,
+        triggers,
+        users,
+        waiting,
+        watching,
+    )
+    from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError, NotFound
+    from arborcast.core.reasons import reason_of
+    from arborcast.engine.terminal import error_console, guard, say
+except KeyboardInterrupt:
+    # Ctrl-C while modules are loaded, for which there is no handler yet.
+    raise SystemExit(130) from None
 
 app = typer.Typer(
     name="arborcast",
@@ -87,6 +91,7 @@ for module in (
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -97,6 +102,8 @@ def main() -> None:
         if first in ("--home", "--config", "-c"):
             raise ConfigError(f"{first} belongs after the command, for instance: arborcast status {first} …")
         _only(sys.argv[1:2])()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
     except NotFound as error:
         _complain(error)
         sys.exit(EXIT_FAILED)

@@ -21,7 +21,7 @@ from arborcast.cli.common import (
 )
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import one_line
-from arborcast.engine.monitoring.figures import WORDS
+from arborcast.engine.monitoring.figures import WORDS, many
 from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
 
 if TYPE_CHECKING:
@@ -47,20 +47,15 @@ def audit(
     until: UntilOption = None,
     subscription: SubscriptionOption = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Match everything again, and look for all that waits or was given up.")
+        bool, typer.Option("--deep", help="Match everything again, and look up each pending and failed delivery.")
     ] = False,
-    order: Annotated[
-        bool, typer.Option("--order", help="Check that pushes were made in the order of acceptance.")
-    ] = False,
-    limit: Annotated[int, typer.Option(help="Name so many notifications that do not balance.", min=1)] = 100,
-    patience: Annotated[
-        float, typer.Option(help="Repeat the check of what does not balance for this many seconds.", min=0)
-    ] = 15.0,
+    limit: Annotated[int, typer.Option(help="Name so many discrepancies.", min=1)] = 100,
+    patience: Annotated[float, typer.Option(help="Check discrepancies again for so many seconds.", min=0)] = 15.0,
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that deliveries = delivered + given up + expired + cancelled + dropped + waiting, and name every violation.
+    """Check that deliveries = delivered + failed + expired + cancelled + dropped + pending, and name every violation.
     The exit status is 0 without violations, 1 with violations, 2 when the check could not be completed."""
     since_ms = moment_ms("since", since)
     until_ms = moment_ms("until", until) if until else None
@@ -105,7 +100,7 @@ def _print(report: Report) -> None:
     accepted = f"{', '.join(first)} and {last}" if first else last
     say(
         f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
-        f"{report.matches:,} deliveries; {report.waiting:,} more are not evaluated yet"
+        f"{report.matches:,} deliveries; {report.waiting:,} not checked yet"
     )
     if report.system_notices:
         out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)
@@ -137,6 +132,8 @@ def _print(report: Report) -> None:
         found = f"{report.disordered:,} out of order" if report.disordered else "none out of order"
         say(f"order of {report.first_attempts:,} first attempts: {found}")
     for what in report.not_looked_at:
-        say(f"not looked at: {what}")
-    verdict = "[bold green]balanced[/]" if report.balanced else f"[bold red]{report.unbalanced:,} do not balance[/]"
+        say(f"not looked at: {what} (--deep does)")
+    verdict = "[bold green]all accounted for[/]"
+    if not report.balanced:
+        verdict = f"[bold red]{many(report.unbalanced, 'discrepancy', 'discrepancies')}[/]"
     out.print(f"{verdict} ({report.seconds:.1f} s)", highlight=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arborcast.admin.moments import iso
-from arborcast.core.errors import ConfigError
+from arborcast.core.errors import ConfigError, NotFound
 from arborcast.engine.terminal import complain, noting_silence
 
 if TYPE_CHECKING:
@@ -74,6 +74,13 @@ def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Sca
             f"this user may not look into the data directory {path}: be its owner, or have it shared with "
             'stack.home_access = "group"; --home names another'
         )
+    return settings
+
+
+def existing(settings: Settings) -> Settings:
+    """The settings. Raises NotFound if there is no data directory, so that an empty list is one of an engine."""
+    if not settings.home.is_dir():
+        raise NotFound(f"there is no data directory {settings.home}; --home names another")
     return settings
 
 

@@ -32,11 +32,11 @@ from arborcast.engine.terminal import ProgressShown, complain, console, print_js
 if TYPE_CHECKING:
     from arborcast.admin.dead_letters import Letter, LetterFilter
 
-letters_app = typer.Typer(help="Deliveries that were given up, with their messages.", no_args_is_help=True)
+letters_app = typer.Typer(help="Failed deliveries, with their messages.", no_args_is_help=True)
 
 EndpointOption = Annotated[str | None, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
 SinceOption = Annotated[
-    str | None, typer.Option("--since", help="Only given up from then on: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
+    str | None, typer.Option("--since", help="Only failed since: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
 ]
 ReasonOption = Annotated[
     str | None,
@@ -141,7 +141,7 @@ def redrive(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
+    """Re-queue dead letters in original order, with fresh attempts and expiry."""
     from arborcast.admin import dead_letters
     from arborcast.admin.control_log import read_control
     from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S
@@ -151,16 +151,16 @@ def redrive(
     control = read_control(kafka)
     possible, over, too_new = dead_letters.redrivable(kafka, wanted, limit, control)
     redriven = 0
-    if possible and (yes or agreed(f"Try {many(possible, 'delivery', 'deliveries')} again?")):
+    if possible and (yes or agreed(f"Retry {many(possible, 'dead letter')}?")):
         redriven = dead_letters.redrive(kafka, wanted, possible, control).redriven
     if json:
         print_json({"redriven": redriven, "over": over, "too_new": too_new})
         return
-    say(f"{many(redriven, 'delivery is', 'deliveries are')} tried again")
+    say(f"{many(redriven, 'delivery', 'deliveries')} re-queued")
     if over:
-        say(f"{over:,} are not: their subscription is over")
+        say(f"{over:,} skipped (subscription ended)")
     if too_new:
-        say(f"{too_new:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago")
+        say(f"{too_new:,} skipped (failed less than {SETTLED_AFTER_S:g} s ago)")
 
 
 @letters_app.command()
@@ -179,19 +179,19 @@ def purge(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete dead letters, with their messages. That there were such stays on record."""
+    """Permanently delete dead letters, with their messages. The delivery record is kept."""
     from arborcast.admin import dead_letters
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
     found = dead_letters.count(kafka, wanted, limit)
     purged = 0
-    if found and (yes or agreed(f"Delete {found:,} dead letters for good?")):
+    if found and (yes or agreed(f"Permanently delete {many(found, 'dead letter')}?")):
         purged = dead_letters.purge(kafka, wanted, found)
     if json:
         print_json({"purged": purged})
     else:
-        say(f"{purged:,} dead letters were deleted")
+        say(f"{many(purged, 'dead letter')} deleted")
 
 
 def _wanted(

@@ -21,9 +21,10 @@ from arborcast.cli.common import (
     tell_of_more,
 )
 from arborcast.core.printable import one_line
+from arborcast.engine.monitoring.figures import many
 from arborcast.engine.terminal import complain, print_json, say
 
-queues_app = typer.Typer(help="Work queues: their requests and servers.", no_args_is_help=True)
+queues_app = typer.Typer(help="Work queues: requests and workers.", no_args_is_help=True)
 
 UrlOption = Annotated[
     str | None,
@@ -50,9 +51,9 @@ def list_queues(
         print_json(document(queues))
         return
     for each in queues:
-        waits = f", the oldest for {each.oldest_s:.0f} s" if each.waiting else ""
-        counts = "unknown" if each.waiting is None else f"{each.waiting} waiting{waits}, {each.executing} executing"
-        say(one_line(f"{each.queue}  {counts}  {len(each.servers)} servers"))
+        waits = f", the oldest {each.oldest_s:.0f} s" if each.waiting else ""
+        counts = "unknown" if each.waiting is None else f"{each.waiting} pending{waits}, {each.executing} in progress"
+        say(one_line(f"{each.queue}  {counts}  {many(len(each.servers), 'worker')}"))
     if not queues:
         complain("no topic is a queue: arborcast topics add TOPIC --queue")
     _tell(figures.problem)
@@ -82,21 +83,21 @@ def show_queue(
         print_json(document(found) | document(waits))
         return
     for server in found.servers:
-        busy = "" if server.busy_s is None else f", at work for {server.busy_s:.1f} s"
-        line = f"server {server.subscription} at {server.endpoint}, {server.capacity} at a time"
+        busy = "" if server.busy_s is None else f", busy for {server.busy_s:.1f} s"
+        line = f"worker {server.subscription} at {server.endpoint}, concurrency {server.capacity}"
         say(one_line(f"{line}, {server.state}{busy}"))
     if not found.servers:
-        complain("this queue has no server")
+        complain("no workers")
     for request in waits.requests:
         line = f"{moment(request.accepted_ms)}  {request.notification}  priority {request.priority}"
         again = f", sent {request.attempts} times" * bool(request.attempts)
         say(one_line(line + again))
     if not waits.requests:
-        complain("nothing waits")
+        complain("no requests")
     tell_of_more(waits.more)
     _tell(figures.problem)
 
 
 def _tell(problem: str) -> None:
     if problem:
-        complain(f"the servers are unknown: {problem}")
+        complain(f"live counts unavailable: {problem}")

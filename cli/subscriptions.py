@@ -71,7 +71,7 @@ def list_subscriptions(
         return
     if not found.subscriptions:
         others = control.table.statistics().subscriptions > 0
-        complain("no subscription matches" if others else "there are no subscriptions")
+        complain("no matching subscriptions" if others else "no subscriptions yet")
         return
     for line in _lines(found.subscriptions):
         console().print(line, soft_wrap=True)

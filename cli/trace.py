@@ -121,7 +121,7 @@ def format_story(story: Story) -> Iterable[Text]:
     for step in story.steps:
         yield _line(step, first_at, "  ")
     if not story.deliveries:
-        yield Text("  No one is subscribed to this topic.", style="yellow")
+        yield Text("  No subscribers of this topic.", style="yellow")
     if len(story.deliveries) > 1:
         counts = Counter(delivery.outcome for delivery in story.deliveries)
         said = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
@@ -142,7 +142,7 @@ def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Te
     outcome, style = WORDS.get(delivery.outcome, delivery.outcome), _STYLES[delivery.outcome]
     yield Text.assemble(("  subscription ", "bold"), delivery.subscription, "  ", (outcome, style))
     if delivery.expression:
-        verb = "asks for" if delivery.outcome == "no match" else "matched by"
+        verb = "filter" if delivery.outcome == "no match" else "matched by"
         to = f", at {delivery.endpoint}" if delivery.endpoint else ""
         yield Text.assemble((f"    {verb} ", "dim"), one_line(delivery.expression + to))
     for step in delivery.steps:

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, document, kafka_of, settings_of
+from arborcast.cli.common import (
+    OPERATING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    document,
+    existing,
+    kafka_of,
+    settings_of,
+)
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import print_json, print_table, say
+from arborcast.engine.terminal import complain, print_json, print_table, say
 
 if TYPE_CHECKING:
     from arborcast.admin.users import Finding
@@ -67,9 +76,12 @@ def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonO
     """List the users, their groups, and whether a password is kept in clear text."""
     from arborcast.admin import users
 
-    found = users.listed(users.users_file(settings_of(config, home)))
+    found = users.listed(users.users_file(existing(settings_of(config, home))))
     if json:
         print_json(document(found))
+        return
+    if not found:
+        complain("no users")
         return
     rows = ((each.name, ", ".join(each.groups), "yes" if each.clear else "") for each in found)
     print_table(("user", "groups", "digest"), rows)

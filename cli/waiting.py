@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from arborcast.admin.waiting import WaitingEntry
 
 _STAGES = {
-    "queued": "next in its turn",
+    "queued": "after earlier messages",
     "due": "due now",
-    "under way": "its push has no answer yet; without one next {}",
-    "awaited": "its receiver reports the result by {}",
-    "scheduled": "next {}",
-    "held": "next when its subscription is resumed",
+    "under way": "in flight; without an answer next attempt {}",
+    "awaited": "awaits a result by {}",
+    "scheduled": "next attempt {}",
+    "held": "held until resumed",
 }
 
-waiting_app = typer.Typer(help="Deliveries that wait for an attempt.", no_args_is_help=True)
+waiting_app = typer.Typer(help="Pending deliveries: queued, or waiting for a retry.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def list_waiting(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List waiting deliveries, longest wait first, with the result of the last attempt."""
+    """List pending deliveries, the oldest first, with the result of the last attempt."""
     from arborcast.admin.waiting import WaitingFilter, oldest
 
     wanted = WaitingFilter(subscription or "", endpoint or "", topic_filter(topic, namespace), notification or "")
@@ -71,7 +71,7 @@ def list_waiting(
         for each in found.waiting:
             console().print(_line(each), soft_wrap=True)
         if not found.waiting:
-            complain("nothing waits")
+            complain("no pending deliveries")
         tell_of_more(found.more)
     if not found.complete:
         complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")

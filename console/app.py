@@ -11,7 +11,17 @@ from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
 from arborcast.console.guard import PageGuard
-from arborcast.console.screens import cluster, deliveries, engine, overview, queues, subscriptions, topics, trying
+from arborcast.console.screens import (
+    activity,
+    cluster,
+    deliveries,
+    engine,
+    overview,
+    queues,
+    subscriptions,
+    topics,
+    trying,
+)
 from arborcast.console.signing import SigningIn
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.security.web_pages import PageRule
@@ -25,6 +35,7 @@ SCREENS: tuple[Screen, ...] = (
     engine.SCREEN,
     cluster.SCREEN,
     trying.SCREEN,
+    activity.SCREEN,
 )
 """In the order of the navigation."""
 
@@ -97,4 +108,4 @@ def _words(error: Exception) -> tuple[int, str]:
         return 503, str(error)
     if isinstance(error, ArborcastError):
         return 400, str(error)
-    return 500, "This went wrong here; the console's log (arborcast status names it) says how."
+    return 500, "Unexpected error. See the console's log."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,16 +17,19 @@ from starlette.routing import Route
 
 from arborcast.admin import queues
 from arborcast.admin.connection import kafka_of
+from arborcast.console.activity import Activity, ActivityLog
 from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.health import EngineHealth
 from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, merged
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError
+from arborcast.core.wall_clock import time_ms
 from arborcast.engine.monitoring.attention import Concern
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
 from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -36,10 +39,10 @@ FormHandler = Callable[[Request, FormData], Awaitable[Response]]
 THEMES = ("light", "dark")
 """In addition to the browser's preference."""
 
-# Notes for the next page, of this number of visitors.
-_NOTES = 1_000
-
 _FIELDS = 2_000
+
+# Fields of forms that select objects of a change.
+_ABOUT = ("id", "letter", "subscription", "notification", "endpoint", "topic", "reason", "since")
 
 # The place in a page where it continues once a part is ready: values are escaped and cannot contain it.
 _LATER = Markup("<!--later-->")
@@ -69,7 +72,7 @@ class Screen:
 class Console:
     """`control` is the state of the control log, `changes` appends to it. `trouble` is the reason for outdated
     contents, empty without one. Until `ready`, another thread reads the log for the first time, and `control` must not
-    be used. `topic_changes` counts changes of topics."""
+    be used. `state` is one of the projections of `control`."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class Console:
         *,
         trouble: Callable[[], str] = lambda: "",
         ready: Callable[[], bool] = lambda: True,
-        topic_changes: Callable[[], int] = lambda: 0,
+        state: PageState | None = None,
         signs_in: bool = False,
     ) -> None:
         self.settings = settings
@@ -89,8 +92,9 @@ class Console:
         self.sessions = sessions
         self.trouble = trouble
         self.ready = ready
-        self.topic_changes = topic_changes
+        self.state = state or PageState()
         self.questions = Questions(lambda: kafka_of(settings))
+        self.activity = ActivityLog(settings.home)
         self.health = EngineHealth(settings, self._concerns)
         self.signs_in = signs_in
         self.live = LiveParts()
@@ -98,7 +102,10 @@ class Console:
         self.screens: tuple[Screen, ...] = ()
         self.forgets: list[Callable[[str], object]] = []
         """Called with a session that its visitor ends."""
-        self._notes: OrderedDict[str, str] = OrderedDict()
+
+    def topic_changes(self) -> int:
+        """The number of changes of topics."""
+        return self.state.topic_changes
 
     def get(self, path: str, handler: Handler) -> Route:
         """A page. It changes nothing."""
@@ -112,16 +119,18 @@ class Console:
             visitor = visitor_of(request.scope)
             async with request.form(max_files=1, max_fields=_FIELDS) as form:
                 if not self.sessions.fits(visitor.session, text_of(form, "token")):
-                    raise HTTPException(
-                        403, "This form is of an earlier session. Go back, load the page again, and send it once more."
-                    )
+                    raise HTTPException(403, "Session changed. Go back, reload the page and submit again.")
                 if edits and not visitor.may_edit:
                     raise HTTPException(
                         403,
-                        f"{visitor.name} may look, and change nothing: a rule of access.policy_file has to allow "
+                        f"{visitor.name} has read-only access: a rule of access.policy_file has to allow "
                         'do = ["manage"] for topics = ["//."].',
                     )
-                return await handler(request, form)
+                answer = await handler(request, form)
+                if edits and (text := self.activity.noted(visitor.session)):
+                    about = " ".join(f"{name}={text_of(form, name)}" for name in _ABOUT if text_of(form, name))
+                    await asyncio.to_thread(self.activity.add, Activity(time_ms(), visitor.name, text, about))
+                return answer
 
         return Route(path, checked, methods=["POST"])
 
@@ -171,7 +180,7 @@ class Console:
         if said.wrong:
             return Seen({"shown": self.render(request, "refusal.html", wrong=said.wrong)}, said.rest_s, failed=True)
         at = datetime.fromtimestamp(said.at).astimezone().strftime("%H:%M:%S")
-        return Seen({"shown": self.render(request, template, **values), "seen": f"as of {at}"}, said.rest_s)
+        return Seen({"shown": self.render(request, template, **values), "seen": f"Updated {at}"}, said.rest_s)
 
     def _document(self, request: Request, template: str, **values: Any) -> str:
         visitor = visitor_of(request.scope)
@@ -186,7 +195,7 @@ class Console:
             trouble=self.trouble(),
             health=self.health.known(),
             signs_in=self.signs_in,
-            note=self._notes.pop(visitor.session, ""),
+            note=self.activity.noted(visitor.session, shown=True),
             **values,
         )
 
@@ -214,9 +223,7 @@ class Console:
 
     def note(self, visitor: Visitor, text: str) -> None:
         """A note for the visitor's next page."""
-        self._notes[visitor.session] = text
-        while len(self._notes) > _NOTES:
-            self._notes.popitem(last=False)
+        self.activity.note(visitor.session, text)
 
 
 def _again(request: Request) -> str:
@@ -226,15 +233,17 @@ def _again(request: Request) -> str:
     return request.url.path + ("?" + request.url.query if request.url.query else "")
 
 
-class TopicChanges:
-    """Counts the records about topics: a projection of the control log."""
+class PageState:
+    """Projections of the control log for pages: the number of records about topics, and registered publishers."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.topic_changes = 0
+        self.registrations = Registrations()
 
     def apply(self, record: ControlRecord) -> None:
         """Fold one record; those of other kinds change nothing."""
-        self.count += isinstance(record, TopicRecord | TopicRemoved)
+        self.topic_changes += isinstance(record, TopicRecord | TopicRemoved)
+        self.registrations.apply(record)
 
 
 def text_of(form: FormData, name: str) -> str:

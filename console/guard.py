@@ -183,7 +183,7 @@ class PageGuard:
         if scope["method"] == "GET" and headers.get("sec-fetch-mode", "navigate") == "navigate":
             query = "?" + scope["query_string"].decode("latin-1") if scope["query_string"] else ""
             return RedirectResponse(f"/sign-in?next={quote(scope['path'] + query, safe='')}", 303)
-        return PlainTextResponse("Not signed in, or the session has expired.\n", 401)
+        return PlainTextResponse("You are signed out.\n", 401)
 
 
 def visitor_of(scope: Scope) -> Visitor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,8 @@ from arborcast.core.printable import printable
 from arborcast.engine.monitoring import charts
 
 _HERE = Path(__file__).parent
+
+_SEGMENTS = re.compile(r"[^/]*/+|[^/]+")
 
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
@@ -75,6 +78,7 @@ class Templates:
         self._environment.filters["number"] = _number
         self._environment.filters["endpoint"] = _endpoint
         self._environment.filters["span"] = _span
+        self._environment.filters["breaks"] = _breaks
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(name).render(values)
@@ -82,6 +86,11 @@ class Templates:
 
 def _seen(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _breaks(text: str) -> Markup:
+    """A path or an address whose lines break behind a slash only."""
+    return Markup("<wbr>").join(escape(part) for part in _SEGMENTS.findall(printable(text)))
 
 
 def _moment(ms: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from arborcast.console.app import make_app
 from arborcast.console.console import Console as WebConsole  # the other one is the terminal's
-from arborcast.console.console import TopicChanges
+from arborcast.console.console import PageState
 from arborcast.console.guard import MOST_IMPORTED, Sessions
 from arborcast.console.signing import signing_for
 from arborcast.core.security.keyring import KeyFile, KeyRing, Marks
@@ -43,8 +43,8 @@ class ConsoleProcess:
         port = listener.getsockname()[1]
         signing = signing_for(settings)
         self._failed = False
-        topic_changes = TopicChanges()
-        control = ControlView(topic_changes)
+        state = PageState()
+        control = ControlView(state)
         self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
         self._changes = ControlChanges(settings.kafka, ControlLog(settings.kafka), self._view)
         # Clear text only on loopback, or if the gateway accepts passwords so, too.
@@ -57,7 +57,7 @@ class ConsoleProcess:
             self._changes,
             sessions,
             trouble=self._trouble,
-            topic_changes=lambda: topic_changes.count,
+            state=state,
             ready=lambda: self._view.caught_up,
             signs_in=signing is not None,
         )
@@ -99,10 +99,7 @@ class ConsoleProcess:
 
     def _trouble(self) -> str:
         if self._view.caught_up and not self._view.reachable:
-            return (
-                "Kafka does not answer. This page shows the last known state; changes cannot be saved now, and the "
-                "draft is kept."
-            )
+            return "Kafka is not responding. Data may be stale and changes can't be saved; your draft is kept."
         return ""
 
 

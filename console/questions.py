@@ -115,7 +115,7 @@ class Questions:
             wrong = str(error)
         except Exception:
             logger.exception("%s failed", function.__qualname__)
-            wrong = "This went wrong here; the console's log (arborcast status names it) says how."
+            wrong = "Unexpected error. See the console's log."
         return Answer(value, wrong, time.time(), time.monotonic() - begun)
 
     async def _value(self, function: Callable[..., T], args: tuple[Any, ...], *, log: bool = False) -> T:

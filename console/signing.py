@@ -56,7 +56,7 @@ class SigningIn:
             address = client_key(self._proxies.client(request.scope))
             try:
                 identity = await self.callers.users.check(name, text_of(form, "password"), address)
-                refused = "" if identity else "Name or password is not right."
+                refused = "" if identity else "Wrong user name or password."
             except ArborcastError as error:
                 identity, refused = None, str(error)
             if identity is None:

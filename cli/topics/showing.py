@@ -14,6 +14,7 @@ from arborcast.cli.common import (
     NamespaceOption,
     TopicArgument,
     document,
+    existing,
     kafka_of,
     namespaces_of,
     one_topic,
@@ -150,7 +151,7 @@ def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
     """Show entries and topics that cannot be synchronized with the directory, with the reason and the remedy."""
     from arborcast.admin import directory
 
-    found = directory.problems(settings_of(config, home).home)
+    found = directory.problems(existing(settings_of(config, home)).home)
     if json:
         print_json(document(found))
         return

@@ -16,6 +16,7 @@ from arborcast.directory.entries.mapping import EntryProblem
 from arborcast.directory.errors import DirectoryError, DnError
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.ldap_connection import NoSuchEntry
+from arborcast.engine.monitoring.figures import many
 from arborcast.engine.terminal import ProgressShown, complain, print_json, say
 
 # Number of skipped entries that are named; beyond it only the count is shown.
@@ -69,7 +70,9 @@ def import_units(
     top = topics.one_topic(root, {}) if root else None
     try:
         with ProgressShown() as progress:
-            additions, others = topic_units.import_units(kafka, where, top, dry_run=dry_run, progress=progress)
+            additions, others, left_out = topic_units.import_units(
+                kafka, where, top, dry_run=dry_run, progress=progress
+            )
     except NoSuchEntry as error:
         who = f"{where.bind_dn} may" if where.bind_dn else "everybody may: else give --bind-dn"
         raise ConfigError(f"{where.url} has no entry {where.base_dn}: check --base, and that {who} read it") from error
@@ -81,13 +84,18 @@ def import_units(
     _tell_problems(additions.problems)
     counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
     if json:
-        print_json(counts | {"other_entries": others, "topics": [each.path for each in additions.topics]})
+        print_json(
+            counts
+            | {"other_entries": others, "left_out": dict(left_out), "topics": [each.path for each in additions.topics]}
+        )
         return
     for each in additions.topics if dry_run else ():
         say(one_line(f"would add {each.path} {each.code}".rstrip()))
     say(", ".join(f"{number} {word}" for word, number in counts.items()))
     if others:
         complain(f"{others} entries are no organizational units, or lie below such")
+    for name, number in sorted(left_out.items()):
+        complain(one_line(f"left out: the attribute {name} of {many(number, 'topic')}"))
 
 
 # Messages of connections name settings of our own directory; here these are options.

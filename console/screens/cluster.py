@@ -85,4 +85,4 @@ def _groups(members: Iterable[admin.MemberStatus]) -> list[tuple[str, list[admin
     return [(name, list(some)) for name, some in groupby(ordered, group)]
 
 
-SCREEN = Screen("cluster", "Cluster", "/cluster", _routes, needs_log=False)
+SCREEN = Screen("cluster", "Federation", "/cluster", _routes, needs_log=False)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin import dead_letters, trace, waiting
+from arborcast.admin import dead_letters, messages, trace, waiting
 from arborcast.admin.dead_letters import LetterFilter
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.times import moment_ms
@@ -31,6 +31,11 @@ _BY = ("subscription", "endpoint", "topic", "notification")
 _LETTERS_BY = (*_BY, "since", "reason")
 
 _AT_ONCE = 100
+
+# Pages of a list: what is shown of a page's end is in memory.
+_PAGES = 100
+
+_TYPED = "delete all"
 
 # An audit repeats unbalanced ones; a visitor waits for this one.
 _PATIENCE_S = 5.0
@@ -75,7 +80,15 @@ class DeliveriesScreen:
             )
         # Failures first: they are the reason to look.
         deliveries = sorted(story.deliveries, key=lambda each: each.outcome == "delivered") if story else []
-        return self._page(request, "trace", asked=asked, story=story, deliveries=deliveries, wrong=wrong, shown=_SHOWN)
+        values: dict[str, Any] = {"story": story, "deliveries": deliveries, "wrong": wrong, "shown": _SHOWN}
+        if asked["notification"]:
+            return self._page(request, "trace", asked=asked, **values)
+
+        async def recent(age_s: float) -> Seen:
+            newest = await self._questions.recent_log(messages.recent, age_s=age_s)
+            return self._console.seen(request, newest, "deliveries/recent.html", newest=newest.value)
+
+        return self._console.slow_page(request, "deliveries/trace.html", recent, **_values("trace", asked), **values)
 
     async def waiting(self, request: Request) -> Response:
         return self._slow(request, "waiting", _BY, self._look_waiting(request))
@@ -99,27 +112,35 @@ class DeliveriesScreen:
 
     async def act(self, request: Request, form: FormData) -> Response:
         """Redrive or delete all selected dead letters, after a confirmation."""
-        action = text_of(form, "action")
+        action, _, everything = text_of(form, "action").partition("-")
         if action not in ("redrive", "purge"):
-            raise HTTPException(400, "Choose what to do: try again, or delete.")
+            raise HTTPException(400, "Choose an action: retry or delete.")
         asked = {name: text_of(form, name).strip() for name in _LETTERS_BY}
         # A filter by notification has nothing left to show.
         onward = "/deliveries/dead" + _query({} if asked["notification"] else asked)
+        chosen = [] if everything else [each for each in form.getlist("letter") if isinstance(each, str)]
+        if not chosen and not everything and not asked["notification"]:
+            self._console.note(visitor_of(request.scope), "Select at least one dead letter.")
+            return go(onward)
         # The letters of the question and no later ones.
         until = text_of(form, "until") or datetime.now(UTC).isoformat()
-        wanted, control = _letters(asked)._replace(until=until), self._console.control
-        if not text_of(form, "sure"):
+        pairs = frozenset((one, other) for one, _, other in (each.partition(" ") for each in chosen))
+        wanted, control = _letters(asked)._replace(until=until, chosen=pairs), self._console.control
+        # The loss of all messages is not one click away.
+        typed = action == "purge" and not chosen and not any(asked.values())
+        if not text_of(form, "sure") or (typed and text_of(form, "typed").strip() != _TYPED):
             count, wrong = await _answer(self._questions.ask_log(dead_letters.count, wanted, None, control))
-            return self._page(request, "sure", asked=asked, action=action, until=until, count=count or 0, wrong=wrong)
+            values = {"action": action, "everything": everything, "chosen": chosen, "typed": _TYPED if typed else ""}
+            return self._page(request, "sure", asked=asked, until=until, count=count or 0, wrong=wrong, **values)
         try:
             if action == "redrive":
                 done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control)
-                said = [f"{many(done.redriven, 'delivery is', 'deliveries are')} tried again"]
-                said += [f"{many(done.over, 'is', 'are')} not: their subscription is over"] * bool(done.over)
-                said += [f"{many(done.too_new, 'is', 'are')} not: they were given up just now"] * bool(done.too_new)
+                said = [f"{many(done.redriven, 'delivery', 'deliveries')} re-queued"]
+                said += [f"{done.over:,} skipped (subscription ended)"] * bool(done.over)
+                said += [f"{done.too_new:,} skipped (failed seconds ago)"] * bool(done.too_new)
             else:
                 purged = await self._questions.ask_log(dead_letters.purge, wanted, None, control)
-                said = [f"{many(purged, 'dead letter was', 'dead letters were')} deleted"]
+                said = [f"{many(purged, 'dead letter')} deleted"]
         finally:
             # Also after an error: some may be done.
             self._questions.forget()
@@ -137,29 +158,34 @@ class DeliveriesScreen:
         return self._page(request, "audit", asked=asked, report=answer, wrong=wrong, problems=PROBLEMS, shown=_SHOWN)
 
     def _slow(self, request: Request, name: str, by: tuple[str, ...], look: Look) -> Response:
-        values = _values(name, _asked(request, by))
+        values = _values(name, _asked(request, (*by, "page", "order")))
         return self._console.slow_page(request, f"deliveries/{name}.html", look, **values)
 
     def _look_waiting(self, request: Request) -> Look:
-        asked = _asked(request, _BY)
+        asked = _asked(request, (*_BY, "page", "order"))
         wanted = WaitingFilter(
             asked["subscription"], asked["endpoint"], TopicTest(asked["topic"]), asked["notification"]
         )
 
         async def look(age_s: float) -> Seen:
             control = self._console.control
-            answer = await self._questions.recent_log(waiting.oldest, wanted, _AT_ONCE, control, age_s=age_s)
+            newest = asked["order"] == "newest"
+            answer = await self._questions.recent_log(
+                waiting.oldest, wanted, _AT_ONCE, control, _skipped(asked), newest, age_s=age_s
+            )
             return self._seen(request, answer, "waiting", asked)
 
         return look
 
     def _look_dead(self, request: Request) -> Look:
-        asked = _asked(request, _LETTERS_BY)
+        asked = _asked(request, (*_LETTERS_BY, "page", "order"))
         wanted = _letters(asked)
 
         async def look(age_s: float) -> Seen:
             control = self._console.control
-            answer = await self._questions.recent_log(dead_letters.listed, wanted, _AT_ONCE, control, age_s=age_s)
+            answer = await self._questions.recent_log(
+                dead_letters.listed, wanted, _AT_ONCE, control, _skipped(asked), age_s=age_s
+            )
             return self._seen(request, answer, "dead", asked)
 
         return look
@@ -201,7 +227,28 @@ def _letters(asked: dict[str, str]) -> LetterFilter:
 
 def _values(name: str, asked: dict[str, str]) -> dict[str, Any]:
     """Values common to the pages."""
-    return {"tab": name, "asked": asked, "filters": _query(asked), "words": WORDS}
+    page = _skipped(asked) // _AT_ONCE
+
+    def link(**changed: object) -> str:
+        return _query({**asked, "page": "", **{key: str(value) for key, value in changed.items()}}) or "?"
+
+    filters = {key: value for key, value in asked.items() if key not in ("page", "order")}
+    return {
+        "tab": name,
+        "asked": asked,
+        "filters": _query(filters),
+        "live": _query(asked),
+        "words": WORDS,
+        "page": page,
+        "skipped": page * _AT_ONCE,
+        "link": link,
+    }
+
+
+def _skipped(asked: dict[str, str]) -> int:
+    """The number of rows on earlier pages."""
+    page = asked.get("page", "")
+    return min(int(page), _PAGES) * _AT_ONCE if page.isascii() and page.isdecimal() and len(page) < 5 else 0
 
 
 def _query(asked: dict[str, str]) -> str:

@@ -28,6 +28,8 @@ LINKS: Mapping[str, tuple[str, str]] = {
     "dead": ("/deliveries/dead?since=10m", "Show dead letters"),
     "waiting": ("/deliveries/waiting", "Show pending deliveries"),
     "queues": ("/queues", "Show queues"),
+    "directory": ("/topics/problems", "Show problems"),
+    "pull points": ("/subscriptions?state=pull+point", "Show pull points"),
 }
 """Where a concern is looked into: address, and words of the link."""
 

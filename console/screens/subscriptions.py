@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import time
 from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import quote, urlencode
@@ -13,27 +15,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from arborcast.admin import messages, replay, triggers, waiting
 from arborcast.admin import subscriptions as admin
-from arborcast.admin import waiting
+from arborcast.admin.filters import TopicTest
+from arborcast.admin.moments import iso
 from arborcast.admin.subscriptions import ListedSubscription, conditions_of
+from arborcast.admin.times import moment_ms
 from arborcast.admin.topics import topic_named
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.console import Console, Screen, go, own_path, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
+from arborcast.console.questions import Answer
 from arborcast.core.errors import ExpressionError, TopicError
+from arborcast.engine.monitoring.figures import WORDS, many
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 _AT_ONCE = 100
+
+# Notifications of one replay; the command line has no limit.
+_REPLAYED = 10_000
 
 _STATES: tuple[State, ...] = ("active", "paused", "suspended", "expired")
 
 # Filters by the health of the endpoint, beside those by state.
 _HEALTH: tuple[Literal["failing", "degraded"], ...] = ("failing", "degraded")
 
-_DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "end": "ended"}
+# A filter by the kind of consumer.
+_PULL_POINT = "pull point"
+
+_DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "end": "deleted"}
 
 
 class SubscriptionsScreen:
@@ -46,35 +59,73 @@ class SubscriptionsScreen:
         console = self._console
         return [
             console.get("/subscriptions", self.page),
+            console.get("/subscriptions/live", self.page_live),
+            console.get("/triggers", self.triggers),
+            console.get("/publishers", self.publishers),
             console.post("/subscriptions/act", self.act),
+            console.post("/subscriptions/replay", self.replay),
             console.get("/subscriptions/{id}/live", self.live),
             console.get("/subscriptions/{id:path}", self.one),  # the id of a queue has slashes
         ]
 
     async def page(self, request: Request) -> Response:
-        query = request.query_params
-        asked = {name: query.get(name, "").strip() for name in ("topic", "endpoint", "state")}
-        wrong = ""
-        seen = await self._console.health.look()
-        health = EndpointsHealth(seen)
-        try:
-            shown, more = self._list(asked, query.get("after", ""), health)
-        except (ExpressionError, TopicError) as error:
-            shown, more, wrong = {}, "", str(error)
-
-        return self._console.page(
+        asked = _asked(request)
+        return self._console.slow_page(
             request,
             "subscriptions/page.html",
-            slowest=seen.endpoints,
-            health_of=health.word,
-            health_known=health.known,
-            subscriptions=shown,
+            self._look(request),
             asked=asked,
             asks=any(asked.values()),
-            states=(*_STATES, *_HEALTH),
-            wrong=wrong,
+            states=(*_STATES, *_HEALTH, _PULL_POINT),
             total=self._console.control.table.statistics().subscriptions,
-            more=f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
+            filters=f"?{request.url.query}" if request.url.query else "",
+        )
+
+    async def page_live(self, request: Request) -> Response:
+        return self._console.live_page(request, self._look(request))
+
+    def _look(self, request: Request) -> Look:
+        """The list, with the health of the endpoints."""
+        asked, after = _asked(request), request.query_params.get("after", "")
+        back = "/subscriptions" + (f"?{request.url.query}" if request.url.query else "")
+
+        async def look(_age_s: float) -> Seen:
+            wrong, begun = "", time.monotonic()
+            seen = await self._console.health.look()
+            health = EndpointsHealth(seen)
+            try:
+                shown, more = self._list(asked, after, health)
+            except (ExpressionError, TopicError) as error:
+                shown, more, wrong = {}, "", str(error)
+            values = {
+                "slowest": seen.endpoints,
+                "health_of": health.word,
+                "figures_of": health.figures,
+                "health_known": health.known,
+                "subscriptions": shown,
+                "asks": any(asked.values()),
+                "wrong": wrong,
+                "back": back,
+                "more": f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
+            }
+            # Of many subscriptions a list takes a while: it is repeated less often.
+            done = Answer(None, "", time.time(), time.monotonic() - begun)
+            return self._console.seen(request, done, "subscriptions/shown.html", **values)
+
+        return look
+
+    async def triggers(self, request: Request) -> Response:
+        found, more = triggers.listed(self._console.control, _AT_ONCE)
+        return self._console.page(request, "subscriptions/triggers.html", triggers=found, more=more)
+
+    async def publishers(self, request: Request) -> Response:
+        """The registered ones, by their addresses."""
+        known = self._console.state.registrations
+        found = heapq.nsmallest(
+            _AT_ONCE, known, key=lambda each: (each.publisher.address if each.publisher else "", each.id)
+        )
+        return self._console.page(
+            request, "subscriptions/publishers.html", publishers=found, more=len(known) - len(found)
         )
 
     async def one(self, request: Request) -> Response:
@@ -91,7 +142,7 @@ class SubscriptionsScreen:
                 conditions=conditions_of(subscription),
             )
         if one is None or subscription is None:
-            raise HTTPException(404, "There is no subscription of this id (any more).")
+            raise HTTPException(404, "Subscription not found, or ended.")
         return self._console.slow_page(
             request,
             "subscriptions/one.html",
@@ -105,7 +156,7 @@ class SubscriptionsScreen:
         return self._console.live_page(request, self._health(request))
 
     def _health(self, request: Request) -> Look:
-        """The health of its endpoint: speed, waiting deliveries, and the last answer."""
+        """The health of its endpoint: speed, pending deliveries, the last response, and the last attempts."""
         name = request.path_params["id"]
 
         async def look(age_s: float) -> Seen:
@@ -114,8 +165,10 @@ class SubscriptionsScreen:
                 ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
                 return Seen({"shown": ended}, failed=True)
             wanted = WaitingFilter(subscription=name)
-            answer, seen = await asyncio.gather(
-                self._console.questions.recent_log(waiting.oldest, wanted, 1, self._console.control, age_s=age_s),
+            questions = self._console.questions
+            answer, pushed, seen = await asyncio.gather(
+                questions.recent_log(waiting.oldest, wanted, 1, self._console.control, age_s=age_s),
+                questions.recent_log(messages.last_attempts, name, age_s=age_s),
                 self._console.health.look(),
             )
             health, address = EndpointsHealth(seen), subscription.consumer.address
@@ -130,9 +183,36 @@ class SubscriptionsScreen:
                 state=self._console.control.suspensions.state_of(subscription),
                 oldest=oldest[0] if oldest else None,
                 count=len(oldest) + more,
+                attempts=pushed.value.attempts if pushed.value else (),
+                unread=pushed.wrong,
+                words=WORDS,
             )
 
         return look
+
+    async def replay(self, request: Request, form: FormData) -> Response:
+        """Deliver past notifications again, after a confirmation with their number."""
+        name, since, until = (text_of(form, field).strip() for field in ("id", "since", "until"))
+        onward = f"/subscriptions/{quote(name, safe='')}"
+        since_ms = moment_ms("since", since)
+        if text_of(form, "sure"):
+            sent = await self._console.questions.ask_log(
+                replay.run, name, since_ms, moment_ms("until", until), _REPLAYED
+            )
+            self._console.questions.forget()
+            self._console.note(visitor_of(request.scope), f"{many(sent, 'notification')} replayed.")
+            return go(onward)
+        planned = await self._console.questions.ask_log(replay.plan, name, since_ms, None, TopicTest(), _REPLAYED)
+        return self._console.page(
+            request,
+            "subscriptions/replay.html",
+            subscription=name,
+            count=len(planned.places),
+            since_ms=since_ms,
+            since=iso(since_ms),
+            until=iso(planned.until_ms),
+            onward=onward,
+        )
 
     async def act(self, request: Request, form: FormData) -> Response:
         """Pause, resume or end the selected ones. The end needs a confirmation."""
@@ -143,11 +223,9 @@ class SubscriptionsScreen:
         one = f"/subscriptions/{quote(chosen[0], safe='')}" if len(chosen) == 1 else ""
         onward = listed or one or "/subscriptions"
         if action is None:
-            raise HTTPException(400, "Choose what to do: pause, resume or end.")
+            raise HTTPException(400, "Choose an action: pause, resume or delete.")
         if not chosen:
-            self._console.note(
-                visitor_of(request.scope), "Choose subscriptions first: each has a box at its beginning."
-            )
+            self._console.note(visitor_of(request.scope), "Select at least one subscription.")
             return go(onward)
         # Clients change their subscriptions, too: the current state is used.
         await self._console.changes.catch_up()
@@ -164,7 +242,7 @@ class SubscriptionsScreen:
         count = sum(bool(some) for _, some in changed)
         rest = len(chosen) - count
         said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"
-        more = f"; {rest:,} {'is' if rest == 1 else 'are'} so already, or not there any more" if rest else ""
+        more = f"; {rest:,} unchanged" if rest else ""
         self._console.note(visitor_of(request.scope), f"{said}{more}.")
         return go((listed or "/subscriptions") if action == "end" else onward)
 
@@ -176,6 +254,8 @@ class SubscriptionsScreen:
         control = self._console.control
         path = topic_named(asked["topic"], control.table.topics) if asked["topic"] else None
         wanted = admin.SubscriptionFilter(asked["state"], part=asked["endpoint"], topic=path)
+        if asked["state"] == _PULL_POINT:
+            wanted = wanted._replace(state="", pull_points=True)
         for word in _HEALTH:
             if asked["state"] == word:
                 wanted = wanted._replace(state="active", endpoints=health.of(word))
@@ -185,18 +265,22 @@ class SubscriptionsScreen:
         return shown, found[-1].subscription if more else ""
 
 
+def _asked(request: Request) -> dict[str, str]:
+    return {name: request.query_params.get(name, "").strip() for name in ("topic", "endpoint", "state")}
+
+
 def _details(each: Subscription) -> list[tuple[str, str]]:
     """Properties other than the defaults."""
     policy = each.policy
     rows = [
-        ("Address", each.address),
-        ("Form", f"{each.form}, SOAP {each.soap}" if not each.pull_point else "waits in a pull point"),
+        ("Subscription URL", each.address),
+        ("Format", f"{each.form}, SOAP {each.soap}" if not each.pull_point else "Pull point"),
         ("Reliability", policy.reliability),
         ("Order", policy.order if policy.order != "acceptance" else ""),
         ("Priority", str(policy.priority or "")),
-        ("At most", f"{policy.maximum_attempts} attempts" if policy.maximum_attempts else ""),
+        ("Max attempts", str(policy.maximum_attempts) if policy.maximum_attempts else ""),
         ("Lifespan", f"{policy.lifespan_ms / 1000:g} s" if policy.lifespan_ms else ""),
-        ("Deadline", f"{policy.deadline_ms / 1000:g} s of each {policy.deadline_per}" if policy.deadline_ms else ""),
+        ("Deadline", f"{policy.deadline_ms / 1000:g} s per {policy.deadline_per}" if policy.deadline_ms else ""),
         ("Signed", "yes" if each.protection and each.protection.secrets else ""),
         ("Owner", each.owner),
     ]

@@ -2,6 +2,7 @@
 
 import { listen } from "./live.js";
 import "./topics.js";
+import "./lists.js";
 
 for (const element of document.querySelectorAll("[data-live]")) listen(element);
 
@@ -62,7 +63,7 @@ document.addEventListener("submit", async (event) => {
   }
   delete form.dataset.sent;
   form.classList.remove("busy");
-  tell(form, "The console does not answer. What is here stays: send it again when it does.");
+  tell(form, "Can't reach the console. Your input is kept, try again.");
 });
 window.addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) {

@@ -44,6 +44,7 @@ function within(old, wanted) {
 
 /** Whether somebody is about to do something with it: has marked text in it, or points at something to press. */
 function used(target) {
+  if (target.dataset.hold && document.querySelector(target.dataset.hold)?.checked) return Infinity;
   const marked = getSelection();
   if (marked && !marked.isCollapsed && target.contains(marked.anchorNode)) return Infinity;
   return target.querySelector("a:hover, button:hover") ? MOST_HELD_MS : 0;
@@ -59,6 +60,7 @@ function put(target, html) {
   const read = rows.find((row) => row.getBoundingClientRect().top > 60);
   const before = read?.getBoundingClientRect().top;
   within(target, fresh.content);
+  document.dispatchEvent(new Event("changed"));
   if (read?.isConnected) window.scrollBy({ top: read.getBoundingClientRect().top - before, behavior: "instant" });
   if (mine && document.activeElement !== focused) {
     (focused.isConnected ? focused : document.getElementById("main")).focus({ preventScroll: true });

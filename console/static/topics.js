@@ -208,10 +208,5 @@ if (left && detail) {
     select(new URLSearchParams(location.search).get("at") ?? "");
     show(location.href);
   });
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target.closest("input, textarea, select")) return;
-    event.preventDefault();
-    document.querySelector(".search input").focus();
-  });
   left.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
 }

@@ -18,7 +18,7 @@ form.addEventListener("submit", async (event) => {
     if (said.ok) answer.innerHTML = text;
     else answer.textContent = text;
   } catch {
-    answer.textContent = "The console does not answer.";
+    answer.textContent = "Can't reach the console.";
   } finally {
     button.disabled = false;
     button.focus();

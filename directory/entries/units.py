@@ -9,8 +9,9 @@ Nothing of ours is in such a tree, so it is read once and imported, and not kept
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from arborcast.core.errors import TopicError
 from arborcast.directory.entries.dn import Dn, fold, format_dn, is_below
@@ -26,11 +27,20 @@ _ALIAS, _REFERRAL = "alias", "referral"
 @dataclass(frozen=True)
 class Units:
     """The result of reading a tree of units. `topics` are in the order of their depth; `others` counts other entries
-    and those below them."""
+    and those below them. `left_out` are attributes of topics without a counterpart here, such as policies of the other
+    system, with the number of entries that have them."""
 
     topics: tuple[TopicRecord, ...]
     problems: tuple[EntryProblem, ...]
     others: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+# The name, the classes, and what servers add.
+_TAKEN = frozenset(
+    {"ou", "objectclass", "createtimestamp", "creatorsname", "entrycsn", "entrydn", "entryuuid", "hassubordinates"}
+    | {"modifiersname", "modifytimestamp", "structuralobjectclass", "subschemasubentry"}
+)
 
 
 def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None) -> Units:
@@ -42,6 +52,7 @@ def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None
     codes: dict[str, TopicPath] = {}
     problems: list[EntryProblem] = []
     others = 0
+    left_out: Counter[str] = Counter()
     for entry in sorted(entries, key=lambda entry: len(entry.key)):
         if entry.key == start:
             above: tuple[Step, ...] | None = steps[start]
@@ -80,7 +91,8 @@ def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None
             problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, format_dn(entry.dn), reason, path))
             record = TopicRecord(path)
         topics[path] = record
-    return Units(tuple(topics.values()), tuple(problems), others)
+        left_out.update(entry.attributes.keys() - _TAKEN - ({"description"} if _code_of(entry) else set()))
+    return Units(tuple(topics.values()), tuple(problems), others, left_out)
 
 
 def _name_of(entry: Entry) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -60,8 +60,11 @@ class Waiting:
     def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka
 
-    def oldest(self, asked: Asked, most: int) -> tuple[list[Wait], int]:
-        """Those that wait longest, at most so many, in that order; and how many more there are.
+    def oldest(
+        self, asked: Asked, most: int, skip: int = 0, *, newest_first: bool = False
+    ) -> tuple[list[Wait], int, Counter[str]]:
+        """Those that wait longest, or shortest, in that order, at most so many behind the first `skip`; how many
+        further ones there are; and how many in all for each subscription.
 
         The log is read twice: first where the record of each delivery stands, then those of the oldest. So memory is
         some two hundred bytes for each that is asked for, however large the messages, and none for the others.
@@ -69,10 +72,12 @@ class Waiting:
         with LogScan(parked.roomy(self._kafka), "parked") as log:
             beginnings, ends = log.beginnings(), log.ends()
             standing, tried = _fold(log.read_from(beginnings, ends), asked)
-            chosen = heapq.nsmallest(most, standing.items(), key=lambda item: item[1])
+            choose = heapq.nlargest if newest_first else heapq.nsmallest
+            chosen = choose(skip + most, standing.items(), key=lambda item: item[1])[skip:]
             waits = list(_waits(_records(log, [each for _, each in chosen]), standing, tried))
-        waits.sort(key=lambda wait: standing[wait.delivery.key()])
-        return waits, len(standing) - len(chosen)
+        waits.sort(key=lambda wait: standing[wait.delivery.key()], reverse=newest_first)
+        counts = Counter(parked.decode_key(key)[0].subscription for key in standing)
+        return waits, max(0, len(standing) - skip - len(chosen)), counts
 
     def tally(self, subscriptions: Collection[str]) -> dict[str, tuple[int, int]]:
         """Of these subscriptions for which something waits: how many deliveries, and since when the oldest (ms)."""

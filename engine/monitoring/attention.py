@@ -26,6 +26,10 @@ THRESHOLDS: Mapping[str, float] = {
     "ArborcastParkedGrows": 10_000.0,
     "ArborcastRefusesForKafka": 0.1,
     "ArborcastDescriptorsGrow": 10_000.0,
+    "ArborcastPartRestarts": 3.0,
+    "ArborcastBatchesFail": 3.0,
+    "ArborcastBatchStuck": 120.0,
+    "ArborcastRecordLag": 300.0,
 }
 """By the names of the alert rules."""
 
@@ -40,7 +44,18 @@ class Concern(NamedTuple):
 
     level: Literal["warn", "bad"]
     about: Literal[
-        "engine", "endpoints", "degraded", "suspended", "dead", "waiting", "lag", "kafka", "queues", "latency"
+        "engine",
+        "endpoints",
+        "degraded",
+        "suspended",
+        "dead",
+        "waiting",
+        "lag",
+        "kafka",
+        "queues",
+        "latency",
+        "directory",
+        "pull points",
     ]
     text: str
 
@@ -72,7 +87,7 @@ def concerns(seen: EngineView, now_s: float | None = None) -> list[Concern]:
     """Conditions that need attention, most severe first."""
     found = [*_unreachable(seen), *_unknown(seen, now_s)]
     if not found:
-        found = [*_of_samples(seen.samples), *_of_endpoints(seen)]
+        found = [*_of_samples(seen.samples), *_of_rare(seen.samples), *_of_endpoints(seen)]
     return sorted(found, key=lambda each: each.level)  # "bad" sorts before "warn"; equal ones keep their order
 
 
@@ -138,6 +153,31 @@ def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
     for name, process in sorted(last.processes.items()):
         if process.descriptors > THRESHOLDS["ArborcastDescriptorsGrow"]:
             yield Concern("warn", "engine", f"{name} has {figures.count(process.descriptors)} open files")
+
+
+def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
+    """Events and states that do not occur while all is well."""
+    states = samples[-1].states
+    if states.get("gateway") == 0 and "gateway" not in samples[-1].parts:
+        yield Concern("bad", "engine", "A gateway is not ready: it refuses all requests")
+    if states.get("job") == 0 and "dispatch" not in samples[-1].parts:
+        yield Concern("bad", "engine", "No dispatch job responds: nothing is delivered")
+    if (stuck := states.get("batch", 0.0)) > THRESHOLDS["ArborcastBatchStuck"]:
+        yield Concern("bad", "lag", f"A batch does not end: {figures.seconds(stuck)} so far")
+    if (failed := growth(samples, "events", "failed batch")) > THRESHOLDS["ArborcastBatchesFail"]:
+        yield Concern("bad", "engine", f"{figures.many(failed, 'batch', 'batches')} failed in 10 minutes")
+    if (behind := states.get("record lag", 0.0)) > THRESHOLDS["ArborcastRecordLag"]:
+        yield Concern("warn", "engine", f"The tables are {figures.seconds(behind)} behind")
+    if (restarts := growth(samples, "events", "restart")) > THRESHOLDS["ArborcastPartRestarts"]:
+        yield Concern("warn", "engine", f"{figures.many(restarts, 'restart')} of parts in 10 minutes")
+    if hangs := growth(samples, "events", "hang") + growth(samples, "events", "hung worker"):
+        yield Concern("warn", "engine", f"{figures.many(hangs, 'process', 'processes')} hung and were killed")
+    if defects := growth(samples, "refused", "Defect"):
+        yield Concern("warn", "engine", f"{figures.many(defects, 'request')} met an internal error of the gateway")
+    if states.get("directory") == 0:
+        yield Concern("warn", "directory", "The directory of the topics does not respond")
+    if (dropped := states.get("pull dropped", 0.0) - samples[0].states.get("pull dropped", 0.0)) > 0:
+        yield Concern("warn", "pull points", f"Full pull points dropped {figures.many(dropped, 'message')}")
 
 
 def _of_endpoints(seen: EngineView) -> Iterator[Concern]:

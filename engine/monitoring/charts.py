@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from arborcast.engine.monitoring.attention import THRESHOLDS
 from arborcast.engine.monitoring.figures import WORDS, Points, line_plot
 from arborcast.engine.monitoring.samples import MetricsSample, collecting_shares, cpu_shares, quantiles, rates
 from arborcast.engine.monitoring.ticks import Unit
@@ -39,6 +40,8 @@ class Chart(NamedTuple):
     series: Callable[[Sequence[MetricsSample]], Mapping[str, Values]]
     order: Sequence[str] = ()
     """Names of series, each with the colour of its place here, whichever others are drawn."""
+    limit: float | None = None
+    """The threshold of an alert rule."""
 
     def draw(
         self, samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, offset_s: float = 0.0
@@ -52,16 +55,16 @@ class Chart(NamedTuple):
             name: list(zip(at, values, strict=True)) for name, values in self.series(samples).items()
         }
         colours = {name: self.order.index(name) if name in self.order else _colour(name) for name in drawn}
-        return line_plot(self.title, drawn, self.unit, gap, span, colours if self.order else {}, offset_s)
+        return line_plot(self.title, drawn, self.unit, gap, span, colours if self.order else {}, offset_s, self.limit)
 
 
 def _colour(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float | None]) -> Chart:
+def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float | None], rule: str = "") -> Chart:
     """A chart with one value for each sample."""
-    return Chart(name, title, unit, lambda samples: {"": map(of, samples)})
+    return Chart(name, title, unit, lambda samples: {"": map(of, samples)}, limit=THRESHOLDS.get(rule))
 
 
 def _by_outcome(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
@@ -77,13 +80,13 @@ def _by_stage(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
 
 
 def _quantiles(name: str) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
-    return lambda samples: {"median": quantiles(samples, name, 0.5), "99 %": quantiles(samples, name, 0.99)}
+    return lambda samples: {"p50": quantiles(samples, name, 0.5), "p99": quantiles(samples, name, 0.99)}
 
 
 def _under_way(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
     return {
-        "first tries": [sample.in_flight.get("batch") for sample in samples],
-        "further tries": [sample.in_flight.get("redelivery") for sample in samples],
+        "first attempts": [sample.in_flight.get("batch") for sample in samples],
+        "retries": [sample.in_flight.get("redelivery") for sample in samples],
     }
 
 
@@ -111,7 +114,7 @@ def _heaps(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
     return {
         f"{name}, {words}": [getattr(sample.jvms.get(name), attribute, None) for sample in samples]
         for name in _names(samples, "jvms")
-        for words, attribute in (("in use", "heap_used"), ("reserved", "heap_committed"))
+        for words, attribute in (("used", "heap_used"), ("committed", "heap_committed"))
     }
 
 
@@ -120,27 +123,41 @@ def _names(samples: Sequence[MetricsSample], kind: str) -> list[str]:
 
 
 CHARTS: Sequence[Chart] = (
-    Chart("accepted", "Notifications accepted, a second", "rate", lambda samples: {"": rates(samples, "accepted")}),
-    Chart("attempts", "Attempts by outcome, a second", "rate", _by_outcome, _OUTCOMES),
-    Chart("delivery", "From acceptance to delivery", "seconds", _quantiles("delivery")),
-    Chart("append", "From a request to Kafka's acknowledgement", "seconds", _quantiles("append")),
+    Chart("accepted", "Accepted per second", "rate", lambda samples: {"": rates(samples, "accepted")}),
+    Chart("attempts", "Attempts per second by result", "rate", _by_outcome, _OUTCOMES),
+    Chart(
+        "delivery",
+        "Delivery latency",
+        "seconds",
+        _quantiles("delivery"),
+        limit=THRESHOLDS["ArborcastDeliverySlow"],
+    ),
+    Chart("push", "Of it, response time of endpoints", "seconds", _quantiles("push")),
+    Chart("append", "Kafka write latency", "seconds", _quantiles("append"), limit=THRESHOLDS["ArborcastAppendSlow"]),
     _one(
         "lag-seconds",
-        "Lag: age of the oldest notification not yet settled",
+        "Dispatch lag (seconds)",
         "seconds",
         lambda sample: sample.lag_seconds,
+        "ArborcastDispatchLag",
     ),
-    _one("lag-records", "Lag: notifications not yet settled", "count", lambda sample: sample.lag_records),
-    _one("waiting", "Deliveries waiting for retry", "count", lambda sample: sample.waiting.get("parked", 0.0)),
+    _one("lag-records", "Dispatch lag (messages)", "count", lambda sample: sample.lag_records),
+    _one(
+        "waiting",
+        "Pending retries",
+        "count",
+        lambda sample: sample.waiting.get("parked", 0.0),
+        "ArborcastParkedGrows",
+    ),
     _one(
         "due",
-        "Subscriptions whose retry is due now and waits for room",
+        "Retries due but throttled",
         "count",
         lambda sample: sample.waiting.get("due", 0.0),
     ),
-    Chart("pushes", "Pushes under way", "count", _under_way),
-    Chart("stages", "Time of batches by step (share of all time)", "share", _by_stage, _STAGES),
-    Chart("cpu", "CPU (of one core)", "share", _cpu, _PROCESSES),
+    Chart("pushes", "Pushes in flight", "count", _under_way),
+    Chart("stages", "Batch time by stage", "share", _by_stage, _STAGES),
+    Chart("cpu", "CPU (% of a core)", "share", _cpu, _PROCESSES),
     Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes"), _PROCESSES),
     Chart("threads", "Threads", "count", _of_each("processes", "threads"), _PROCESSES),
     Chart("files", "Open files and connections", "count", _of_each("processes", "descriptors"), _PROCESSES),
@@ -149,7 +166,7 @@ CHARTS: Sequence[Chart] = (
         "Heap of the Java virtual machines",
         "bytes",
         _heaps,
-        tuple(f"{name}, {words}" for name in _JVMS for words in ("in use", "reserved")),
+        tuple(f"{name}, {words}" for name in _JVMS for words in ("used", "committed")),
     ),
     Chart("collecting", "Garbage collection (share of all time)", "share", _collecting, _JVMS),
     Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes"), _JVMS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from arborcast.core.printable import as_html
@@ -11,9 +12,8 @@ from arborcast.engine.monitoring.ticks import Unit, clock, linear
 # JSON fields keep their own names; docs/glossary.md has the list.
 WORDS: Mapping[str, str] = {
     # Outcomes of a delivery.
-    "parked": "waiting for retry",
-    "pending": "waiting",
-    "dead": "given up",
+    "parked": "pending retry",
+    "dead": "failed",
     # Phases of a batch.
     "control": "reading changes of subscriptions",
     "view": "sharing these with the workers",
@@ -38,11 +38,13 @@ def line_plot(
     span: tuple[float, float] | None = None,
     colours: Mapping[str, int] | None = None,
     offset_s: float = 0.0,
+    limit: float | None = None,
 ) -> str:
     """A figure with one line for each of `series`, from 0 up. A line has a gap where two points are further apart than
     `gap_s`. `span` is the range of the time axis, by default that of the points. The last and the highest value of each
     line are also text. `colours` are colour numbers by series, by default their positions. `offset_s` is the difference
-    of the axis's time zone from UTC. The drawing is stretched to the available width and contains only lines: labels
+    of the axis's time zone from UTC. `limit` is a threshold, drawn where the scale has it. A time without any point is
+    marked as an outage. The drawing is stretched to the available width and contains only lines: labels
     beside it keep their size on a small screen."""
     times = [at for points in series.values() for at, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
@@ -71,18 +73,29 @@ def line_plot(
         at = shifted - offset_s
         drawing.append(f'<path class="grid" d="M{x(at):.1f} 0V{_HEIGHT}"/>')
         labels.append(f'<span class="x" style="left:{x(at) / _WIDTH:.2%}">{as_html(text)}</span>')
+    drawing += [
+        f'<rect class="gap" x="{x(since):.1f}" width="{x(until) - x(since):.1f}" height="{_HEIGHT}"/>'
+        for since, until in itertools.pairwise(sorted(set(times)))
+        if gap_s and until - since > gap_s
+    ]
+    if limit is not None and limit <= top:
+        drawing.append(f'<path class="limit" d="M0 {y(limit):.2f}H{_WIDTH}"/>')
     for name, points in series.items():
         for piece in _pieces(points, gap_s):
             # A line of no length has round ends, which a wide stroke makes a dot.
             shown = piece if len(piece) > 1 else piece * 2
             dot = " dot" * (len(piece) == 1)
             drawn = " ".join(f"{x(at):.1f},{y(value):.2f}" for at, value in shown)
-            drawing.append(f'<polyline class="s{colour[name]}{dot}" points="{drawn}"/>')
+            drawing.append(f'<polyline class="s{colour[name]}{dot}" data-name="{as_html(name)}" points="{drawn}"/>')
     picture = (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{as_html(title)}">'
         f"{''.join(drawing)}</svg>"
     )
-    return f'<figure class="chart">{caption}<div class="plot">{picture}{"".join(labels)}</div></figure>'
+    facts = (
+        f'data-begin="{begin:.3f}" data-end="{end:.3f}" data-offset="{offset_s:g}" data-top="{top:g}" '
+        f'data-unit="{unit}"'
+    )
+    return f'<figure class="chart">{caption}<div class="plot" {facts}>{picture}{"".join(labels)}</div></figure>'
 
 
 def _legend(series: Mapping[str, Points], unit: Unit, colour: Mapping[str, int]) -> str:

@@ -55,6 +55,10 @@ class Scrape:
         """The largest of them; 0 without any."""
         return max((sample.value for sample in self._found(name, labels)), default=0.0)
 
+    def least(self, name: str) -> float | None:
+        """The smallest of all samples of this name; None without any."""
+        return min((sample.value for sample in self._found(name, {})), default=None)
+
     def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
         """Sums for each value of a label."""
         sums: dict[str, float] = {}
@@ -133,6 +137,7 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     stages: dict[str, float] = {}  # (+) seconds by stage
     append: Buckets = ()  # (+)
     delivery: Buckets = ()  # (+)
+    push: Buckets = ()  # (+)
     gear: str = ""
     lag_records: float = 0
     lag_seconds: float = 0
@@ -145,6 +150,8 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     suspended: float = 0  # of these
     processes: dict[str, ProcessFigures] = {}
     jvms: dict[str, JvmSample] = {}  # by part
+    events: dict[str, float] = {}  # (+) rare ones, by name
+    states: dict[str, float] = {}  # others that alert rules need, by name
 
 
 def sample_of(at: float, readings: Scrape) -> MetricsSample:
@@ -164,6 +171,7 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         stages=stages,
         append=readings.buckets("arborcast_gateway_append_seconds"),
         delivery=readings.buckets("arborcast_delivery_seconds"),
+        push=readings.buckets("arborcast_push_seconds"),
         gear=next((name for name, on in readings.by("arborcast_dispatch_gear", "gear").items() if on), ""),
         lag_records=readings.sum("arborcast_dispatch_lag_records", query="push"),
         lag_seconds=readings.most("arborcast_dispatch_lag_seconds", query="push"),
@@ -177,7 +185,35 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         suspended=readings.most("arborcast_suspended_subscriptions"),
         processes=_processes(readings),
         jvms=_jvms(readings),
+        events={event: count for event, names in _EVENTS.items() if (count := sum(map(readings.sum, names)))},
+        states=_states(readings),
     )
+
+
+_EVENTS = {
+    "restart": ("arborcast_part_restarts_total",),
+    "hang": ("arborcast_part_hangs_total",),
+    "hung worker": ("arborcast_dispatch_hung_workers_total", "arborcast_gateway_hung_workers_total"),
+    "failed batch": ("arborcast_dispatch_failed_batches_total",),
+}
+
+
+def _states(readings: Scrape) -> dict[str, float]:
+    """Without those that are 0 while all is well."""
+    found = {
+        "batch": readings.most("arborcast_dispatch_batch_under_way_seconds"),
+        "record lag": readings.most("arborcast_dispatch_lag_seconds", query="record"),
+        "pull dropped": readings.sum("arborcast_pull_dropped_messages"),
+    }
+    least = {
+        "gateway": readings.least("arborcast_gateway_ready"),
+        "directory": readings.least("arborcast_directory_connected"),
+        # Absent without a job.
+        "job": float("arborcast_dispatch_batches_total" in readings.names),
+    }
+    return {name: value for name, value in found.items() if value} | {
+        name: value for name, value in least.items() if value is not None
+    }
 
 
 def _jvms(readings: Scrape) -> dict[str, JvmSample]:

@@ -41,6 +41,9 @@ PAGES = (
     "/subscriptions",
     "/subscriptions?state=expired",
     "/subscriptions/s3",
+    "/triggers",
+    "/publishers",
+    "/activity",
     "/deliveries",
     "/deliveries/waiting",
     "/deliveries/dead",
@@ -165,7 +168,7 @@ def test_a_node_that_is_dragged_is_gathered_as_a_move(own: tuple[ConsoleParts, s
     page = visit()
     page.goto(f"{url}/topics")
     page.drag_and_drop(node("building"), node("{urn:plant}plant"))
-    page.wait_for_selector("text=1 change gathered")
+    page.wait_for_selector("text=1 unsaved change")
     assert parts.control.table.topics.is_node(TopicPath("building"))
     page.click("text=Review and save")
     page.click("button:has-text('Save')")
@@ -179,9 +182,9 @@ def test_it_works_without_script(own: tuple[ConsoleParts, str], visit: Visitors)
     page.goto(f"{url}/topics")
     page.click(f"{node('{urn:plant}plant')} > .toggle")
     page.click(f"{node('{urn:plant}plant/line2')} > .name")
-    page.click("text=Add below")
+    page.click("text=Add subtopic")
     page.fill("#name", "new")
-    page.click("button:has-text('Gather')")
+    page.click("button:has-text('Stage')")
     page.click("text=Review and save")
     page.click("button:has-text('Save')")
     assert "Saved: 1 added" in page.inner_text("body")
@@ -196,11 +199,11 @@ def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts,
     page.fill("#priority", "66")
     page.route("**/health/live", lambda route: route.abort())
     page.click("form[action='/topics/put'] button.main")
-    page.get_by_text("The console does not answer").wait_for()
+    page.get_by_text("Can't reach the console").wait_for()
     assert page.input_value("#priority") == "66"
     page.unroute("**/health/live")
     page.click("form[action='/topics/put'] button.main")
-    page.get_by_text("1 change").wait_for()
+    page.get_by_text("1 unsaved change").wait_for()
 
 
 def test_what_is_typed_is_not_lost_without_a_question(visit: Visitors, address: str) -> None:
@@ -271,12 +274,45 @@ def test_that_kafka_is_away_appears_and_goes_by_itself(own: tuple[ConsoleParts, 
     page.wait_for_selector("#trouble .banner", state="detached")
 
 
+def test_while_kafka_is_away_nothing_can_be_written(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/subscriptions")
+    parts.trouble = "Kafka is not responding."
+    page.wait_for_selector("button[value=pause]:disabled")
+    parts.trouble = ""
+    page.wait_for_selector("button[value=pause]:enabled")
+
+
+def test_keys_go_through_a_list_select_and_find(visit: Visitors, address: str) -> None:
+    page = visit()
+    page.goto(f"{address}/subscriptions")
+    page.locator("tbody tr").first.wait_for()
+    rows = page.locator("form table.lists tbody tr")
+    names = rows.locator("a").all_inner_texts()
+    for key in ("j", "j", "k", "j", "x"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.closest('tr').rowIndex") == 2
+    assert rows.nth(1).locator("input").is_checked()
+    page.click("th:has-text('Endpoint')")
+    page.click("th:has-text('Endpoint')")
+    assert rows.locator("a").all_inner_texts() == sorted(names, reverse=True)
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("s3")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert page.url.endswith("/subscriptions/s3")
+
+
 def test_what_others_change_is_told_and_nothing_jumps(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
     parts, url = own
     page = visit()
     page.goto(f"{url}/topics")
     parts.put(TopicRecord(TopicPath("by-somebody-else")))
-    page.click("text=Topics have changed: show them")
+    page.click("text=Topics changed: reload")
     page.wait_for_selector(node("by-somebody-else"))
     page.wait_for_selector("#news >> text=changed", state="detached")
 
@@ -301,7 +337,7 @@ def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
     queues, url = moving
     page = visit(viewport={"width": 900, "height": 600})
     page.goto(f"{url}/queues")
-    page.get_by_text("as of").wait_for()
+    page.get_by_text("Updated").wait_for()
     page.locator("[data-key=q040] a").focus()
     page.locator("[data-key=q040] a").scroll_into_view_if_needed()
     place = "document.querySelector('[data-key=q040]').getBoundingClientRect().top"
@@ -336,7 +372,7 @@ def test_what_cannot_be_had_any_more_is_said_and_the_last_stays(
     _, url = moving
     page = visit()
     page.goto(f"{url}/queues")
-    page.get_by_text("as of").wait_for()
+    page.get_by_text("Updated").wait_for()
     with pytest.MonkeyPatch.context() as patched:
         answering(patched, {admin.job_figures: InfrastructureError("Kafka is away")})
         page.locator("#wrong >> text=Kafka is away").wait_for()
@@ -348,7 +384,7 @@ def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[QueueStatus], s
     _, url = moving
     page = visit()
     page.goto(f"{url}/queues")
-    page.get_by_text("as of").wait_for()
+    page.get_by_text("Updated").wait_for()
     page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
     with page.expect_event("requestfailed", lambda request: "/queues/live" in request.url):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -361,9 +397,9 @@ def test_without_script_a_page_can_be_looked_at_again(moving: tuple[list[QueueSt
     page = visit(java_script_enabled=False)
     page.goto(f"{url}/queues")
     assert page.locator(ROW).count() == 60
-    assert not page.get_by_text("Looking").is_visible()
+    assert not page.get_by_text("Loading").is_visible()
     del queues[1:]
-    page.get_by_role("link", name="Look again").click()
+    page.get_by_role("link", name="Refresh").click()
     page.locator(ROW).nth(1).wait_for(state="detached")
 
 

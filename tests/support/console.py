@@ -15,7 +15,7 @@ import uvicorn
 from lxml import html
 
 from arborcast.console.app import make_app
-from arborcast.console.console import Console, TopicChanges
+from arborcast.console.console import Console, PageState
 from arborcast.console.guard import Sessions
 from arborcast.console.process import listen
 from arborcast.console.signing import SigningIn
@@ -56,8 +56,8 @@ def console_parts(
     settings: Mapping[str, Any] | None = None,
 ) -> ConsoleParts:
     loaded = settings_in(home, **(settings or {}))
-    topic_changes = TopicChanges()
-    control = ControlView(topic_changes)
+    state = PageState()
+    control = ControlView(state)
     changes = ControlList([control])
     sessions = Sessions(KEYS, "arborcast-test", secure=False)
     console = Console(
@@ -67,7 +67,7 @@ def console_parts(
         sessions,
         trouble=lambda: parts.trouble,
         ready=lambda: parts.ready,
-        topic_changes=lambda: topic_changes.count,
+        state=state,
         signs_in=signing is not None,
     )
     parts = ConsoleParts(control, changes, console, make_app(console, signing))
@@ -111,7 +111,8 @@ class Browser:
 
     @property
     def page(self) -> html.HtmlElement:
-        return html.document_fromstring(self.answer.text)
+        # A place where a line may break is no text of its own.
+        return html.document_fromstring(self.answer.text.replace("<wbr>", ""))
 
     @property
     def text(self) -> str:

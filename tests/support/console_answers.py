@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from arborcast.admin import dead_letters, federation, queues, waiting
+from arborcast.admin import dead_letters, federation, messages, queues, waiting
 from arborcast.admin.dead_letters import Letter, LetterList
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
+from arborcast.admin.messages import LastAttempts, RecentNotification
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
+from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
@@ -132,6 +134,26 @@ LETTER = Letter(
     status=0,
 )
 
+
+def _attempt(number: int, name: str, state: State, status: int, body: bytes = b"") -> Attempt:
+    return Attempt(
+        notification=name,
+        subscription="s1",
+        topic=TopicPath("a/b"),
+        endpoint="http://one.example/in",
+        number=1,
+        push=f"p{number}",
+        state=state,
+        accepted_ms=_AT_MS,
+        started_ms=_AT_MS,
+        duration_ms=20.0,
+        status=status,
+        response=body,
+    )
+
+
+ATTEMPTS = (_attempt(1, "n2", "delivered", 202), _attempt(0, "n1", "parked", 503, b"<b>no room</b>"))
+
 ANSWERS: Mapping[Any, Any] = {
     queues.job_figures: JOB,
     queues.requests: QueueRequests(REQUESTS, 4),
@@ -139,6 +161,8 @@ ANSWERS: Mapping[Any, Any] = {
     federation.with_waiting: LINKS,
     waiting.oldest: WaitingList((PARKED,), 4, complete=True),
     dead_letters.listed: LetterList((LETTER,), 0),
+    messages.recent: (RecentNotification(PARKED.notification, PARKED.topic, _AT_MS),),
+    messages.last_attempts: LastAttempts(ATTEMPTS, complete=True),
 }
 
 Asked = list[tuple[Any, Any]]

@@ -96,7 +96,7 @@ def _take_pictures() -> None:
         dark.screenshot(path=IMAGES / "console-subscriptions.png")
         light.set_viewport_size({"width": 1200, "height": 850})
         light.goto(f"{url}/queues?queue={INSPECTIONS}")
-        light.get_by_text("as of").wait_for()
+        light.get_by_text("Updated").wait_for()
         light.screenshot(path=IMAGES / "console-queues.png")
         browser.close()
     for file in sorted(IMAGES.glob("console-*.png")):

@@ -6,7 +6,9 @@ feed    the samples of one engine: its last minutes, and its history as far as a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,26 +17,56 @@ from starlette.routing import Route
 
 from arborcast.console.console import Console, Screen
 from arborcast.console.live import Look, Seen
-from arborcast.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
+from arborcast.console.screens.engine.feed import RANGES, EngineFeed, Shown, feeds_of
 
 # Names of charts by subject.
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Messages": ("accepted", "delivery", "attempts", "lag-seconds", "lag-records", "waiting", "due", "pushes"),
+    "Messages": (
+        *("accepted", "attempts", "delivery", "push", "lag-seconds", "lag-records", "waiting", "due", "pushes"),
+    ),
     "Processes": ("cpu", "memory", "threads", "files"),
     "Java": ("heap", "collecting", "classes"),
-    "Inside": ("append", "stages"),
+    "Internals": ("append", "stages"),
 }
 
 
+LINKS: Mapping[str, tuple[str, str]] = {
+    "accepted": ("/deliveries", "Recent notifications"),
+    "attempts": ("/deliveries/dead", "Dead letters"),
+    "delivery": ("/deliveries", "Recent notifications"),
+    "push": ("/subscriptions", "Subscriptions"),
+    "waiting": ("/deliveries/waiting", "Pending deliveries"),
+    "due": ("/deliveries/waiting", "Pending deliveries"),
+}
+"""Where the objects of a chart are listed: address, and words of the link."""
+
+
 class EngineQuery(NamedTuple):
-    """The parameters of a page."""
+    """The parameters of a page: a range up to now, or a time between `begin` and `end`."""
 
     engine: int
     span: str
+    begin: str = ""
+    end: str = ""
 
     @property
     def query(self) -> str:
-        return f"engine={self.engine}&range={self.span}"
+        between = {"from": self.begin, "to": self.end} if self.begin else {}
+        return urlencode({"engine": self.engine, "range": self.span, **between})
+
+    def window(self) -> tuple[float, float] | None:
+        """The chosen time; None without one. Raises ValueError for one that is none."""
+        if not self.begin:
+            return None
+        # Without a zone a time is one of this machine, as on all pages.
+        begin, end = (datetime.fromisoformat(each).astimezone().timestamp() for each in (self.begin, self.end))
+        if not begin < end:
+            raise ValueError("the end is not behind the beginning")
+        return begin, end
+
+    async def shown(self, feed: EngineFeed) -> Shown:
+        between = self.window()
+        return await feed.shown(self.span) if between is None else await feed.window(*between)
 
 
 def _routes(console: Console) -> list[Route]:
@@ -44,14 +76,20 @@ def _routes(console: Console) -> list[Route]:
         number, span = request.query_params.get("engine", "0"), request.query_params.get("range", "10m")
         if not (number.isascii() and number.isdecimal() and int(number) < len(feeds)) or span not in RANGES:
             raise HTTPException(404, "There is no such engine, or no such range.")
-        return EngineQuery(int(number), span), feeds[int(number)]
+        wanted = EngineQuery(int(number), span, *(request.query_params.get(each, "") for each in ("from", "to")))
+        try:
+            wanted.window()
+        except (ValueError, OverflowError) as error:
+            raise HTTPException(400, f"No time range: {error}") from error
+        return wanted, feeds[int(number)]
 
     async def page(request: Request) -> Response:
         wanted, feed = asked(request)
 
         async def look(_age_s: float) -> Seen:
-            now = await feed.shown(wanted.span)
-            return Seen({"shown": console.render(request, "engine/shown.html", groups=GROUPS, shown=now)})
+            now = await wanted.shown(feed)
+            values = {"groups": GROUPS, "links": LINKS, "shown": now}
+            return Seen({"shown": console.render(request, "engine/shown.html", **values)})
 
         return console.slow_page(
             request, "engine/page.html", look, asked=wanted, engines=[each.name for each in feeds], ranges=RANGES
@@ -66,7 +104,7 @@ def _routes(console: Console) -> list[Route]:
 
 def _look_at(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> Look:
     async def look(_age_s: float) -> Seen:
-        shown = await feed.shown(wanted.span)
+        shown = await wanted.shown(feed)
         return Seen(
             {
                 "engine-now": console.render(request, "engine/now.html", shown=shown),

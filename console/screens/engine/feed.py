@@ -32,7 +32,7 @@ RANGES: Mapping[str, tuple[str, float]] = {
     "1h": ("1 hour", 3_600.0),
     "6h": ("6 hours", 6 * 3_600.0),
     "24h": ("24 hours", 24 * 3_600.0),
-    "all": ("All that is kept", 0.0),
+    "all": ("All", 0.0),
 }
 """By their names in addresses: words, and seconds."""
 
@@ -111,11 +111,26 @@ class EngineFeed:
                 try:
                     samples = await asyncio.to_thread(self._over, span, seconds, now)
                 except (OSError, ValueError) as error:
-                    problem = problem or f"its history is not available: {reason_of(error)}"
+                    problem = problem or f"History unavailable: {reason_of(error)}"
             samples = [sample for sample in samples if now - seconds <= sample.at <= now + _FRESH_S]
             begin = samples[0].at if span == "all" and samples else now - seconds
             drawn = await asyncio.to_thread(self._figures, span, samples, (begin, now))
             return _shown(self._seen, problem, drawn, now)
+
+    async def window(self, begin: float, end: float) -> Shown:
+        """The state of the engine, and its history between two times. Never raises."""
+        async with self._lock:
+            now = self._clock()
+            if not 0 <= now - self._looked < _FRESH_S:
+                self._seen = await asyncio.to_thread(self._watch.look)
+                self._looked = now
+            problem, samples = self._seen.problem, [each for each in self._seen.samples if begin <= each.at <= end]
+            try:
+                past = await asyncio.to_thread(self._past, begin, end)
+                samples = [*past, *(each for each in samples if not past or each.at > past[-1].at)]
+            except (OSError, ValueError) as error:
+                problem = problem or f"History unavailable: {reason_of(error)}"
+            return _shown(self._seen, problem, await asyncio.to_thread(_drawn, samples, (begin, end)), now)
 
     def _over(self, span: str, seconds: float, now: float) -> list[MetricsSample]:
         """The stored and later samples: the last one of each stretch of a point's width."""
@@ -144,11 +159,15 @@ class EngineFeed:
         last = int(points[-1].at / stretch) if points else 0
         known = self._drawn.get(span)
         if known is None or known[0] != last:
-            ahead = datetime.fromtimestamp(between[1]).astimezone().utcoffset()
-            drawn = draw_all(points, between, ahead.total_seconds() if ahead else 0.0)
-            # All that is in them is written by `line_plot`, which escapes it.
-            known = self._drawn[span] = last, {name: Markup(figure) for name, figure in drawn}  # noqa: S704
+            known = self._drawn[span] = last, _drawn(points, between)
         return known[1]
+
+
+def _drawn(points: Sequence[MetricsSample], between: tuple[float, float]) -> Mapping[str, Markup]:
+    ahead = datetime.fromtimestamp(between[1]).astimezone().utcoffset()
+    drawn = draw_all(points, between, ahead.total_seconds() if ahead else 0.0)
+    # All that is in them is written by `line_plot`, which escapes it.
+    return {name: Markup(figure) for name, figure in drawn}  # noqa: S704
 
 
 def _spread(samples: Sequence[MetricsSample], stretch: float) -> list[MetricsSample]:
@@ -163,15 +182,15 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
     current = Summary.current(seen.samples)
     last = current.last
     tiles = [
-        ("accepted, a second", figures.count(current.accepted)),
-        ("delivered, a second", figures.count(current.delivered)),
-        ("delivery, median", figures.seconds(current.delivery_median)),
-        ("delivery, 99 %", figures.seconds(current.delivery_99)),
-        ("lag", figures.seconds(last.lag_seconds)),
-        ("waiting for retry", figures.count(current.waiting)),
-        ("subscriptions", figures.count(last.subscriptions)),
-        ("suspended", figures.count(last.suspended)),
-        ("gear", {"realtime": "real time", "batch": "batches"}.get(last.gear, "-")),
+        ("Accepted per second", figures.count(newest(rates(minute, "accepted")))),
+        ("Delivered per second", figures.count(newest(rates(minute, "attempts", "delivered")))),
+        ("Latency p50", figures.seconds(newest(quantiles(minute, "delivery", 0.5)))),
+        ("Latency p99", figures.seconds(newest(quantiles(minute, "delivery", 0.99)))),
+        ("Dispatch lag", figures.seconds(last.lag_seconds)),
+        ("Pending retries", figures.count(last.waiting.get("parked", 0.0))),
+        ("Subscriptions", figures.count(last.subscriptions)),
+        ("Suspended", figures.count(last.suspended)),
+        ("Mode", {"realtime": "real time", "batch": "batches"}.get(last.gear, "-")),
     ]
     return Shown(
         problem=problem,

@@ -119,7 +119,7 @@ class Draft:
                         del self.edits[number]
                     return
         if len(self.edits) >= _MOST_EDITS:
-            raise TopicError(f"{_MOST_EDITS} changes are gathered already: save them first")
+            raise TopicError(f"{_MOST_EDITS} changes are staged already: save them first")
         self.edits.append(edit)
 
     def drop(self, number: int) -> None:

@@ -168,8 +168,8 @@ class Editing:
             "changed": sum(each.changed for each in outcomes),
             "removed": sum(each.removed for each in outcomes),
         }
-        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing had to be changed"
-        where = "" if self._console.settings.directory.kind == "none" else " The directory follows in a moment."
+        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no changes"
+        where = "" if self._console.settings.directory.kind == "none" else " Syncing to the directory."
         self._console.note(visitor_of(request.scope), f"Saved: {said}.{where}")
         last = next((each.edit.path for each in reversed(outcomes) if isinstance(each.edit, PutEdit)), None)
         return go(_url(last) if last else "/topics")
@@ -241,7 +241,7 @@ def _change(outcome: EditOutcome) -> dict[str, Any]:
             }
         return values
     if isinstance(edit, BringEdit):
-        values |= {"kind": "replace by" if edit.replace else "bring in", "path": edit.name}
+        values |= {"kind": "replace" if edit.replace else "import", "path": edit.name}
         values |= {"added": outcome.added, "changed": outcome.changed, "removed": outcome.removed}
     elif isinstance(edit, MoveEdit):
         values |= {"kind": "move", "path": edit.path, "target": edit.target, "at": edit.path}
@@ -267,8 +267,8 @@ def _both(before: TopicRecord | None, now: TopicRecord | None, mine: TopicRecord
 
 def _said(record: ControlRecord) -> str:
     if isinstance(record, TopicRecord):
-        return f"put {record.path}"
-    return f"removed {record.path}" if isinstance(record, TopicRemoved) else ""
+        return f"+ {record.path}"
+    return f"- {record.path}" if isinstance(record, TopicRemoved) else ""
 
 
 def _same(one: Edit, other: Edit) -> bool:

@@ -18,17 +18,17 @@ from arborcast.topic_model.tree.distribution import EVERYWHERE, GROUP, LOCAL, TO
 from arborcast.topic_model.tree.plans import check_record
 
 ROUTING: Final[Mapping[str, str]] = {
-    RELIABLE: "Timely subscribers do not lose its messages either",
-    SPLIT: "Large messages leave for old subscribers in parts",
-    FAST: "To the engines of the group as datagrams, without confirmation",
+    RELIABLE: "Never drop, even for timely subscribers",
+    SPLIT: "Split large messages for legacy subscribers",
+    FAST: "Unacknowledged UDP within the group",
 }
 """The words of a routing policy besides the destination, with their effects."""
 
 REACHES: Final[Mapping[str, str]] = {
-    LOCAL: "To this engine only",
-    GROUP: "To the engines of the group",
-    EVERYWHERE: "To all groups",
-    TO: "To the group, and to these",
+    LOCAL: "This engine only",
+    GROUP: "This group",
+    EVERYWHERE: "All groups",
+    TO: "This group plus…",
 }
 """How far messages go, of the engines of a federation; with TO there are names of groups."""
 
@@ -153,7 +153,7 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "publishers": "Publishers",
     "routing": "Routing",
     "queue": "Work queue",
-    "merge": "Equal requests",
+    "merge": "Duplicates",
 }
 """The displayed facts of a topic and their labels."""
 
@@ -167,12 +167,12 @@ def shown(record: TopicRecord | None) -> dict[str, str]:
         "code": record.code,
         "types": ", ".join(record.message_types),
         "final": "yes" if record.final else "",
-        "retain": {None: "", True: "keeps the last message", False: "keeps none"}[policy.retain],
+        "retain": {None: "", True: "on", False: "off"}[policy.retain],
         "priority": str(policy.priority) if policy.priority else "",
         "publishers": ", ".join(policy.publishers),
         "routing": policy.routing,
         "queue": "yes" if policy.queue else "",
-        "merge": "" if policy.merge else "are done each by itself",
+        "merge": "" if policy.merge else "separate",
     }
 
 

@@ -174,4 +174,4 @@ async def _published(trying: Trying, request: Request, topic: str, payload: str)
         return PublishAnswer(refused=str(error))
 
 
-SCREEN = Screen("try", "Try", "/try", _routes)
+SCREEN = Screen("try", "Playground", "/try", _routes)

@@ -63,7 +63,7 @@ async def arrivals(
         while True:
             try:
                 if _watching > _WATCHERS:
-                    problem = f"{_WATCHERS} pages are watching already: close one."
+                    problem = f"{_WATCHERS} watchers already: close one."
                 elif subscription is None:
                     subscription = await _in_thread(partial(puller.subscribe_to, wanted))
                     problem = ""

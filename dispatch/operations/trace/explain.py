@@ -35,6 +35,7 @@ from arborcast.topic_model.topics import TopicPath, parent_of
 _EVERY_TOPIC = "every topic (no topic filter)"
 
 _NAMESPACE = re.compile(r"\{[^{}]*\}")
+_CURL_PREFIX = re.compile(r"^Failed to connect to .{1,300} after \d+ ms: ")
 
 
 def expression_of(subscription: Subscription) -> str:
@@ -64,10 +65,10 @@ def without_attempts(
     if now is not None and now.subscription is None and not (evidence.taken and evidence.taken.done):
         return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
     if evidence.taken is not None and not evidence.taken.matched:
-        return "pending", "the dispatch has not reached it yet"
+        return "pending", "not processed yet"
     if evidence.taken is not None and evidence.taken.done:
-        return "pending", "the dispatch is done with it, but the outcome is not recorded (any more)"
-    return "pending", "it is to be pushed; no outcome has been recorded yet"
+        return "pending", "processed; its outcome is not recorded, or no longer"
+    return "pending", "to be pushed; no outcome is recorded yet"
 
 
 def _is_thinned(evaluated: MatchedBy | None, name: str) -> bool:
@@ -134,9 +135,9 @@ def _refused_by(subscription: Subscription, notification: Notification) -> str:
 def _other_topic(subscription: Subscription, topic: TopicPath) -> str:
     """That the topic is not selected, and what would select it."""
     normals = [each.normal for each in subscription.topics]
-    said = f"its topic expression {expression_of(subscription)} does not select the topic {topic}"
+    said = f"{expression_of(subscription)} doesn't match {topic}"
     if any(_same_name(normal, topic) for normal in normals):
-        return f"{said}: that is {' and '.join(normals)}, of another namespace or spelling"
+        return f"{said}: {' and '.join(normals)} has another namespace or spelling"
     return f"{said}; {topic} would, and so would {parent_of(topic) or topic}//."
 
 
@@ -223,7 +224,7 @@ def _steps(evidence: Evidence) -> list[Step]:
         said = [f"from {accepted.publisher}"] * bool(accepted.publisher)
         said += [f"with priority {accepted.priority}"] * bool(accepted.priority)
         said += [f"by way of {' '.join(accepted.path)}"] * bool(accepted.path)
-        said += [f"because of {accepted.cause}, {accepted.hops} in a row"] * bool(accepted.cause)
+        said += [f"caused by {accepted.cause}, {accepted.hops} in a row"] * bool(accepted.cause)
         by = "published by a trigger" if accepted.cause else "accepted by the gateway"
         steps.append(Step(utc(accepted.accepted_ms), by, ", ".join(said)))
     if evidence.offset >= 0:
@@ -286,11 +287,11 @@ _WAITS = {"redriven": "retried", "reported": "failed, its receiver says", "no-re
 
 
 def _attempt_step(row: AttemptRow) -> Step:
-    status, error, detail = row["status"], row["error"], str(row["detail"])
+    status, error, detail = row["status"], row["error"], _detail(row)
     if not row["push"]:
-        waits = _WAITS.get(str(error), "waits for its turn")
+        waits = _WAITS.get(str(error), "queued")
         done = "done, its receiver says" if row["batch"] == -1 else "delivered"
-        what = {"parked": waits, "dead": "given up", "delivered": done}.get(str(row["state"]), str(row["state"]))
+        what = {"parked": waits, "dead": "failed", "delivered": done}.get(str(row["state"]), str(row["state"]))
         return Step(_time(row, "started_at"), what, detail or str(error))
     if row["state"] == "delivered" and not status:
         # Into a log of ours: of a pull point, or of notifications.
@@ -304,12 +305,17 @@ def _attempt_step(row: AttemptRow) -> Step:
     )
 
 
+def _detail(row: AttemptRow) -> str:
+    # libcurl repeats address and duration, which a step has.
+    return _CURL_PREFIX.sub("", str(row["detail"]))
+
+
 def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: AttemptRow) -> tuple[Outcome, str]:
     """How it stands after the last row."""
-    detail = str(row["detail"]) or str(row["error"])
+    detail = _detail(row) or str(row["error"])
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:
-            return "delivered", "it was put into the subscription's pull point, where clients fetch it"
+            return "delivered", "stored in the pull point of the subscription"
         case "delivered" if known is not None and known.trigger is not None:
             what = "its payload" if known.trigger.payload else "the same payload"
             as_ = detail.removeprefix("published ")
@@ -317,10 +323,10 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
         case "delivered" if not row["push"] and detail:
             return (
                 "delivered",
-                f"the receiver took it at attempt {row['number']}, and {detail.removeprefix('its receiver ')}",
+                f"delivered on attempt {row['number']}: {detail.removeprefix('its receiver ')}",
             )
         case "delivered":
-            return "delivered", f"the receiver took it at attempt {row['number']}"
+            return "delivered", f"delivered on attempt {row['number']}"
         case "parked" if row["error"] == "later":
             due = cast("datetime | None", row.get("next_at"))
             until = f" by {due:%Y-%m-%d %H:%M:%S} UTC" if due else ""
@@ -333,17 +339,17 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
         case "dead":
             number = cast(int, row["number"])
             attempts = f"{number} attempt" + "s" * (number != 1)
-            return "dead", f"given up after {attempts}, kept as a dead letter: {detail}"
+            return "dead", f"failed after {attempts}, kept as a dead letter: {detail}"
         case "expired":
-            return "expired", f"it became too old: {detail}"
+            return "expired", f"expired: {detail}"
         case "dropped" if row["error"] == "resources":
-            return "dropped", f"the subscription's backlog was full: {detail}"
+            return "dropped", f"dropped, backlog limit: {detail}"
         case "dropped":
-            return "dropped", f"the subscription is timely, and it could not be pushed at once: {detail}"
+            return "dropped", f"dropped, the subscription is timely and was not ready: {detail}"
         case "cancelled" if row["error"] in ("hops", "skipped"):
             return "cancelled", detail
         case _:
-            return "cancelled", f"the subscription is over: {detail}"
+            return "cancelled", f"the subscription has ended: {detail}"
 
 
 def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -> str:
@@ -353,17 +359,20 @@ def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -
         return f"the subscription has ended since, at {moment(now.since_ms)} ({now.reason}), so it will be cancelled"
     suspended = evidence.control.suspensions.get(name)
     if suspended is not None:
-        return (
-            f"it is kept until the subscription is resumed, which is suspended since {moment(suspended.at_ms)} "
-            f"({suspended.reason})"
-        )
+        return f"held: the subscription is suspended since {moment(suspended.at_ms)} ({suspended.reason})"
     if now is not None and now.subscription is not None and now.subscription.paused:
-        return "it is kept until the subscription, which is paused, is resumed"
-    again = f"it is tried again at {due:%Y-%m-%d %H:%M:%S} UTC" if due else "it is tried when its turn comes"
+        return "held: the subscription is paused"
+    again = "queued after earlier messages"
+    if due:
+        again = (
+            f"next attempt at {due:%Y-%m-%d %H:%M:%S} UTC"
+            if evidence.now is None or due > evidence.now
+            else "next attempt due"
+        )
     health = evidence.endpoints.get(endpoint, {})
     if health.get("breaker") == "open":
         since = f"{_time(health, 'at'):%Y-%m-%d %H:%M:%S} UTC"
-        return f"{again}; since {since} its endpoint, which did not answer, is only probed"
+        return f"{again}; the breaker of its endpoint is open since {since}"
     return again
 
 

@@ -88,6 +88,7 @@ class Gatherer:
             forgotten=self._forgotten(sorted(asked - control.states.keys())),
             endpoints=self._health({str(row["endpoint"]) for row in rows if row["state"] == "parked"}),
             notes=notes,
+            now=datetime.now(UTC),
         )
 
     def _taken(self, found: Evidence) -> Taken | None:

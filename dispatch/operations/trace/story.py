@@ -158,6 +158,7 @@ class Evidence:
     when they are due. `forgotten` are rows of the table of subscriptions, for those that the control log does not have
     any more; `endpoints` the latest rows about the health of endpoints. `instead` are the notifications that
     subscriptions with a minimum interval had before this one. `notes` are for the reader: what could not be looked at.
+    `now` is the time of the look: a try that was due before is not announced for it.
     """
 
     id: str
@@ -174,6 +175,7 @@ class Evidence:
     endpoints: Mapping[str, Row] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    now: datetime | None = None
 
 
 def utc(milliseconds: int) -> datetime:

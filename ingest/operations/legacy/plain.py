@@ -1,6 +1,7 @@
 """The standard's operations as HPwsn's clients send them: plainly, without WsnProcess, each with habits of its own.
 
-At the old addresses a namespace may end in a slash, and a topic may be a colon path. A Subscribe with a
+At the old addresses, and those of subscriptions and pull points, a namespace may end in a slash; at the old addresses a
+topic may be a colon path. A Subscribe with a
 SubscriberAddress, which the standard does not have, is one of theirs wherever it arrives.
 """
 
@@ -24,9 +25,9 @@ _PAYLOAD = wsnt("Message")
 
 
 def find(request: Request, target: Target) -> Operation | None:
-    """What a request means that the standard does not know; else None. At the old addresses the request has the
-    standard's names from now on."""
-    if target.old and request.name.startswith(_SLASHED):
+    """What a request means that the standard does not know; else None. At the old addresses, and at those of
+    subscriptions and pull points, which old clients get from us, the request has the standard's names from now on."""
+    if (target.old or target.kind not in FACTORIES) and request.name.startswith(_SLASHED):
         _rename(request.operation)
     if request.name == _SUBSCRIBE and target.kind in FACTORIES and _is_old(request.operation):
         return _OLD_SUBSCRIBE

@@ -49,13 +49,13 @@ def publish(known: ConsoleEngine, topic: str, payload: str) -> None:
 def define(page: Page, known: ConsoleEngine, name: str, priority: int) -> None:
     """Gather a new tree with a policy."""
     page.goto(f"{known.console}/topics")
-    page.get_by_role("link", name=re.compile("^Add (a )?tree$")).first.click()
+    page.get_by_role("link", name="New root topic").first.click()
     page.get_by_label("Name", exact=True).fill(name)
-    page.get_by_text("More about it").click()
+    page.get_by_text("More options").click()
     page.get_by_label("Priority").fill(str(priority))
     page.get_by_label("Publishers").fill("anna\ngroup:plant")
-    page.get_by_role("button", name="Gather this change").click()
-    page.get_by_text("not saved yet").first.wait_for()
+    page.get_by_role("button", name="Stage change").click()
+    page.get_by_text("unsaved").first.wait_for()
 
 
 def texts(values: object) -> list[str]:
@@ -150,17 +150,17 @@ def test_two_people_edit_one_topic_and_nobody_overwrites_anything(
     for page, priority in ((first, 11), (second, 22)):
         page.goto(f"{console_engine.console}/topics?at={tree}")
         page.get_by_label("Priority").fill(str(priority))
-        page.get_by_role("button", name="Gather this change").click()
+        page.get_by_role("button", name="Stage change").click()
         page.get_by_role("link", name="Review and save").click()
         page.get_by_role("button", name="Save 1 change").wait_for()
     first.get_by_role("button", name="Save 1 change").click()
     first.get_by_text("saved").first.wait_for()
     visit.expected = ("409",)
     second.get_by_role("button", name="Save 1 change").click()
-    second.get_by_text("Somebody else has changed").wait_for()
+    second.get_by_text("One conflict with a newer edit").wait_for()
     row = second.get_by_role("row", name=re.compile("Priority"))
     assert [cell.inner_text() for cell in row.get_by_role("cell").all()] == ["1", "11", "22"]
-    second.get_by_role("button", name="Keep my change").click()
+    second.get_by_role("button", name="Keep mine").click()
     second.get_by_role("button", name=re.compile("^Save")).click()
     wait_until(
         lambda: texts(entries(console_engine, tree)[0]["topicPriority"]) == ["22"],
@@ -206,8 +206,8 @@ def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: R
     page.goto(f"{console_engine.console}/engine")
     for chart in ("cpu", "memory", "threads", "files", "heap", "collecting", "classes", "accepted"):
         page.locator(f"#chart-{chart} polyline").first.wait_for(state="attached")
-    assert "dispatch, in use" in page.locator("#chart-heap").inner_text()
-    assert "kafka, reserved" in page.locator("#chart-heap").inner_text()
+    assert "dispatch, used" in page.locator("#chart-heap").inner_text()
+    assert "kafka, committed" in page.locator("#chart-heap").inner_text()
     heights = "[...document.querySelectorAll('.chart')].map(each => each.getBoundingClientRect().height)"
     before, size = page.locator("#chart-memory").inner_html(), page.evaluate(heights)
     wait_until(lambda: page.locator("#chart-memory").inner_html() != before, "the chart has moved", timeout_s=WAIT_S)
@@ -215,6 +215,18 @@ def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: R
     wait_until(
         lambda: receiver.url("/live") in page.locator("#engine-slowest").inner_text(), "the endpoint", timeout_s=WAIT_S
     )
+    plot = page.locator("#chart-cpu .plot")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 20)
+    page.locator("#chart-cpu .cross span").wait_for()
+    page.locator("#chart-memory .cross").wait_for(state="attached")
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.99, box["y"] + 20)
+    with page.expect_navigation(url=re.compile("from=.*to=")):
+        page.mouse.up()
+    page.locator("#chart-cpu figcaption").wait_for()
     page.get_by_role("link", name="1 hour").click()
     page.locator("#chart-cpu polyline").first.wait_for(state="attached")
 
@@ -248,7 +260,7 @@ def test_everything_goes_without_a_mouse(visit: Visitors, console_engine: Consol
     assert page.evaluate("document.activeElement.id") == "name", "who adds a tree begins to write"
     page.keyboard.type(tree)
     page.keyboard.press("Enter")
-    page.get_by_text("not saved yet").first.wait_for()
+    page.get_by_text("unsaved").first.wait_for()
     tab_to(page, "Review and save")
     page.keyboard.press("Enter")
     page.get_by_role("button", name=re.compile("^Save")).wait_for()

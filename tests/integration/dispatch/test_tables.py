@@ -241,15 +241,15 @@ def test_why_each_subscription_has_it_or_has_it_not(
     stories = {name: explain(gatherer.gather(sent, own.name(name)), own.name(name)).deliveries[0] for name in NAMES}
 
     assert {name: (each.outcome, each.why) for name, each in stories.items()} == {
-        "well": ("delivered", "the receiver took it at attempt 1"),
+        "well": ("delivered", "delivered on attempt 1"),
         "paused": (
             "waiting",
-            "it is kept until the subscription, which is paused, is resumed: the subscription is paused",
+            "held: the subscription is paused: the subscription is paused",
         ),
         "pulls": ("skipped", "the subscription was paused then, and for pull points nothing is kept meanwhile"),
         "filters": ("skipped", "filtered: the payload does not fulfil //level > 5"),
         "timed-out": ("skipped", stories["timed-out"].why),
-        "impatient": ("expired", "it became too old: too old when read"),
+        "impatient": ("expired", "expired: too old when read"),
         "forbidden": ("dead", stories["forbidden"].why),
         "elsewhere": (
             "no match",

@@ -154,7 +154,7 @@ def test_what_waits_is_found_with_what_became_of_it_last(
     )
     assert "for held (suspended) at http://r/held" in run("--subscription", "held")
     assert "and 4 more: --limit shows them" in run.run("waiting", "list", "--limit", "1").output
-    assert "nothing waits" in run.run("waiting", "list", "--subscription", "nobody").output
+    assert "no pending deliveries" in run.run("waiting", "list", "--subscription", "nobody").output
 
     parking.park(Delivery("s2", Place(1, 0, 9)), notification("taken"), Tries(1, 0, NOW_MS + HOUR_MS, NOW_MS, "p-7"))
     parking.settle(20)
@@ -168,7 +168,7 @@ def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(
     parking.park(Delivery("s1", Place(1, 0, 1)), notification("n"), Tries(1, 1, NOW_MS, NOW_MS - HOUR_MS))
     parking.settle(20)
     waiting = Waiting(kafka_settings)
-    (wait,), _ = waiting.oldest(EVERYTHING, 10)
+    (wait,), _, _ = waiting.oldest(EVERYTHING, 10)
     assert waiting.with_last([wait]) == ([wait], True), "the log has forgotten it"
     tried.add(row("n", "s1", 1, "timeout"))
     tried.settle(20)

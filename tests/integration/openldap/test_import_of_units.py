@@ -91,6 +91,7 @@ def test_units_become_topics_once_and_what_is_there_stays(old: Old) -> None:
         "unchanged": 1,
         "skipped": 3,
         "other_entries": 1,
+        "left_out": {},
         "topics": ["all/alarm", "all/graphic", "all/alarm/alarm1", "all/alarm/alarm2"],
     }
     assert old.topics() == before, "only said"

@@ -29,10 +29,8 @@ ONLY_COMMANDS = {
     "keys.new": "`arborcast keys`",
     "keys.new_federation_secret": "`federation key`",
     "keys.read": "`arborcast keys`",
-    "replay": "`arborcast replay`",
     "resealing": "`arborcast keys`",
     "topic_units": "`arborcast topics import --from-ldap`",
-    "triggers": "`arborcast triggers list`",
     "users": "`users`, `access check`",
     # The screen Topics does these on the trees that it holds.
     "topic_documents.import_topics": "each command of `arborcast topics` changes the log at once",
@@ -49,9 +47,11 @@ ONLY_COMMANDS = {
 # Functions that only the console calls.
 ONLY_CONSOLE = {
     "messages.busiest": "*busiest topics*",
-    "messages.last_messages": "*Last messages*",
+    "messages.last_attempts": "*Last attempts*",
+    "messages.last_messages": "*Recent messages*",
+    "messages.recent": "*Recent notifications*",
     "subscriptions.changes": "*Pause*",
-    "topic_documents.plan_import": "changes that are collected and saved together",
+    "topic_documents.plan_import": "changes that are staged and saved together",
 }
 
 # A function that one of both calls, and the function by which the other does the same.
@@ -64,6 +64,7 @@ COUNTERPARTS = {
     "subscriptions.one": "subscriptions.listed",
     "subscriptions.suspended": "subscriptions.changes",
     "dead_letters.first_whole": "dead_letters.whole",
+    "replay.run": "replay.plan",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 
@@ -33,10 +34,13 @@ def control() -> ControlView:
 def listed(
     monkeypatch: pytest.MonkeyPatch, wanted: WaitingFilter, control: ControlView | None, tries: Tries | None = None
 ) -> waiting.WaitingList:
-    def oldest(_self: Waiting, asked: Asked, most: int) -> tuple[list[Wait], int]:
+    def oldest(
+        _self: Waiting, asked: Asked, most: int, skip: int, *, newest_first: bool
+    ) -> tuple[list[Wait], int, Counter[str]]:
+        assert (skip, newest_first) == (0, False)
         names = [name for name in ("s1", "s2", "over") if asked.subscription(name)]
         waits = [Wait(Delivery(each, Place(1, 0, 1)), "n", TopicPath("a"), 1, 2, tries or Tries()) for each in names]
-        return waits[:most], len(waits[most:])
+        return waits[:most], len(waits[most:]), Counter(each.delivery.subscription for each in waits)
 
     monkeypatch.setattr(Waiting, "oldest", oldest)
     monkeypatch.setattr(Waiting, "with_last", lambda _self, waits: (waits, False))
@@ -53,6 +57,15 @@ def test_the_state_that_is_given_is_used_and_no_log_is_read(
         ("s2", "suspended", "http://r/s2"),
     ]
     assert (found.more, found.complete) == (1, False)
+
+
+def test_groups_have_the_number_of_each_endpoint(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:
+    found = listed(monkeypatch, WaitingFilter(), control)
+    assert [(each.endpoint, each.reason, each.number) for each in found.groups] == [
+        ("http://r/s1", "active", 1),
+        ("http://r/s2", "suspended", 1),
+        ("over", "over", 1),
+    ]
 
 
 def test_without_a_state_it_is_read(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,20 @@ def test_the_command_of_the_shell_ends_with_the_status(engine: Engine) -> None:
     assert done.returncode == 1
     assert "error: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_modules_are_loaded_prints_no_stack_trace(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    command = [sys.executable, "-c", "from arborcast.cli import main; main()"]
+    ended = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_config_show_tells_values_and_origins_and_hides_secrets(engine: Engine, tmp_path: Path) -> None:

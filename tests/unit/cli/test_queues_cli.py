@@ -40,17 +40,17 @@ def asked(*arguments: str) -> tuple[str, str]:
 def test_the_list_says_what_waits_and_is_done_and_by_how_many() -> None:
     out, _ = asked("list")
     assert out.splitlines() == [
-        "labels  0 waiting, 0 executing  3 servers",
-        "reports  1 waiting, the oldest for 5 s, 0 executing  0 servers",
-        "{urn:plant}plant/inspections  3 waiting, the oldest for 74 s, 2 executing  3 servers",
+        "labels  0 pending, 0 in progress  3 workers",
+        "reports  1 pending, the oldest 5 s, 0 in progress  0 workers",
+        "{urn:plant}plant/inspections  3 pending, the oldest 74 s, 2 in progress  3 workers",
     ]
 
 
 @pytest.mark.usefixtures("world")
 def test_one_shows_who_works_for_how_long_and_what_waits() -> None:
     lines = asked("show", INSPECTIONS)[0].splitlines()
-    assert lines[0] == "server s7 at https://camera1.example:8443/inspect, 1 at a time, active, at work for 12.3 s"
-    assert lines[2] == "server s9 at https://camera3.example:8443/inspect, 1 at a time, paused"
+    assert lines[0] == "worker s7 at https://camera1.example:8443/inspect, concurrency 1, active, busy for 12.3 s"
+    assert lines[2] == "worker s9 at https://camera3.example:8443/inspect, concurrency 1, paused"
     assert lines[3].endswith("r1  priority 5, sent 2 times")
     assert lines[4].endswith("r2  priority 0")
 
@@ -103,5 +103,5 @@ def test_json_has_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_the_job_cannot_be_asked_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "job_figures", lambda *_: JobFigures(problem="connection refused"))
     out, complaint = asked("list")
-    assert out.splitlines()[1] == "reports  unknown  0 servers"
-    assert "the servers are unknown: connection refused" in complaint
+    assert out.splitlines()[1] == "reports  unknown  0 workers"
+    assert "live counts unavailable: connection refused" in complaint

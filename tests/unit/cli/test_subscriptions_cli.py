@@ -70,9 +70,7 @@ def test_json_has_times_as_text_and_the_number_of_further_ones(monkeypatch: pyte
     }
 
 
-@pytest.mark.parametrize(
-    ("names", "said"), [((), "there are no subscriptions"), (("well",), "no subscription matches")]
-)
+@pytest.mark.parametrize(("names", "said"), [((), "no subscriptions yet"), (("well",), "no matching subscriptions")])
 def test_where_there_is_none_it_says_so(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], said: str) -> None:
     lines, complaint = listed(monkeypatch, *names, options=("--state", "paused"))
     assert lines == []

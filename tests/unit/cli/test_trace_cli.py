@@ -50,7 +50,7 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
         "1 delivered, 1 waiting",
         "subscription bad waiting",
         "2026-01-02 12:00:00.060 +60 ms attempt 1: HTTP 503 after 10 ms to http://bad/ (server-error)",
-        "waiting: it is tried when its turn comes: HTTP 503",
+        "waiting: queued after earlier messages: HTTP 503",
         "subscription good delivered",
         "2026-01-02 12:00:00.040 +40 ms attempt 1: HTTP 202 after 10 ms to http://good/",
     ):
@@ -67,7 +67,7 @@ def test_why_is_about_one_subscription_named_by_its_address_too(home: Path) -> N
         assert result.exit_code == 0, result.output
         (delivery,) = json.loads(result.output)["deliveries"]
         assert (delivery["subscription"], delivery["outcome"]) == ("good", "delivered")
-        assert delivery["why"] == "the receiver took it at attempt 1"
+        assert delivery["why"] == "delivered on attempt 1"
         assert delivery["steps"][0]["at"] == "2026-01-02T12:00:00.040000+00:00"
 
 

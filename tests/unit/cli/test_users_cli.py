@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.cli import app
-from arborcast.core.errors import ConfigError
+from arborcast.core.errors import ConfigError, NotFound
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, key_of
@@ -45,6 +45,14 @@ def test_users_are_added_checked_listed_and_removed(tmp_path: Path) -> None:
     assert users(tmp_path, "remove", "anna")[0] == 0
     assert users(tmp_path, "check", "anna", "--stdin", typed="a good one\n")[0] == 1
     assert "no user anna" in users(tmp_path, "remove", "anna")[1]
+
+
+@pytest.mark.parametrize("command", [("users", "list"), ("topics", "problems")])
+def test_a_data_directory_that_does_not_exist_has_no_empty_list(tmp_path: Path, command: tuple[str, ...]) -> None:
+    result = RUNNER.invoke(app, [*command, "--home", str(tmp_path / "none")])
+    assert isinstance(result.exception, NotFound)
+    assert f"no data directory {tmp_path / 'none'}" in str(result.exception)
+    assert users(tmp_path, "list") == (0, "no users\n")
 
 
 def test_short_passwords_are_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_members_stand_by_group_and_links_with_what_waits(browser: Browser, monk
     assert [each.text_content() for each in browser.page.xpath("//h2")] == [
         "Group north",
         "Group south",
-        "What this engine sends to others",
+        "Outgoing links",
     ]
     assert rows(browser, 1) == [
         "n1 this engine representative live 0.4 s ago https://n1.example:8080 2.0.0",
@@ -56,10 +56,10 @@ def test_an_engine_by_itself_says_how_to_begin_and_runs_nothing(
     asked = answering(monkeypatch)
     browser = Browser(console_parts(tmp_path).app)
     browser.get("/cluster")
-    assert "This engine is in no federation" in browser.text
+    assert "Not part of a federation" in browser.text
     assert "arborcast federation key" in browser.text
     assert 'administrator = "http://admin.example:8095"' in browser.text, "the port that it takes by itself"
-    assert browser.page.xpath("//nav//a[@aria-current]/text()") == ["Cluster"]
+    assert browser.page.xpath("//nav//a[@aria-current]/text()") == ["Federation"]
     assert not asked
 
 
@@ -67,9 +67,9 @@ def test_the_administrator_is_away(browser: Browser, monkeypatch: pytest.MonkeyP
     known = tuple(msgspec.structs.replace(each, represents=False) for each in MEMBERS)
     answering(monkeypatch, {MEMBERS_OF: MemberList(known, EVIL), LINKS_OF: ()})
     browser.get("/cluster")
-    assert f"{EVIL}. Shown is what this engine knew last." in browser.text
-    assert browser.text.count("nobody represents it") == 2
-    assert "There is no link" in browser.text
+    assert f"{EVIL}. Showing the last known state." in browser.text
+    assert browser.text.count("no representative") == 2
+    assert "No outgoing links" in browser.text
 
 
 def test_members_that_cannot_be_had_leave_the_links(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from arborcast.admin import dead_letters, trace, waiting
+from arborcast.admin import dead_letters, messages, trace, waiting
 from arborcast.admin.dead_letters import Letter, LetterFilter, LetterList, Redriven, WholeLetter
-from arborcast.admin.filters import TopicTest
+from arborcast.admin.filters import DeliveryGroup, TopicTest
+from arborcast.admin.messages import RecentNotification
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.screens import deliveries
 from arborcast.core.errors import ConfigError, InfrastructureError
@@ -97,6 +98,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
             dead_letters.redrive: Redriven(2, 1, 0),
             dead_letters.purge: 2,
             deliveries._audit: REPORT,
+            messages.recent: (RecentNotification("01ab", TopicPath("a/b"), AT_MS),),
         },
     )
 
@@ -106,13 +108,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     ("page", "words"),
     [
         ("/deliveries?notification=01ab", "the endpoint answered 200"),
-        ("/deliveries?notification=01ab&subscription=s1", "given up"),
-        ("/deliveries/waiting", "And 4 more"),
+        ("/deliveries?notification=01ab&subscription=s1", "failed"),
+        ("/deliveries/waiting", "Showing the oldest 1 of 5"),
         ("/deliveries/waiting", "now connect"),
-        ("/deliveries/dead", "2 are asked for, of which 1 are shown"),
-        ("/deliveries/dead/01ab?subscription=s1", "What the endpoint answered"),
-        ("/deliveries/audit?since=1h", "1 do not balance"),
-        ("/deliveries/audit?since=1h", "1 more has not been looked at yet. 1 delivery was taken more than once."),
+        ("/deliveries/dead", "Showing 1 of 2"),
+        ("/deliveries/dead/01ab?subscription=s1", "Response"),
+        ("/deliveries/audit?since=1h", "1 discrepancy"),
+        ("/deliveries/audit?since=1h", "1 not checked yet. 1 delivery repeated."),
     ],
 )
 def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words: str) -> None:
@@ -126,13 +128,19 @@ def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words:
 def test_the_tabs_of_a_browser_differ(browser: Browser) -> None:
     pages = ("", "/waiting", "/dead", "/audit")
     titles = [browser.get(f"/deliveries{each}") and browser.page.findtext("head/title") for each in pages]
-    assert titles == [f"{each} · Arborcast" for each in ("Trace", "Waiting", "Dead letters", "Audit")]
+    assert titles == [f"{each} · Arborcast" for each in ("Trace", "Pending", "Dead letters", "Audit")]
 
 
 def test_nothing_is_run_that_nobody_asked_for(browser: Browser, asked: list[Any]) -> None:
-    browser.get("/deliveries")
     browser.get("/deliveries/audit")
     assert not asked
+
+
+def test_a_notification_is_chosen_from_the_newest_ones(browser: Browser, asked: list[Any]) -> None:
+    browser.get("/deliveries")
+    assert [function for function, _ in asked] == [messages.recent]
+    (link,) = browser.page.xpath("//td//a[code='01ab']/@href")
+    assert link == "/deliveries?notification=01ab"
 
 
 def test_who_is_not_well_comes_first(browser: Browser, asked: list[Any]) -> None:
@@ -146,7 +154,7 @@ def test_who_is_not_well_comes_first(browser: Browser, asked: list[Any]) -> None
 @pytest.mark.parametrize(
     ("action", "function", "said"),
     [
-        ("redrive", dead_letters.redrive, "2 deliveries are tried again; 1 is not: their subscription is over."),
+        ("redrive", dead_letters.redrive, "2 deliveries re-queued; 1 skipped (subscription ended)."),
         ("purge", dead_letters.purge, "2 dead letters"),
     ],
 )
@@ -154,10 +162,10 @@ def test_letters_are_asked_about_before(
     browser: Browser, parts: ConsoleParts, asked: Asked, action: str, function: Any, said: str
 ) -> None:
     browser.get("/deliveries/dead?topic=a//.&since=2h")
-    browser.submit("/deliveries/dead/act", action=action)
+    browser.submit("/deliveries/dead/act", action=f"{action}-all")
     (_, (_, (counted, *_))) = asked
     assert [each for each, _ in asked] == [dead_letters.listed, dead_letters.count]
-    assert counted.until, "letters that are given up after the question are left alone"
+    assert counted.until, "letters that are failed after the question are left alone"
     assert "2 dead letters" in browser.text
     browser.submit("/deliveries/dead/act")
     wanted = LetterFilter(topic=TopicTest("a//."), since="2h")
@@ -165,7 +173,7 @@ def test_letters_are_asked_about_before(
     assert asked[2:] == [
         (function, (counted, None, parts.console.control)),
         # Looked up again, with the same filter.
-        (dead_letters.listed, (wanted, 100, parts.console.control)),
+        (dead_letters.listed, (wanted, 100, parts.console.control, 0)),
     ]
     assert said in browser.answer.text
 
@@ -173,16 +181,51 @@ def test_letters_are_asked_about_before(
 def test_the_letters_of_the_list_are_those_of_the_action(browser: Browser, asked: Asked) -> None:
     browser.get("/deliveries/dead")
     (listed,) = browser.page.xpath("//form[@action='/deliveries/dead/act']//input[@name='until']/@value")
-    browser.submit("/deliveries/dead/act", action="purge")
+    browser.submit("/deliveries/dead/act", action="redrive-all")
     browser.submit("/deliveries/dead/act")
     assert [wanted.until for function, (wanted, *_) in asked if function is not dead_letters.listed] == [listed] * 2
+
+
+def test_selected_letters_and_no_others_are_acted_on(browser: Browser, asked: Asked) -> None:
+    browser.get("/deliveries/dead")
+    assert browser.page.xpath("//input[@type='checkbox']/@value") == ["01ab s1"]
+    browser.submit("/deliveries/dead/act", action="purge")
+    assert "Select at least one dead letter." in browser.answer.text
+    browser.submit("/deliveries/dead/act", action="purge", letter="01ab s1")
+    assert "No filter is set" not in browser.text
+    browser.submit("/deliveries/dead/act")
+    found = [wanted.chosen for function, (wanted, *_) in asked if function is not dead_letters.listed]
+    assert found == [frozenset({("01ab", "s1")})] * 2
+
+
+def test_all_letters_are_deleted_only_after_a_typed_confirmation(browser: Browser, asked: Asked) -> None:
+    browser.get("/deliveries/dead")
+    browser.submit("/deliveries/dead/act", action="purge-all")
+    assert "this affects all dead letters" in browser.text
+    browser.submit("/deliveries/dead/act", typed="delete")
+    assert dead_letters.purge not in [function for function, _ in asked]
+    browser.submit("/deliveries/dead/act", typed="delete all")
+    assert dead_letters.purge in [function for function, _ in asked]
+
+
+def test_a_long_list_has_groups_and_pages(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = (DeliveryGroup("http://u:secret@one/", "503", 250), DeliveryGroup("http://two/", "connect", 20))
+    asked = answering(monkeypatch, {dead_letters.listed: LetterList((LETTER,), 150, groups)})
+    browser.get("/deliveries/dead?topic=a&page=1")
+    assert asked[0][1][-1] == 100
+    assert "secret" not in browser.answer.text
+    assert "/deliveries/dead?endpoint=http%3A%2F%2Ftwo%2F&topic=a&reason=connect" in browser.page.xpath("//td/a/@href")
+    assert browser.page.xpath("//nav[@aria-label='Pages']/a/@href") == [
+        "/deliveries/dead?topic=a",
+        "/deliveries/dead?topic=a&page=2",
+    ]
 
 
 def test_an_error_in_the_middle_of_a_change_is_shown_and_nothing_older(
     browser: Browser, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser.get("/deliveries/dead")
-    browser.submit("/deliveries/dead/act", action="purge")
+    browser.submit("/deliveries/dead/act", action="purge", letter="01ab s1")
     away = answering(
         monkeypatch,
         {dead_letters.purge: InfrastructureError("Kafka: away"), dead_letters.listed: LetterList((LETTER,), 0)},

@@ -103,8 +103,8 @@ def test_what_is_seen_is_said_in_words_and_escaped(tmp_path: Path, monkeypatch: 
     assert "<script>alert(1)</script>" in browser.text
     assert "\u202e" not in browser.text
     tiles = {each.findtext("dt"): each.findtext("dd") for each in elements(browser.page, "//dl[@class='tiles']/div")}
-    assert tiles["accepted, a second"] == "20"
-    assert tiles["delivery, median"] == "50 ms"
+    assert tiles["Accepted per second"] == "20"
+    assert tiles["Latency p50"] == "50 ms"
     (row,) = elements(browser.page, "//div[@id='engine-processes']//tbody/tr")
     assert [cell.text for cell in elements(row, "*")] == ["kafka", "1", "20 %", "95 MiB", "70", "100"]
     assert "kafka 95 MiB, max 95 MiB" in text_of(html.tostring(browser.page.get_element_by_id("chart-memory")).decode())
@@ -160,7 +160,7 @@ def test_a_history_that_cannot_be_had_is_said_beside_what_is_seen() -> None:
 
     feed = EngineFeed("x", Watch(EngineView(moved(1_000.0, 50))), past, 60, lambda: 1_000.0)
     shown = asyncio.run(feed.shown("6h"))
-    assert "its history is not available" in shown.problem
+    assert "History unavailable" in shown.problem
     assert shown.tiles
 
 
@@ -182,7 +182,7 @@ def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: 
     ("view", "said"),
     [
         (EngineView(), "Not known: the dispatch job does not respond."),
-        (EngineView(failing=[]), "Nothing was pushed in the last minutes."),
+        (EngineView(failing=[]), "No pushes in the last 5 min."),
     ],
 )
 def test_what_is_not_known_is_not_called_nothing(
@@ -199,6 +199,27 @@ def test_the_newest_sample_is_in_the_charts() -> None:
     made = [*moved(now - 5, 50), msgspec.structs.replace(moved(now, 1)[0], lag_seconds=1.9)]
     feed = EngineFeed("x", Watch(EngineView(made)), lambda *_: [], 60, lambda: now)
     assert "1.9 s, max 1.9 s" in text_of(str(asyncio.run(feed.shown("10m")).figures["lag-seconds"]))
+
+
+def test_a_time_between_two_moments_is_shown_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_767_262_800.0
+    asked: list[tuple[float, float]] = []
+
+    def past(since: float, until: float) -> list[MetricsSample]:
+        asked.append((since, until))
+        return moved(until, 100)
+
+    feed = EngineFeed("This engine", Watch(EngineView(moved(now, 100))), past, 60)
+    monkeypatch.setattr(engine, "feeds_of", lambda _: [feed])
+    browser = Browser(console_parts(tmp_path).app)
+    browser.get("/engine?from=2026-01-01T09:00:00&to=2026-01-01T10:00:00%2B00:00")
+    (between,) = asked
+    assert between[1] == 1_767_261_600.0
+    assert "from=2026-01-01" in browser.page.xpath("//body/@data-live")[0]
+    (begin,) = browser.page.xpath("//div[@id='chart-memory']//div[@class='plot']/@data-begin")
+    assert float(begin) == between[0]
+    assert browser.get("/engine?from=2026-01-01T09:00:00&to=never").status_code == 400
+    assert browser.get("/engine?from=2026-01-02T09:00&to=2026-01-01T09:00").status_code == 400
 
 
 def test_all_times_are_of_one_zone_which_each_page_says(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

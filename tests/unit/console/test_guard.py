@@ -117,7 +117,7 @@ def test_on_this_machine_a_session_goes_on(parts: ConsoleParts, browser: Browser
 def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browser) -> None:
     parts.ready = False
     assert browser.get("/topics").status_code == 503
-    assert "is being read" in browser.text
+    assert "This page reloads by itself" in browser.text
     assert browser.page.xpath("//meta[@http-equiv='refresh']")
     parts.ready = True
     assert browser.get("/topics").status_code == 200
@@ -125,4 +125,4 @@ def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browse
 
 def test_what_is_not_there_is_a_page_too(browser: Browser) -> None:
     assert browser.get("/nowhere").status_code == 404
-    assert "There is no such page" in browser.text
+    assert "Page not found" in browser.text

@@ -62,15 +62,15 @@ def test_after_a_restart_it_is_offered_and_not_applied(browser: Browser, parts: 
     change(browser, "7")
     parts = started_again(browser, parts)
     browser.get("/topics")
-    assert "1 change gathered by 20" in " ".join(browser.page.text_content().split())
+    assert "1 unsaved change, of 20" in " ".join(browser.page.text_content().split())
     assert priority_of(parts) == 0
     browser.get("/topics/review")
-    assert "the console was started again" in browser.text
+    assert "the console was restarted" in browser.text
     browser.submit("/topics/save")
     assert priority_of(parts) == 7
     parts = started_again(browser, parts)
     browser.get("/topics/review")
-    assert "Nothing is gathered" in browser.text
+    assert "No unsaved changes" in browser.text
 
 
 def test_what_has_changed_meanwhile_is_a_conflict(browser: Browser, parts: ConsoleParts) -> None:
@@ -78,7 +78,7 @@ def test_what_has_changed_meanwhile_is_a_conflict(browser: Browser, parts: Conso
     parts.put(TopicRecord(TopicPath("a"), code="2"))
     parts = started_again(browser, parts)
     browser.get("/topics/review")
-    assert "Theirs now" in browser.text
+    assert "Theirs" in browser.text
     assert browser.submit("/topics/save").status_code == 409
     assert priority_of(parts) == 0
 
@@ -89,7 +89,7 @@ def test_what_was_dropped_is_not_offered_again(browser: Browser, parts: ConsoleP
     browser.submit("/topics/discard")
     started_again(browser, parts)
     browser.get("/topics/review")
-    assert "Nothing is gathered" in browser.text
+    assert "No unsaved changes" in browser.text
 
 
 def test_files_say_nothing_of_whose_they_are_and_nobody_else_reads_them(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_what_is_too_large_is_not_kept_and_the_page_says_so(
     browser.get("/topics")
     browser.submit("/topics/import", files={"file": ("t.json", json.dumps(document).encode())})
     browser.get("/topics")
-    assert "Too large to be kept" in browser.page.text_content()
+    assert "Too large to survive a restart" in browser.page.text_content()
     started_again(browser, parts)
     browser.get("/topics/review")
-    assert "Nothing is gathered" in browser.text
+    assert "No unsaved changes" in browser.text
 
 
 def test_there_are_only_so_many_and_none_for_ever(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_an_engine_that_is_well(parts: ConsoleParts, browser: Browser, monkeypat
     browser.get("/")
     assert "All is well." in browser.text
     assert "Needs attention" not in browser.text
-    assert "No push failed in the last minutes." in browser.text
+    assert "No failed pushes in the last 5 min." in browser.text
     browser.get("/subscriptions")
     assert chip(browser) == ("badge good", "healthy")
 

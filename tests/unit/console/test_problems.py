@@ -49,7 +49,9 @@ def test_the_page_is_bounded_and_what_strangers_wrote_does_nothing(tmp_path: Pat
     assert len(main) < 300_000
 
 
-@pytest.mark.parametrize(("kind", "words"), [("none", "in the control log alone"), ("file", "All that is in the")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("none", "in the control log alone"), ("file", "Directory and topics are in sync")]
+)
 def test_without_problems_it_says_why(tmp_path: Path, kind: str, words: str) -> None:
     browser = Browser(console_parts(tmp_path, settings={"directory__kind": kind}).app)
     browser.get("/topics/problems")

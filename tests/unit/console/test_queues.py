@@ -38,7 +38,7 @@ def test_what_waits_longest_comes_first(browser: Browser, monkeypatch: pytest.Mo
     assert browser.get("/queues").status_code == 200
     assert rows(browser) == [
         "{urn:plant}plant/inspections 3 1 min 14 s 2 2 of 3",
-        "reports 1 5.0 s 0 nobody serves it",
+        "reports 1 5.0 s 0 no workers",
         "labels 0 - 0 2 of 3",
     ]
     assert [question for question, _ in asked] == [queues.job_figures]
@@ -54,8 +54,11 @@ def test_one_queue_with_its_servers_and_requests(browser: Browser, monkeypatch: 
         "active 2 3.1 s",
         "paused 1 idle",
     ]
-    assert rows(browser, 2)[0] == f"{_moment(REQUESTS[0].accepted_ms)} {REQUESTS[0].notification} 50 1 in its turn"
-    assert "Waiting 3, the oldest for 1 min 14 s Being done 2 Equal requests are done once" in browser.text
+    assert (
+        rows(browser, 2)[0]
+        == f"{_moment(REQUESTS[0].accepted_ms)} {REQUESTS[0].notification} 50 1 after earlier messages"
+    )
+    assert "Pending 3, the oldest for 1 min 14 s In progress 2 Duplicates merged" in browser.text
     assert "And 4 more" in browser.text
 
 
@@ -65,7 +68,7 @@ def test_a_job_that_is_away_is_said_and_what_the_logs_know_is_shown(
     answering(monkeypatch, {**ANSWERS, queues.job_figures: AWAY})
     for page in ("/queues", ONE):
         browser.get(page)
-        assert "the dispatch job does not answer" in browser.text
+        assert "the dispatch job does not respond" in browser.text
     assert "idle" not in browser.text
     assert "at work for" not in rows(browser)[0]
     assert len(rows(browser, 2)) == len(REQUESTS)
@@ -88,14 +91,14 @@ def test_without_queues_it_says_what_they_are_for(tmp_path: Path, monkeypatch: p
     answering(monkeypatch)
     browser = Browser(console_parts(tmp_path).app)
     browser.get("/queues")
-    assert "Of several servers one gets each request" in browser.text
+    assert "A work queue hands each request to one idle worker" in browser.text
 
 
 def test_nobody_serves_it_and_nothing_waits(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {**ANSWERS, queues.requests: QueueRequests()})
     browser.get("/queues?queue=reports")
-    assert "Nobody serves this queue" in browser.text
-    assert "Nothing waits" in browser.text
+    assert "No workers" in browser.text
+    assert "No requests" in browser.text
 
 
 def test_a_log_that_cannot_be_read_is_named(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

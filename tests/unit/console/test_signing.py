@@ -103,7 +103,7 @@ def test_after_signing_in_the_page_comes_that_was_asked_for(browser: Browser) ->
 @pytest.mark.parametrize(("name", "password"), [("anna", "wrong"), ("nobody", RIGHT), ("", ""), ("<b>", "x")])
 def test_what_is_wrong_is_not_told(browser: Browser, name: str, password: str) -> None:
     assert sign_in(browser, name, password) == 403
-    assert "Name or password is not right." in browser.text
+    assert "Wrong user name or password." in browser.text
     assert "<b>" not in browser.answer.text
     assert browser.get("/topics").url.path == "/sign-in"
 

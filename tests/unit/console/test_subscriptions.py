@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from arborcast.admin import waiting
+from arborcast.admin import messages, replay, waiting
+from arborcast.admin.replay import PlannedReplay
 from arborcast.admin.waiting import WaitingFilter
+from arborcast.console.health import EngineHealth
+from arborcast.console.pages import _moment
 from arborcast.core.errors import InfrastructureError
+from arborcast.engine.monitoring.watching import EngineView
 from arborcast.topic_model.expressions import CONCRETE
-from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
-from arborcast.topic_model.subscriptions import TopicFilter, Trigger
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.records.control import (
+    RegistrationRecord,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    TopicRecord,
+    TriggerRecord,
+)
+from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, Trigger
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
-from tests.support.console_answers import PARKED, Asked, answering
-from tests.support.routing import make_subscription
+from tests.support.console_answers import ANSWERS, PARKED, Asked, answering
+from tests.support.routing import make_subscription, make_trigger
+
+AT_MS = PARKED.since_ms
 
 SUSPENDED = SubscriptionSuspended("s3", "connection refused", since_ms=1, at_ms=2)
 
@@ -62,10 +76,60 @@ def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(
     assert browser.page.findtext("head/title") == "Subscription http://one.example/in · Arborcast"
     since = datetime.fromtimestamp(PARKED.since_ms / 1000).astimezone()
     assert (
-        f"Waiting 5, the oldest since {since:%Y-%m-%d %H:%M:%S} Last answer connect connection refused" in browser.text
+        f"Pending 5, the oldest since {since:%Y-%m-%d %H:%M:%S} Last response connect connection refused"
+        in browser.text
     )
-    assert asked == [(waiting.oldest, (WaitingFilter(subscription="s1"), 1, parts.control))]
+    assert asked == [
+        (waiting.oldest, (WaitingFilter(subscription="s1"), 1, parts.control)),
+        (messages.last_attempts, ("s1",)),
+    ]
+    assert "50 % delivered since 2026-01-01" in browser.text
+    assert "a/b 1 pending retry 20 ms 503 Body <b>no room</b>" in browser.text
+    assert browser.page.xpath("//table//td/a/@href")[1] == "/deliveries?notification=n1"
     assert browser.page.xpath("//button[@data-copy='s1']/@aria-label") == ["Copy the id"]
+
+
+def test_a_replay_is_asked_about_with_its_number(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = PlannedReplay(cast(Any, None), [(0, 1), (0, 2)], 0, AT_MS)
+    asked = answering(monkeypatch, {**ANSWERS, replay.plan: planned, replay.run: 2})
+    browser.get("/subscriptions/s1")
+    browser.submit("/subscriptions/replay", since="2h")
+    assert "Replay 2 notifications?" in browser.text
+    browser.submit("/subscriptions/replay")
+    assert "2 notifications replayed." in browser.answer.text
+    (ran,) = [arguments for function, arguments in asked if function is replay.run]
+    # Notifications accepted after the question are left out.
+    assert (ran[0], ran[2]) == ("s1", AT_MS)
+
+
+def test_triggers_and_publishers_have_lists(parts: ConsoleParts, browser: Browser) -> None:
+    parts.put(TriggerRecord(make_trigger("t1", "a//.", "b")))
+    parts.put(RegistrationRecord(Registration("r1", "", EndpointReference("http://camera/"), owner="anna")))
+    browser.get("/triggers")
+    assert browser.page.xpath("//td/a/@href") == ["/subscriptions/t1", "/topics?at=b"]
+    browser.get("/publishers")
+    assert "http://camera/ every topic no anna" in browser.text
+
+
+def test_pull_points_are_a_filter(parts: ConsoleParts, browser: Browser) -> None:
+    made = make_subscription("p1", "a//.")
+    parts.put(SubscriptionRecord(msgspec.structs.replace(made, pull_point="p1")))
+    browser.get("/subscriptions?state=pull+point")
+    assert listed(browser) == ["p1"]
+
+
+def test_the_list_updates_itself_with_the_success_of_each_endpoint(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(_self: EngineHealth) -> EngineView:
+        one = {"endpoint": "http://one.example/in", "pushes": 10, "failed": 4, "mean_s": 0.02, "longest": 0.03}
+        return EngineView(failing=[{**one, "breaker": "open", "failing_since_ms": AT_MS, "probe_at_ms": AT_MS}])
+
+    monkeypatch.setattr(EngineHealth, "look", look)
+    browser.get("/subscriptions")
+    assert browser.page.xpath("//body/@data-live") == ["/subscriptions/live"]
+    assert "60 % of 10" in browser.text
+    assert f"failing since {_moment(AT_MS)}, next probe {_moment(AT_MS)}" in browser.text
 
 
 def test_without_its_deliveries_one_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +180,7 @@ def test_a_filter_that_is_none_is_said(browser: Browser) -> None:
 
 def test_pausing_and_resuming(parts: ConsoleParts, browser: Browser) -> None:
     browser.submit("/subscriptions/act", id=["s1", "s2", "gone"], action="pause")
-    assert "1 subscription paused; 2 are so already, or not there any more." in browser.answer.text
+    assert "1 subscription paused; 2 unchanged." in browser.answer.text
     one = parts.control.table.get("s1")
     assert one is not None
     assert one.paused
@@ -166,7 +230,7 @@ def test_what_waits_in_a_pull_point_is_not_called_nothing(parts: ConsoleParts, b
 
 def test_ending_is_asked_about_once_more(parts: ConsoleParts, browser: Browser) -> None:
     browser.submit("/subscriptions/act", id=["s1", "s3"], action="end")
-    assert "End 2 subscriptions?" in browser.text
+    assert "Delete 2 subscriptions?" in browser.text
     assert parts.control.table.get("s1") is not None
     browser.submit("/subscriptions/act")
     assert parts.control.table.get("s1") is None
@@ -186,7 +250,7 @@ def test_a_change_while_kafka_is_away_ends_on_a_page_that_leads_back(parts: Cons
 def test_nothing_chosen_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
     written = len(parts.changes.records)
     browser.submit("/subscriptions/act", action="end")
-    assert "Choose subscriptions first" in browser.answer.text
+    assert "Select at least one subscription" in browser.answer.text
     assert len(parts.changes.records) == written
 
 

@@ -51,7 +51,7 @@ def test_trees_stand_side_by_side_and_unfold_to_the_selected_topic(browser: Brow
     assert names(browser) == ["office", "plant", "line0", "line1", "press", "line2"]
     assert browser.page.xpath("//a[@aria-current='true']/text()") == ["line1"]
     assert "topicName=line1,topicName=plant+topicNamespace=urn:plant,ou=topics,dc=arborcast" in browser.text
-    browser.get(browser.page.xpath("//a[text()='Publish and watch']/@href")[0])
+    browser.get(browser.page.xpath("//a[text()='Test']/@href")[0])
     assert browser.page.xpath("//input[@name='topic']/@value") == [f"{PLANT}/line1"]
 
 
@@ -100,7 +100,7 @@ def test_edits_are_gathered_seen_and_saved_together(parts: ConsoleParts, browser
     written = len(parts.changes.records)
     browser.get("/topics?do=add")
     browser.submit("/topics/put", name="hall", namespace="urn:hall", code="H")
-    assert "not saved yet" in browser.text
+    assert "unsaved" in browser.text
     browser.get("/topics?at={urn:hall}hall&do=add")
     browser.submit("/topics/put", name="gate/left", priority="7", retain="yes", publishers="anna\ngroup:guards\n")
     browser.get(f"/topics?at={PLANT}/line1")
@@ -108,7 +108,7 @@ def test_edits_are_gathered_seen_and_saved_together(parts: ConsoleParts, browser
     browser.get(f"/topics?at={PLANT}/line2&do=rename")
     browser.submit("/topics/move", name="line3")
     browser.get("/topics?at=office&do=remove")
-    assert "1 topics below it" in browser.text
+    assert "1 subtopics" in browser.text
     browser.submit("/topics/remove")
     assert len(parts.changes.records) == written, "nothing is written before it is saved"
     assert names(browser) == ["hall", "plant"], "the trees are shown as they would be"
@@ -123,7 +123,7 @@ def test_edits_are_gathered_seen_and_saved_together(parts: ConsoleParts, browser
     assert saved(parts, f"{PLANT}/line1").policy.reliable
     assert saved(parts, f"{PLANT}/line3").code == "L2"
     assert not parts.control.table.topics.is_node(TopicPath("office"))
-    assert "Nothing is gathered" in browser.get("/topics/review").text
+    assert "No unsaved changes" in browser.get("/topics/review").text
 
 
 def test_what_only_looks_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
@@ -148,7 +148,7 @@ def test_a_form_that_is_sent_as_it_is_changes_nothing(browser: Browser) -> None:
     browser.get(f"/topics?at={PLANT}/line1")
     browser.submit("/topics/put")
     browser.get("/topics/review")
-    assert "Nothing would change" in browser.text
+    assert "No changes" in browser.text
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_refusal_stands_beside_its_field(browser: Browser, fields: dict[str, A
     assert words in said
     if name != "name":
         assert browser.page.xpath("//input[@name='name']/@value") == ["x"], "what was typed is not lost"
-    assert "Nothing is gathered" in browser.get("/topics/review").text
+    assert "No unsaved changes" in browser.get("/topics/review").text
 
 
 def test_lines_of_a_form_that_is_refused_again_and_again_stay_as_they_are(
@@ -222,9 +222,9 @@ def test_a_conflict_can_be_left_as_it_is_now(parts: ConsoleParts, browser: Brows
     parts.put(TopicRemoved(TopicPath(f"{PLANT}/line1")))
     browser.get("/topics/review")
     assert browser.submit("/topics/save").status_code == 409
-    assert "removed meanwhile" in browser.text
+    assert "Another user has removed it" in browser.text
     browser.submit("/topics/drop")
-    assert "Nothing is gathered" in browser.text
+    assert "No unsaved changes" in browser.text
 
 
 def test_a_form_carries_what_it_was_made_from(parts: ConsoleParts, browser: Browser) -> None:
@@ -243,7 +243,7 @@ def test_a_subtree_that_has_grown_is_not_removed_unseen(parts: ConsoleParts, bro
     parts.put(topic(f"{PLANT}/line9"))
     browser.get("/topics/review")
     assert browser.submit("/topics/save").status_code == 409
-    assert "There were 5 topics here when you looked; now there are 6" in browser.text
+    assert "This subtree had 5 topics when the change was staged; it has 6" in browser.text
     assert saved(parts, PLANT)
 
 
@@ -265,7 +265,7 @@ def test_two_people_have_drafts_of_their_own(parts: ConsoleParts, browser: Brows
     browser.get(f"/topics?at={PLANT}/line1")
     browser.submit("/topics/put", priority="5")
     other = Browser(parts.app)
-    assert "Nothing is gathered" in other.get("/topics/review").text
+    assert "No unsaved changes" in other.get("/topics/review").text
 
 
 @pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
@@ -341,18 +341,18 @@ def test_how_far_messages_go_is_chosen(
     assert saved(parts, f"{PLANT}/line1").policy.routing == routing
     browser.get(f"/topics?at={PLANT}/line1/press")
     assert browser.page.xpath("//input[@name='reach' and @checked]/@value") == [""]
-    assert f"As above now {routing.split()[-1] if routing else 'everywhere'}" in browser.text
+    assert f"Inherit {routing.split()[-1] if routing else 'everywhere'}" in browser.text
     browser.get(f"/topics?at={PLANT}/line1")
     browser.submit("/topics/put")
     browser.get("/topics/review")
-    assert ("Nothing would change" if routing else "Nothing is gathered") in browser.text
+    assert ("No changes" if routing else "No unsaved changes") in browser.text
 
 
 def test_a_topic_becomes_a_queue(parts: ConsoleParts, browser: Browser) -> None:
     browser.get(f"/topics?at={PLANT}/line1")
     browser.submit("/topics/put", queue="yes", apart="yes")
     browser.get("/topics/review")
-    assert "Work queue yes Equal requests are done each by itself" in browser.text
+    assert "Work queue yes Duplicates separate" in browser.text
     browser.submit("/topics/save")
     assert saved(parts, f"{PLANT}/line1").policy == TopicPolicy(queue=True, merge=False)
     browser.get(f"/topics?at={PLANT}/line1")
@@ -361,7 +361,7 @@ def test_a_topic_becomes_a_queue(parts: ConsoleParts, browser: Browser) -> None:
     browser.submit("/topics/save")
     assert saved(parts, f"{PLANT}/line1").policy == TopicPolicy(queue=True, merge=False, priority=3)
     browser.get(f"/topics?at={PLANT}/line1")
-    assert browser.page.xpath("//a[text()='Its queue']")
+    assert browser.page.xpath("//a[text()='Open queue']")
 
 
 EVIL = "<script>alert(1)</script>\u202e"
@@ -370,9 +370,9 @@ EVIL = "<script>alert(1)</script>\u202e"
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (LastMessages((NewestMessage("01ab", 0, EVIL, EVIL, kept=True),)), "kept for later subscribers"),
+        (LastMessages((NewestMessage("01ab", 0, EVIL, EVIL, kept=True),)), "retained"),
         (LastMessages(looked_at=1_500), "The newest 1,500 records of the log have none of this topic"),
-        (LastMessages(complete=True), "No message in the log"),
+        (LastMessages(complete=True), "No messages"),
         (LastMessages(problem=EVIL), "alert(1)"),
     ],
 )
@@ -396,7 +396,7 @@ def test_last_messages_are_read_when_somebody_asks(
     browser = Browser(console_parts(tmp_path, records, settings={"topics__retain_all": True}).app)
     for path in policies:
         browser.get(f"/topics?at={path}")
-        browser.get(browser.page.xpath("//a[text()='Last messages']/@href")[0])
+        browser.get(browser.page.xpath("//a[text()='Recent messages']/@href")[0])
         assert words in browser.text
         assert "<script>alert" not in browser.answer.text
         assert "\u202e" not in browser.answer.text
@@ -407,7 +407,7 @@ def test_a_large_subtree_is_removed_without_making_every_page_slow(tmp_path: Pat
     parts = console_parts(tmp_path, [topic(f"wide/t{number:06}") for number in range(6_000)])
     browser = Browser(parts.app)
     browser.get("/topics?at=wide&do=remove")
-    assert "6,000 topics below it" in browser.text
+    assert "6,000 subtopics" in browser.text
     browser.submit("/topics/remove")
     assert names(browser)[0] == "wide", "only the review shows what becomes of so many"
     browser.get("/topics/review")

@@ -197,7 +197,7 @@ def test_the_busiest_topics(tmp_path: Path, gateway: Gateway, monkeypatch: pytes
     monkeypatch.setattr(trying, "busiest", away)
     other = Browser(parts_with(tmp_path / "other", gateway).app)
     assert other.get("/try").status_code == 200
-    assert "Nothing was published yet" not in other.text
+    assert "No messages yet" not in other.text
     assert "Not known Kafka is away" in other.text
 
 

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
     audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
     monkeypatch.setattr("arborcast.admin.dead_letters.letters", lambda *_: iter([(None, letter)]))
-    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", lambda *_: ([wait], 0))
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", lambda *_, **__: ([wait], 0, Counter()))
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.with_last", lambda _, waits: (waits, True))
     monkeypatch.setattr(arborcast.admin.control_log, "read_control", lambda *_: control)
     monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda *_: control.table.topics)

@@ -113,3 +113,10 @@ def test_a_tree_may_be_as_deep_as_topics_may() -> None:
     assert len(units.topics) == 64
     assert problems(units)[0][0] == "illegal-name"
     assert {kind for kind, _ in problems(units)[1:]} == {"orphan"}
+
+
+def test_what_has_no_counterpart_here_is_named() -> None:
+    alarm = unit("ou=alarm", description="2")
+    alarm = Entry.of(alarm.dn, {**alarm.attributes, "policy": (b"<policy/>",), "entryuuid": (b"1",)})
+    hall = unit("ou=hall", description="the first hall")
+    assert found(alarm, hall, unit("")).left_out == {"policy": 1, "description": 1}

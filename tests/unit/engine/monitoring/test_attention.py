@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from arborcast.engine.monitoring.attention import STALE_S, THRESHOLDS, concerns, endpoint_health, tiles
-from arborcast.engine.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
+from arborcast.engine.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures, Scrape, sample_of
 from arborcast.engine.monitoring.watching import EngineView
 from tests.support.gateway_process import ROOT
 
@@ -37,6 +37,48 @@ def test_the_thresholds_are_those_of_the_alert_rules(rule: str) -> None:
     (found,) = [each for group in document["groups"] for each in group["rules"] if each["alert"] == rule]
     numbers = re.findall(r"> ([0-9.]+)(?![0-9.])", found["expr"])
     assert THRESHOLDS[rule] in map(float, numbers)
+
+
+METRICS = {
+    "ArborcastGatewayNotReady": "arborcast_gateway_ready 0",
+    "ArborcastJobGone": "arborcast_gateway_ready 1",
+    "ArborcastPartDown": 'arborcast_part_ready{part="kafka"} 0',
+    "ArborcastPartRestarts": 'arborcast_part_restarts_total{part="kafka"} 4',
+    "ArborcastPartHangs": 'arborcast_part_hangs_total{part="kafka"} 1',
+    "ArborcastWorkersHang": "arborcast_dispatch_hung_workers_total 1",
+    "ArborcastRefusesForKafka": 'arborcast_gateway_refused_total{reason="InfrastructureError"} 600',
+    "ArborcastDefects": 'arborcast_gateway_refused_total{reason="Defect"} 1',
+    "ArborcastAppendSlow": """arborcast_gateway_append_seconds_bucket{le="1"} 0
+arborcast_gateway_append_seconds_bucket{le="2"} 9
+arborcast_gateway_append_seconds_bucket{le="+Inf"} 9""",
+    "ArborcastDispatchLag": 'arborcast_dispatch_lag_seconds{query="push"} 31',
+    "ArborcastRecordLag": 'arborcast_dispatch_lag_seconds{query="record"} 301',
+    "ArborcastBatchStuck": "arborcast_dispatch_batch_under_way_seconds 121",
+    "ArborcastBatchesFail": "arborcast_dispatch_failed_batches_total 4",
+    "ArborcastDeliverySlow": """arborcast_delivery_seconds_bucket{le="30"} 0
+arborcast_delivery_seconds_bucket{le="60"} 9
+arborcast_delivery_seconds_bucket{le="+Inf"} 9""",
+    "ArborcastDeadLetters": 'arborcast_attempts_total{state="dead"} 1',
+    "ArborcastParkedGrows": 'arborcast_deliveries_waiting{kind="parked"} 10001',
+    "ArborcastTooMuchWaits": 'arborcast_attempts_total{state="dropped",error="resources"} 1',
+    "ArborcastSubscriptionsSuspended": "arborcast_suspended_subscriptions 1",
+    "ArborcastPullPointsDrop": "arborcast_pull_dropped_messages 1",
+    "ArborcastDirectoryAway": "arborcast_directory_connected 0",
+    "ArborcastDescriptorsGrow": """arborcast_process_cpu_seconds_total{process="a"} 1
+arborcast_process_descriptors{process="a"} 10001""",
+}
+"""For each alert rule, metrics with which it fires."""
+
+
+def test_the_metrics_of_each_alert_rule_are_a_concern() -> None:
+    document = yaml.safe_load((ROOT / "docs" / "monitoring" / "alerts.yml").read_text())
+    rules = [each["alert"] for group in document["groups"] for each in group["rules"]]
+    assert sorted(rules) == sorted(METRICS)
+    job = "arborcast_dispatch_batches_total 1\n"
+    for rule in rules:
+        before = sample_of(NOW - 60, Scrape.of(job))
+        after = sample_of(NOW, Scrape.of(METRICS[rule] + "\n" + job * (rule != "ArborcastJobGone")))
+        assert len(concerns(EngineView([before, after], failing=[]), NOW)) == 1, rule
 
 
 def test_an_engine_that_is_well_needs_nothing() -> None:
@@ -66,6 +108,17 @@ def beyond(seconds: float) -> tuple[tuple[float, float], ...]:
             "engine",
             "gateway has 10.0 k open files",
         ),
+        (last_as(states={"gateway": 0.0}), "bad", "engine", "A gateway is not ready"),
+        (last_as(states={"job": 0.0}), "bad", "engine", "No dispatch job responds"),
+        (last_as(states={"batch": 121.0}), "bad", "lag", "A batch does not end: 2.0 min so far"),
+        (last_as(events={"failed batch": 4.0}), "bad", "engine", "4 batches failed in 10 minutes"),
+        (last_as(states={"record lag": 301.0}), "warn", "engine", "The tables are 5.0 min behind"),
+        (last_as(events={"restart": 4.0}), "warn", "engine", "4 restarts of parts"),
+        (last_as(events={"hang": 1.0}), "warn", "engine", "1 process hung and were killed"),
+        (last_as(events={"hung worker": 2.0}), "warn", "engine", "2 processes hung and were killed"),
+        (last_as(refused={"Defect": 2.0}), "warn", "engine", "2 requests met an internal error"),
+        (last_as(states={"directory": 0.0}), "warn", "directory", "The directory of the topics does not respond"),
+        (last_as(states={"pull dropped": 5.0}), "warn", "pull points", "Full pull points dropped 5 messages"),
         (EngineView(WELL, failing=[endpoint()], failing_count=1), "bad", "endpoints", "1 endpoint failing"),
         (
             EngineView(WELL, failing=[endpoint(failed=1)], failing_count=1),

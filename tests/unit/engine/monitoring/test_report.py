@@ -56,9 +56,9 @@ def test_the_page_needs_nothing_but_itself() -> None:
     plots = elements(document, "//figure[.//*[local-name()='polyline']]")
     captions = [str(plot.xpath("normalize-space(figcaption/text())")) for plot in plots]
     for wanted in (
-        "Notifications accepted, a second",
-        "From acceptance to delivery",
-        "CPU (of one core)",
+        "Accepted per second",
+        "Delivery latency",
+        "CPU (% of a core)",
         "Memory",
         "Threads",
         "Heap of the Java virtual machines",

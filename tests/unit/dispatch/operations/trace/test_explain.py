@@ -108,7 +108,7 @@ def test_delivered_at_the_second_attempt_step_by_step() -> None:
         ("taken by the dispatch", "batch 7"),
     ]
     (delivery,) = story.deliveries
-    assert (delivery.outcome, delivery.why) == ("delivered", "the receiver took it at attempt 2")
+    assert (delivery.outcome, delivery.why) == ("delivered", "delivered on attempt 2")
     assert delivery.expression == "a//."
     assert [(step.what, step.detail) for step in delivery.steps] == [
         ("attempt 1: HTTP 503 after 20 ms", "to http://s/ (server-error)"),
@@ -139,7 +139,7 @@ def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() ->
     ]
     told = only(evidence(history(subscription("s")), *rows))
     assert told.outcome == "delivered"
-    assert told.why == "the receiver took it at attempt 3, and said so after 5.0 s: printed"
+    assert told.why == "delivered on attempt 3: said so after 5.0 s: printed"
     assert [(step.what, step.detail) for step in told.steps][1::2] == [
         ("failed, its receiver says", "no paper"),
         ("no result in time", "silence"),
@@ -176,7 +176,7 @@ def test_what_was_not_tried_says_so_in_plain_words() -> None:
     ]
     delivery = only(evidence(history(subscription("s")), *rows))
     assert [step.what for step in delivery.steps] == [
-        "waits for its turn",
+        "queued",
         "attempt 3: no answer after 20 ms",
         "retried",
     ]
@@ -188,34 +188,34 @@ def test_what_was_not_tried_says_so_in_plain_words() -> None:
         (
             attempt("s", 1, "parked", ACCEPTED, error="connect", detail="refused", next_ms=3_600_000),
             "waiting",
-            "it is tried again at 1970-01-01 01:00:00 UTC: refused",
+            "next attempt at 1970-01-01 01:00:00 UTC: refused",
         ),
         (
             attempt("s", 0, "parked", ACCEPTED, error="waiting", detail="its endpoint is slow"),
             "waiting",
-            "it is tried when its turn comes: its endpoint is slow",
+            "queued after earlier messages: its endpoint is slow",
         ),
         (
             attempt("s", 5, "dead", ACCEPTED, error="server-error", detail="HTTP 500", status=500),
             "dead",
-            "given up after 5 attempts, kept as a dead letter: HTTP 500",
+            "failed after 5 attempts, kept as a dead letter: HTTP 500",
         ),
         (
             attempt("s", 1, "dead", ACCEPTED, error="address", detail="10.0.0.1 is a private address"),
             "dead",
             "not permitted, kept as a dead letter: 10.0.0.1 is a private address",
         ),
-        (attempt("s", 2, "expired", ACCEPTED, error="lifespan"), "expired", "it became too old: lifespan"),
-        (attempt("s", 0, "cancelled", ACCEPTED, error="ended"), "cancelled", "the subscription is over: ended"),
+        (attempt("s", 2, "expired", ACCEPTED, error="lifespan"), "expired", "expired: lifespan"),
+        (attempt("s", 0, "cancelled", ACCEPTED, error="ended"), "cancelled", "the subscription has ended: ended"),
         (
             attempt("s", 1, "dropped", ACCEPTED, error="timely", detail="timeout: no answer"),
             "dropped",
-            "the subscription is timely, and it could not be pushed at once: timeout: no answer",
+            "dropped, the subscription is timely and was not ready: timeout: no answer",
         ),
         (
             attempt("s", 0, "dropped", ACCEPTED, error="resources", detail="7 messages waited"),
             "dropped",
-            "the subscription's backlog was full: 7 messages waited",
+            "dropped, backlog limit: 7 messages waited",
         ),
     ],
 )
@@ -233,7 +233,7 @@ def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) ->
             "skipped",
             "the subscription was paused then, and for pull points nothing is kept meanwhile",
         ),
-        (subscription("s", paused=True), "pending", "it is to be pushed; no outcome has been recorded yet"),
+        (subscription("s", paused=True), "pending", "to be pushed; no outcome is recorded yet"),
         (
             subscription("s", terminates_ms=99_000),
             "skipped",
@@ -257,17 +257,17 @@ def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) ->
         (
             subscription("s", content=(XPathFilter(XPATH_1, "//level > 2"),)),
             "pending",
-            "it is to be pushed; no outcome has been recorded yet",
+            "to be pushed; no outcome is recorded yet",
         ),
         (
             subscription("s", "a/c"),
             "no match",
-            "its topic expression a/c does not select the topic a/b; a/b would, and so would a//.",
+            "a/c doesn't match a/b; a/b would, and so would a//.",
         ),
         (
             subscription("s", "A//."),
             "no match",
-            "its topic expression A//. does not select the topic a/b: that is A//., of another namespace or spelling",
+            "A//. doesn't match a/b: A//. has another namespace or spelling",
         ),
         (
             (200_000, subscription("s", created_ms=200_000)),
@@ -331,9 +331,9 @@ def test_current_message_is_for_one_subscription_alone() -> None:
 @pytest.mark.parametrize(
     ("taken", "what", "why"),
     [
-        (Taken(matched=False, done=False), "waits for the dispatch", "the dispatch has not reached it yet"),
-        (Taken(matched=True, done=False), "taken by the dispatch", "no outcome has been recorded yet"),
-        (Taken(matched=True, done=True), "taken by the dispatch", "the dispatch is done with it"),
+        (Taken(matched=False, done=False), "waits for the dispatch", "not processed yet"),
+        (Taken(matched=True, done=False), "taken by the dispatch", "no outcome is recorded yet"),
+        (Taken(matched=True, done=True), "taken by the dispatch", "processed; its outcome is not recorded"),
     ],
 )
 def test_without_a_row_the_progress_of_the_dispatch_says_how_far_it_is(taken: Taken, what: str, why: str) -> None:
@@ -351,6 +351,24 @@ def test_attempts_of_a_notification_that_is_not_archived_any_more() -> None:
     assert [(each.subscription, each.endpoint, each.outcome) for each in story.deliveries] == [
         ("s", "http://s/", "delivered")
     ]
+
+
+def test_a_try_that_was_due_is_not_announced_for_the_past() -> None:
+    row = attempt("s", 1, "parked", ACCEPTED, error="connect", detail="refused", next_ms=3_600_000)
+    later = evidence(history(subscription("s")), row, now=datetime(1970, 1, 1, 2, tzinfo=UTC))
+    assert only(later).why == "next attempt due: refused"
+
+
+def test_the_error_of_a_connection_is_said_once() -> None:
+    detail = "Failed to connect to 127.0.0.1 port 9999 after 0 ms: Could not connect to server"
+    row = attempt("s", 1, "parked", ACCEPTED, error="connect", detail=detail, next_ms=3_600_000)
+    delivery = only(evidence(history(subscription("s")), row))
+    (step,) = delivery.steps
+    assert (step.what, step.detail) == (
+        "attempt 1: no answer after 20 ms",
+        "to http://s/ (connect: Could not connect to server)",
+    )
+    assert delivery.why == "next attempt at 1970-01-01 01:00:00 UTC: Could not connect to server"
 
 
 def test_unknown_notification() -> None:
@@ -374,12 +392,11 @@ def test_what_is_parked_waits_for_what_stands_in_its_way_now() -> None:
 
     paused = (200_000, subscription("s", paused=True))
     suspended = (200_000, SubscriptionSuspended("s", "it answers nothing", 1, 200_000))
-    assert why() == "it is tried again at 1970-01-01 01:00:00 UTC: put aside"
-    assert why(paused) == "it is kept until the subscription, which is paused, is resumed: put aside"
+    assert why() == "next attempt at 1970-01-01 01:00:00 UTC: put aside"
+    assert why(paused) == "held: the subscription is paused: put aside"
     assert why(paused, (300_000, subscription("s"))) == why()
     assert why(suspended) == (
-        "it is kept until the subscription is resumed, which is suspended since 1970-01-01 00:03:20 UTC "
-        "(it answers nothing): put aside"
+        "held: the subscription is suspended since 1970-01-01 00:03:20 UTC (it answers nothing): put aside"
     )
     assert why(suspended, (300_000, Tombstone("susp:s"))) == why()
     ended = why((200_000, SubscriptionEnded("s", "unsubscribed", 200_000)))
@@ -437,7 +454,7 @@ def test_pull_points_are_not_said_to_have_been_pushed_to() -> None:
 
     assert (delivery.outcome, delivery.why) == (
         "delivered",
-        "it was put into the subscription's pull point, where clients fetch it",
+        "stored in the pull point of the subscription",
     )
 
 
@@ -447,12 +464,12 @@ def test_what_waits_for_an_endpoint_that_is_away_says_since_when() -> None:
     delivery = only(evidence(history(subscription("s")), parked, endpoints={"http://s/": health}))
 
     assert delivery.why == (
-        "it is tried when its turn comes; since 1970-01-01 00:00:00 UTC its endpoint, which did not answer, is only "
-        "probed: earlier ones wait"
+        "queued after earlier messages; the breaker of its endpoint is open since 1970-01-01 00:00:00 UTC: "
+        "earlier ones wait"
     )
     well = {"http://s/": {**health, "breaker": "closed"}}
     again = only(evidence(history(subscription("s")), parked, endpoints=well))
-    assert again.why == "it is tried when its turn comes: earlier ones wait"
+    assert again.why == "queued after earlier messages: earlier ones wait"
 
 
 def stamped(control: ControlHistory, at: int, *rows: AttemptRow, **more: object) -> Evidence:
@@ -489,15 +506,15 @@ def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenev
 
     whys = {each.subscription: (each.outcome, each.why) for each in story.deliveries}
     assert whys == {
-        "renewed": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+        "renewed": ("pending", "to be pushed; no outcome is recorded yet"),
         "revived": ("skipped", "the subscription's time was over at 1970-01-01 00:01:40 UTC"),
-        "paused": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+        "paused": ("pending", "to be pushed; no outcome is recorded yet"),
         "resumed": ("skipped", "the subscription was paused then, and for pull points nothing is kept meanwhile"),
         "ended": (
             "pending",
             "the subscription has ended since, at 1970-01-01 00:01:41 UTC (unsubscribed), so it will be cancelled",
         ),
-        "elsewhere": ("pending", "it is to be pushed; no outcome has been recorded yet"),
+        "elsewhere": ("pending", "to be pushed; no outcome is recorded yet"),
     }
     assert only(stamped(control, at, evaluated=matched), "late").why == (
         "the subscription was made later, at 1970-01-01 00:01:41 UTC"
@@ -542,7 +559,7 @@ def test_what_a_trigger_has_published_leads_to_its_cause_and_the_cause_to_it() -
     assert story.cause == "n"
     assert (story.steps[0].what, story.steps[0].detail) == (
         "published by a trigger",
-        "from trigger:hot, because of n, 1 in a row",
+        "from trigger:hot, caused by n, 1 in a row",
     )
     assert any("cause" in line.plain and line.plain.endswith(" n") for line in format_story(story))
 
@@ -554,7 +571,7 @@ def test_why_a_trigger_has_published_nothing() -> None:
     control.add(TriggerEnded("t", "removed", 9_000), ACCEPTED + 500, 9)
     control.add(Tombstone("trigger:t"), ACCEPTED + 500, 10)
     ended = attempt("t", 0, "cancelled", ACCEPTED + 600, error="ended", detail="it ended before this was matched")
-    assert only(evidence(control, ended)).why.startswith("the subscription is over")
+    assert only(evidence(control, ended)).why.startswith("the subscription has ended")
     assert only(evidence(control), "t").outcome == "pending"
     gone = history((ACCEPTED - 5, TriggerEnded("t", "removed", 9_000)))
     assert "had ended before" in only(evidence(gone), "t").why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -154,6 +155,17 @@ def test_a_plain_subscribe_with_a_subscriber_address_is_pushed_to(path: str, nam
     assert again.status == 200
     assert subscription.address in again.body.decode()
     assert only_subscription(parts) == subscription
+
+
+@pytest.mark.parametrize("namespace", [legacy.WSNT, SLASHED])
+def test_a_plain_unsubscribe_works_at_the_address_that_a_client_got(namespace: str) -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(legacy.subscribe("all:alarm", URL)))
+    address = urlsplit(only_subscription(parts).address).path
+    answer = parts.post(soap.envelope(f'<w:Unsubscribe xmlns:w="{namespace}"/>'), address)
+    assert answer.status == 200, answer.body
+    assert answer.root.find(f".//{{{legacy.WSNT}}}UnsubscribeResponse") is not None
+    assert not list(parts.table.subscriptions())
 
 
 def test_it_is_one_at_the_standards_address_too() -> None:

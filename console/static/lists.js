@@ -1,0 +1,110 @@
+// Lists: keys, sorting, and no writing while Kafka is away.
+
+const KEYS = {
+  "/ or Ctrl K": "find",
+  "j, k": "next row, previous row",
+  x: "select the row",
+  "?": "these keys",
+};
+
+const rows = () => [...document.querySelectorAll("main .table.lists tbody tr")].filter((row) => row.querySelector("a"));
+
+function step(by) {
+  const all = rows();
+  const at = all.findIndex((row) => row.contains(document.activeElement));
+  const next = all[at < 0 ? 0 : Math.max(0, Math.min(all.length - 1, at + by))];
+  next?.querySelector("a").focus();
+}
+
+function help() {
+  let dialog = document.getElementById("keys");
+  if (!dialog) {
+    const list = Object.entries(KEYS).map(([key, what]) => `<dt><code>${key}</code></dt><dd>${what}</dd>`);
+    document.body.insertAdjacentHTML(
+      "beforeend",
+      `<dialog id="keys" aria-label="Keys"><dl>${list.join("")}</dl><form method="dialog"><button>Close</button></form></dialog>`,
+    );
+    dialog = document.getElementById("keys");
+  }
+  dialog.showModal();
+}
+
+const find = () => (document.querySelector(".tree .search input") ?? document.querySelector(".find input"))?.focus();
+
+document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key === "k") {
+    event.preventDefault();
+    document.querySelector(".find input")?.focus();
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type='checkbox']), textarea, select, dialog")) return;
+  const goes = {
+    "/": find,
+    "?": help,
+    j: () => step(1),
+    k: () => step(-1),
+    x: () => document.activeElement.closest("tr")?.querySelector("input[type='checkbox']")?.click(),
+  }[event.key];
+  if (!goes) return;
+  event.preventDefault();
+  goes();
+});
+
+// The column by which each table is sorted, by the place of the table in the page.
+const sorted = new Map();
+
+const tables = () => [...document.querySelectorAll("main .table.lists")];
+
+function value(row, column) {
+  const text = row.cells[column]?.textContent.trim() ?? "";
+  const number = Number.parseFloat(text.replaceAll(",", ""));
+  // A time begins with a year and a dash.
+  return Number.isNaN(number) || /^\d+-/.test(text) ? text : number;
+}
+
+function sort(table, { column, down }) {
+  const body = table.tBodies[0];
+  const heads = table.tHead.rows[0].cells;
+  for (const head of heads) head.removeAttribute("aria-sort");
+  heads[column]?.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const order = [...body.rows].sort((one, other) => {
+    const [a, b] = [value(one, column), value(other, column)];
+    const less = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+    return down ? -less : less;
+  });
+  if (order.some((row, at) => row !== body.rows[at])) body.append(...order);
+}
+
+document.addEventListener("click", (event) => {
+  const head = event.target.closest("main .table.lists th");
+  const table = head?.closest("table");
+  if (!table?.tBodies[0] || !head.textContent.trim() || head.querySelector(".hidden")) return;
+  const at = tables().indexOf(table);
+  const known = sorted.get(at);
+  sorted.set(at, { column: head.cellIndex, down: known?.column === head.cellIndex && !known.down });
+  sort(table, sorted.get(at));
+});
+
+/** While Kafka is away nothing can be written; staging changes of topics can. */
+function guard() {
+  const away = document.querySelector("#trouble .banner") !== null;
+  const forms = ["^='/subscriptions'", "^='/deliveries'", "='/topics/save'"].map((of) => `form[action${of}][method='post'] button`);
+  for (const button of document.querySelectorAll(forms.join(", "))) {
+    if (away && !button.disabled) {
+      button.disabled = true;
+      button.dataset.away = "";
+    } else if (!away && "away" in button.dataset) {
+      button.disabled = false;
+      delete button.dataset.away;
+    }
+  }
+}
+
+document.addEventListener("changed", () => {
+  for (const [at, by] of sorted) {
+    const table = tables()[at];
+    if (table?.tBodies[0]) sort(table, by);
+  }
+  guard();
+});
+guard();

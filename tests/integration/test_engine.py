@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,6 +184,41 @@ def test_the_tutorial(engine: Engine) -> None:
     assert "balanced" in done.stdout
     listed = engine.run_here("subscriptions", "list", "--endpoint", f"http://127.0.0.1:{port.number}/inbox", "--json")
     engine.run_here("unsubscribe", json.loads(listed.stdout)["subscriptions"][0]["subscription"])
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="a page pipes JSON through jq")
+@pytest.mark.parametrize("page", ["topics.md", "deliveries.md", "command-line.md"])
+def test_the_commands_of_a_page(engine: Engine, receiver: Receiver, tmp_path: Path, page: str) -> None:
+    """As they are printed, with ids of a delivery that was given up."""
+    engine.run_here("topics", "remove", "plant", "--recursive", check=False)
+    address = engine.run_here("subscribe", "plant//.", "--to", receiver.url("/status/404")).stdout.strip()
+    number = engine.run("publish", "plant/line1", "-", input="<reading/>").stdout.strip()
+
+    def given_up() -> bool:
+        letters = engine.run_here("dead-letters", "list", "--json").stdout
+        return number in letters
+
+    wait_until(given_up, "a dead letter", timeout_s=300)
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    program = "\n".join(each for each in blocks if "ldap://" not in each and "completion" not in each)
+    assert program
+    program = program.replace("https://orders.example/in", receiver.url("/status/404"))
+    # It is not suspended, which the command says.
+    program = program.replace("arborcast subscriptions resume $S", "! arborcast subscriptions resume $S")
+    shell = {"PATH": f"{Path(COMMAND).parent}:{os.environ['PATH']}", "N": number, "S": address.rpartition("/")[2]}
+    try:
+        done = subprocess.run(
+            ["/bin/bash", "-euo", "pipefail", "-c", program],
+            input="y\n" * 9,
+            env=engine.environment(shell),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=450,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        engine.run_here("unsubscribe", address)
 
 
 def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:

@@ -49,6 +49,9 @@ def audit(
     deep: Annotated[
         bool, typer.Option("--deep", help="Match everything again, and look up each pending and failed delivery.")
     ] = False,
+    order: Annotated[
+        bool, typer.Option("--order", help="Check that pushes were made in the order of acceptance.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="Name so many discrepancies.", min=1)] = 100,
     patience: Annotated[float, typer.Option(help="Check discrepancies again for so many seconds.", min=0)] = 15.0,
     config: ConfigOption = None,
@@ -121,7 +124,7 @@ def _print(report: Report) -> None:
     out.print(table)
     if report.duplicates:
         were = "delivery was" if report.duplicates == 1 else "deliveries were"
-        say(f"{report.duplicates:,} {were} taken more than once")
+        say(f"{report.duplicates:,} {were} accepted more than once")
     for note in report.notes:
         say(one_line(f"note: {note}"))
     for problem in report.problems:
@@ -132,7 +135,7 @@ def _print(report: Report) -> None:
         found = f"{report.disordered:,} out of order" if report.disordered else "none out of order"
         say(f"order of {report.first_attempts:,} first attempts: {found}")
     for what in report.not_looked_at:
-        say(f"not looked at: {what} (--deep does)")
+        say(f"not checked: {what}")
     verdict = "[bold green]all accounted for[/]"
     if not report.balanced:
         verdict = f"[bold red]{many(report.unbalanced, 'discrepancy', 'discrepancies')}[/]"

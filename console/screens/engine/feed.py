@@ -182,12 +182,12 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
     current = Summary.current(seen.samples)
     last = current.last
     tiles = [
-        ("Accepted per second", figures.count(newest(rates(minute, "accepted")))),
-        ("Delivered per second", figures.count(newest(rates(minute, "attempts", "delivered")))),
-        ("Latency p50", figures.seconds(newest(quantiles(minute, "delivery", 0.5)))),
-        ("Latency p99", figures.seconds(newest(quantiles(minute, "delivery", 0.99)))),
+        ("Accepted per second", figures.count(current.accepted)),
+        ("Delivered per second", figures.count(current.delivered)),
+        ("Latency p50", figures.seconds(current.delivery_median)),
+        ("Latency p99", figures.seconds(current.delivery_99)),
         ("Dispatch lag", figures.seconds(last.lag_seconds)),
-        ("Pending retries", figures.count(last.waiting.get("parked", 0.0))),
+        ("Pending retries", figures.count(current.waiting)),
         ("Subscriptions", figures.count(last.subscriptions)),
         ("Suspended", figures.count(last.suspended)),
         ("Mode", {"realtime": "real time", "batch": "batches"}.get(last.gear, "-")),

@@ -6,16 +6,20 @@ from typing import NamedTuple
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest
+from arborcast.admin.operations import recorded
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
+from arborcast.topic_model.records.operations import change
 
 
 class PlannedReplay(NamedTuple):
     """A replay of the notifications at these places of their log, which were accepted from `since_ms` on and before
     `until_ms`."""
 
+    kafka: KafkaSettings
+    subscription: str
     replay: Replay
     places: list[tuple[int, int]]
     since_ms: int
@@ -24,7 +28,11 @@ class PlannedReplay(NamedTuple):
     def send(self, progress: Progress = untold) -> int:
         """Send them; returns their number. Raises InfrastructureError; then some may have been sent."""
         self.replay.progress = progress
-        return self.replay.send(self.places)
+        span = {"replay": self.replay.id, "since_ms": self.since_ms, "until_ms": self.until_ms, "of": len(self.places)}
+        with recorded(self.kafka, "replay", [change(self.subscription, None, span)]) as said:
+            sent = self.replay.send(self.places)
+            said.append(f"{sent} sent")
+        return sent
 
 
 def plan(
@@ -47,4 +55,4 @@ def plan(
         raise ReplayRefused(
             f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
         )
-    return PlannedReplay(replay, places, since_ms, until_ms)
+    return PlannedReplay(kafka, subscription, replay, places, since_ms, until_ms)

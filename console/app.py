@@ -11,7 +11,17 @@ from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
 from arborcast.console.guard import PageGuard
-from arborcast.console.screens import cluster, deliveries, engine, overview, queues, subscriptions, topics, trying
+from arborcast.console.screens import (
+    cluster,
+    deliveries,
+    engine,
+    operations,
+    overview,
+    queues,
+    subscriptions,
+    topics,
+    trying,
+)
 from arborcast.console.signing import SigningIn
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.security.web_pages import PageRule
@@ -24,6 +34,7 @@ SCREENS: tuple[Screen, ...] = (
     queues.SCREEN,
     engine.SCREEN,
     cluster.SCREEN,
+    operations.SCREEN,
     trying.SCREEN,
 )
 """In the order of the navigation."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -22,12 +25,23 @@ from arborcast.console.health import EngineHealth
 from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, merged
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
-from arborcast.core.errors import ArborcastError
+from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.engine.monitoring.attention import Concern
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
+from arborcast.topic_model.control_log import OperationsLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.records.operations import (
+    Operation,
+    Operator,
+    Result,
+    begun,
+    control_changes,
+    ended,
+    failed,
+)
+from arborcast.topic_model.topics import TopicPath
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -40,6 +54,9 @@ THEMES = ("light", "dark")
 _NOTES = 1_000
 
 _FIELDS = 2_000
+
+# Records per append.
+_AT_ONCE = 2_000
 
 # The place in a page where it continues once a part is ready: values are escaped and cannot contain it.
 _LATER = Markup("<!--later-->")
@@ -69,7 +86,7 @@ class Screen:
 class Console:
     """`control` is the state of the control log, `changes` appends to it. `trouble` is the reason for outdated
     contents, empty without one. Until `ready`, another thread reads the log for the first time, and `control` must not
-    be used. `topic_changes` counts changes of topics."""
+    be used. `topic_changes` counts changes of topics. `record` stores operations of visitors, by default in Kafka."""
 
     def __init__(
         self,
@@ -82,10 +99,11 @@ class Console:
         ready: Callable[[], bool] = lambda: True,
         topic_changes: Callable[[], int] = lambda: 0,
         signs_in: bool = False,
+        record: Callable[[Operation | Result], None] | None = None,
     ) -> None:
         self.settings = settings
         self.control = control
-        self.changes = changes
+        self.changes = VisitorChanges(changes, control, record or partial(_append_to_log, settings))
         self.sessions = sessions
         self.trouble = trouble
         self.ready = ready
@@ -235,6 +253,47 @@ class TopicChanges:
     def apply(self, record: ControlRecord) -> None:
         """Fold one record; those of other kinds change nothing."""
         self.count += isinstance(record, TopicRecord | TopicRemoved)
+
+
+class VisitorChanges:
+    """Changes of the control log by visitors: each is recorded before, and with its result afterwards. `record` may
+    take long, and is called in a thread."""
+
+    def __init__(self, log: CommitsChanges, control: ControlView, record: Callable[[Operation | Result], None]) -> None:
+        self._log = log
+        self._table = control.table
+        self._record = record
+
+    async def catch_up(self) -> None:
+        """Return when the state of the log is current. Raises InfrastructureError."""
+        await self._log.catch_up()
+
+    async def commit(self, by: Operator, what: str, records: Sequence[ControlRecord]) -> None:
+        """Append the records of an operation. Raises InfrastructureError."""
+        table = self._table
+        made, more = control_changes(records, lambda name: table.topics.get(TopicPath(name)) or table.get(name))
+        operation = begun(by, what, made, more)
+        await asyncio.to_thread(self._record, operation)
+        try:
+            for start in range(0, len(records), _AT_ONCE):
+                await self._log.commit(records[start : start + _AT_ONCE])
+        except BaseException as error:
+            with suppress(InfrastructureError):
+                await asyncio.to_thread(self._record, failed(operation, error))
+            raise
+        with suppress(InfrastructureError):
+            await asyncio.to_thread(self._record, ended(operation, "done"))
+
+
+def _append_to_log(settings: Settings, record: Operation | Result) -> None:
+    with closing(OperationsLog(kafka_of(settings))) as log:
+        log.append(record)
+
+
+def operator(request: Request) -> Operator:
+    """The visitor of a page, as it is recorded."""
+    visitor, client = visitor_of(request.scope), request.client
+    return Operator("console", visitor.name or f"without a name, from {client.host if client else 'this machine'}")
 
 
 def text_of(form: FormData, name: str) -> str:

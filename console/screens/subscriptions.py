@@ -18,7 +18,7 @@ from arborcast.admin import waiting
 from arborcast.admin.subscriptions import ListedSubscription, conditions_of
 from arborcast.admin.topics import topic_named
 from arborcast.admin.waiting import WaitingFilter
-from arborcast.console.console import Console, Screen, go, own_path, text_of
+from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
@@ -160,7 +160,7 @@ class SubscriptionsScreen:
         changed = [(each, admin.changes(control, action, each)) for each in found]
         records = [record for _, some in changed for record in some]
         if records:
-            await self._console.changes.commit(records)
+            await self._console.changes.commit(operator(request), f"subscriptions {action}", records)
         count = sum(bool(some) for _, some in changed)
         rest = len(chosen) - count
         said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"

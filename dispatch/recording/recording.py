@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from arborcast.core.eventlog.topics import FRAGMENT_LOG
+from arborcast.core.eventlog.topics import FRAGMENT_LOG, OPERATIONS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.dispatch.delivery.health import Health
@@ -19,6 +19,7 @@ from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
     IncompleteFold,
+    OperationsFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
@@ -37,6 +38,7 @@ from arborcast.dispatch.tables import (
     ENDPOINT_HEALTH,
     INCOMPLETE,
     NOTIFICATIONS,
+    OPERATIONS,
     RETRIES,
     ROUTES,
     SUBSCRIPTIONS,
@@ -169,6 +171,7 @@ class Recording:
                 FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(tell))], _PART_BYTES),
                 interval_s,
             ),
+            (FoldedTables(kafka, OPERATIONS_LOG, [(self._at(OPERATIONS), OperationsFold())], _PART_BYTES), interval_s),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:
@@ -179,6 +182,7 @@ class Recording:
         ended = settings.ended_subscriptions_days
         states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
         states.append((self._upkeep(INCOMPLETE, settings.incomplete_days, "given_up_at < '{}'"), upkeep_s))
+        states.append((self._upkeep(OPERATIONS, settings.operations_days, "at < '{}'"), upkeep_s))
         events: list[tuple[Work, float]] = [
             (self._upkeep(NOTIFICATIONS, settings.notifications_days, joiner=joiner), upkeep_s),
             (self._upkeep(ATTEMPTS, settings.attempts_days, joiner=joiner), upkeep_s),

@@ -46,6 +46,7 @@ PAGES = (
     "/deliveries/dead",
     "/deliveries/audit",
     "/topics/problems",
+    "/operations",
     "/queues",
     "/queues?queue={urn:plant}plant/inspections",
     "/cluster",

@@ -24,7 +24,7 @@ from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.control_log import OperationsLog
 from arborcast.topic_model.records import operations
 from arborcast.topic_model.records.control import ControlRecord
-from arborcast.topic_model.records.operations import Change, Operator, Result, change, control_changes
+from arborcast.topic_model.records.operations import OperationEnded, Operator, RecordedChange, change, control_changes
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def this_user() -> Operator:
 
 @contextmanager
 def recorded(
-    kafka: KafkaSettings, what: str, changes: Sequence[Change], by: Operator | None = None, more: int = 0
+    kafka: KafkaSettings, what: str, changes: Sequence[RecordedChange], by: Operator | None = None, more: int = 0
 ) -> Iterator[list[str]]:
     """Record an operation, which is made inside; see `OperationsLog.recorded`. `by` is the user of this process if it
     is not given."""
@@ -60,7 +60,7 @@ def recorded(
 
 
 @contextmanager
-def recorded_file(settings: Settings, what: str, *changes: Change) -> Iterator[None]:
+def recorded_file(settings: Settings, what: str, *changes: RecordedChange) -> Iterator[None]:
     """The same for a change of a file, which needs no Kafka: while no broker answers the record is stored in the data
     directory, and the next gateway that starts there appends it. Raises OSError."""
     try:
@@ -112,7 +112,7 @@ def listed(kafka: KafkaSettings, wanted: OperationFilter, limit: int) -> tuple[l
     with LogScan(kafka, OPERATIONS_LOG) as log:
         for record in log.read_from(log.at(max(0, wanted.since_ms - CLOCKS_APART_MS))):
             read = operations.decode(record.value)
-            if isinstance(read, Result):
+            if isinstance(read, OperationEnded):
                 results[read.id] = read.result
                 continue
             for each in read.changes or (change(""),):

@@ -22,6 +22,7 @@ from arborcast.cli.common import (
     tell_of_more,
 )
 from arborcast.cli.messages import InputError, UrlOption, client_of, read_file, topic_of
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, say
 
@@ -133,14 +134,18 @@ def list_triggers(
 def _recorded(
     what: str, name: str, after: object, url: str | None, config: Path | None, home: Path | None
 ) -> AbstractContextManager[object]:
-    """The record of an operator's change; none for a broker elsewhere, where this is one client of many."""
+    """The record of an operator's change; none for a broker elsewhere, or without access to the logs: there this is one
+    client of many."""
     if url:
         return nullcontext()
     from arborcast.admin import control_log, triggers
     from arborcast.admin.operations import recorded
     from arborcast.topic_model.records.operations import change
 
-    kafka = kafka_of(config, home)
+    try:
+        kafka = kafka_of(config, home)
+    except InfrastructureError:
+        return nullcontext()
     before = triggers.one(control_log.read_control(kafka), name)
     return recorded(kafka, what, [change(name, before, after)])
 

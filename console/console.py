@@ -33,9 +33,9 @@ from arborcast.topic_model.control_log import OperationsLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.records.operations import (
-    Operation,
+    OperationBegun,
+    OperationEnded,
     Operator,
-    Result,
     begun,
     control_changes,
     ended,
@@ -99,7 +99,7 @@ class Console:
         ready: Callable[[], bool] = lambda: True,
         topic_changes: Callable[[], int] = lambda: 0,
         signs_in: bool = False,
-        record: Callable[[Operation | Result], None] | None = None,
+        record: Callable[[OperationBegun | OperationEnded], None] | None = None,
     ) -> None:
         self.settings = settings
         self.control = control
@@ -259,7 +259,9 @@ class VisitorChanges:
     """Changes of the control log by visitors: each is recorded before, and with its result afterwards. `record` may
     take long, and is called in a thread."""
 
-    def __init__(self, log: CommitsChanges, control: ControlView, record: Callable[[Operation | Result], None]) -> None:
+    def __init__(
+        self, log: CommitsChanges, control: ControlView, record: Callable[[OperationBegun | OperationEnded], None]
+    ) -> None:
         self._log = log
         self._table = control.table
         self._record = record
@@ -285,7 +287,7 @@ class VisitorChanges:
             await asyncio.to_thread(self._record, ended(operation, "done"))
 
 
-def _append_to_log(settings: Settings, record: Operation | Result) -> None:
+def _append_to_log(settings: Settings, record: OperationBegun | OperationEnded) -> None:
     with closing(OperationsLog(kafka_of(settings))) as log:
         log.append(record)
 

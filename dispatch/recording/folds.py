@@ -3,6 +3,7 @@ before it has read all of its record."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from arborcast.core.eventlog.client import ConsumerRecord
@@ -24,7 +25,7 @@ from arborcast.topic_model.records.control import (
     topic_key,
 )
 from arborcast.topic_model.records.fragments import Assembled, GivenUp
-from arborcast.topic_model.records.operations import Operation
+from arborcast.topic_model.records.operations import OperationBegun
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath, ancestors, last_step, parent_of
 
@@ -246,16 +247,23 @@ class IncompleteFold(TableFold):
 
 
 class OperationsFold(TableFold):
-    """A row for each change. Rows of an earlier log stay."""
+    """A row for each change. Rows of an earlier log stay. `count` is called with the door of each operation."""
 
     spec = OPERATIONS
     writer = "operations"
     patched = ("result",)
     outlives = True
 
+    def __init__(self, count: Callable[[str], None] = lambda _door: None) -> None:
+        self._count = count
+        self._counted = -1
+
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         read = operations.decode(record.value)
-        if not isinstance(read, Operation):
+        if isinstance(read, OperationBegun) and not read.first and record.offset > self._counted:
+            self._counted = record.offset  # a step that failed is done again
+            self._count(read.door)
+        if not isinstance(read, OperationBegun):
             for number in range(max(1, read.changes)):
                 changes.patch(f"{read.id}/{number}", {"result": read.result})
             return

@@ -146,10 +146,11 @@ class Recording:
         recorded: Callable[[pa.Table], None],
         joiner: Joiner | None = None,
         tell: EventListener = lambda _: None,
+        operation: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`health` returns the health of endpoints; `routes` a number of routes with their states, `control_position`
         the position of the control log in them. For `recorded` see `AttemptsTables`. `joiner` compacts append-only
-        tables. `tell` is called with messages that were given up."""
+        tables. `tell` is called with messages that were given up, `operation` with the door of each operation."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -162,6 +163,7 @@ class Recording:
             (subscriptions, SubscriptionsFold()),
             (subscriptions, SuspensionsFold()),
         ]
+        operations: list[tuple[str, TableFold]] = [(self._at(OPERATIONS), OperationsFold(operation))]
         interval_s, upkeep_s = settings.interval_s, settings.upkeep_interval_s
         states: list[tuple[Work, float]] = [
             (FoldedTables(kafka, "control", control), interval_s),
@@ -171,7 +173,7 @@ class Recording:
                 FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(tell))], _PART_BYTES),
                 interval_s,
             ),
-            (FoldedTables(kafka, OPERATIONS_LOG, [(self._at(OPERATIONS), OperationsFold())], _PART_BYTES), interval_s),
+            (FoldedTables(kafka, OPERATIONS_LOG, operations, _PART_BYTES), interval_s),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:

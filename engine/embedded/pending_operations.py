@@ -10,14 +10,14 @@ from pathlib import Path
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.topic_model.control_log import OperationsLog
 from arborcast.topic_model.records import operations
-from arborcast.topic_model.records.operations import Operation, Result
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
 
 logger = logging.getLogger(__name__)
 
 PENDING = "operations.jsonl"
 
 
-def store_pending(home: Path, records: Iterable[Operation | Result]) -> None:
+def store_pending(home: Path, records: Iterable[OperationBegun | OperationEnded]) -> None:
     """Store records of operations until a broker answers. Raises OSError."""
     with os.fdopen(os.open(home / PENDING, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "wb") as file:
         file.write(b"".join(operations.encode(each)[1] + b"\n" for each in records))

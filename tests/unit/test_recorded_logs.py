@@ -234,7 +234,7 @@ WANTED: Mapping[str, set[str]] = {
     "parked": {"Parked", "Tried", "null"},
     "pullpoints": {each.__name__ for each in get_args(pull.PullRecord)},
     "fragments": {each.__name__ for each in get_args(fragments.FragmentRecord)},
-    "operations": {"Operation", "Result"},
+    "operations": {"OperationBegun", "OperationEnded"},
     "lease": set(KINDS),
     "dispatch-lease": set(KINDS),
 }

@@ -17,7 +17,7 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records import control, operations
 from arborcast.topic_model.records.control import ControlRecord
-from arborcast.topic_model.records.operations import Operation, Result
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +46,14 @@ class OperationsLog(LogWriter):
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, OPERATIONS_LOG)
 
-    def append(self, record: Operation | Result) -> None:
+    def append(self, record: OperationBegun | OperationEnded) -> None:
         """Append an operation before it is made, or its result; returns when it is in the log. Raises
         InfrastructureError."""
-        pieces = operations.in_pieces(record) if isinstance(record, Operation) else (record,)
+        pieces = operations.in_pieces(record) if isinstance(record, OperationBegun) else (record,)
         self.append_encoded([operations.encode(each) for each in pieces])
 
     @contextmanager
-    def recorded(self, operation: Operation) -> Iterator[list[str]]:
+    def recorded(self, operation: OperationBegun) -> Iterator[list[str]]:
         """Record an operation, which is made inside; the yielded list takes words about its result. Without a record
         nothing is changed: raises InfrastructureError then."""
         self.append(operation)
@@ -65,7 +65,7 @@ class OperationsLog(LogWriter):
             raise
         self._end(operations.ended(operation, "; ".join(said) or "done"))
 
-    def _end(self, result: Result) -> None:
+    def _end(self, result: OperationEnded) -> None:
         try:
             self.append(result)
         except InfrastructureError as error:

@@ -41,7 +41,7 @@ MOST_CHANGES = 1_000
 """Changes of an operation that are recorded one by one; of the others only the number."""
 
 
-class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was changed: a topic, a subscription, a user, a key, a filter. Its value before and after, as JSON; empty
     where there is none."""
 
@@ -50,7 +50,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     after: str = ""
 
 
-class Operation(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun"):
+class OperationBegun(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun"):
     """An operation, or a piece of one: `first` is the number of its first change. `more` further changes are not
     recorded one by one."""
 
@@ -59,7 +59,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun"):
     door: Door
     who: str
     what: str
-    changes: tuple[Change, ...]
+    changes: tuple[RecordedChange, ...]
     first: int = 0
     more: int = 0
 
@@ -71,7 +71,7 @@ class Operator(NamedTuple):
     who: str
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
+class OperationEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     """The result of an operation with this number of recorded changes."""
 
     id: str
@@ -80,23 +80,23 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
 
 
 class _Value(Versioned, frozen=True):
-    record: Operation | Result
+    record: OperationBegun | OperationEnded
 
 
 _codec = VersionedCodec(_Value, "a record of an operation", VERSION, readable=True)
 
 
-def encode(record: Operation | Result) -> tuple[bytes, bytes]:
+def encode(record: OperationBegun | OperationEnded) -> tuple[bytes, bytes]:
     """The key and the value of a record."""
     return record.id.encode(), _codec.encode(_Value(VERSION, record))
 
 
-def decode(value: bytes | None) -> Operation | Result:
+def decode(value: bytes | None) -> OperationBegun | OperationEnded:
     """The record in a value. Raises RecordVersionError, or InfrastructureError."""
     return _codec.decode(value).record
 
 
-def in_pieces(operation: Operation) -> Iterator[Operation]:
+def in_pieces(operation: OperationBegun) -> Iterator[OperationBegun]:
     """The same in records of a bounded size."""
     changes = operation.changes[:MOST_CHANGES]
     more = operation.more + len(operation.changes) - len(changes)
@@ -106,32 +106,32 @@ def in_pieces(operation: Operation) -> Iterator[Operation]:
         )
 
 
-def begun(by: Operator, what: str, changes: Iterable[Change], more: int = 0) -> Operation:
+def begun(by: Operator, what: str, changes: Iterable[RecordedChange], more: int = 0) -> OperationBegun:
     """The record of an operation that begins now."""
-    return Operation(secrets.token_hex(12), time_ms(), by.door, by.who, what, tuple(changes), more=more)
+    return OperationBegun(secrets.token_hex(12), time_ms(), by.door, by.who, what, tuple(changes), more=more)
 
 
-def ended(operation: Operation, result: str) -> Result:
+def ended(operation: OperationBegun, result: str) -> OperationEnded:
     """The record of its result."""
-    return Result(operation.id, result[:500], min(len(operation.changes), MOST_CHANGES))
+    return OperationEnded(operation.id, result[:500], min(len(operation.changes), MOST_CHANGES))
 
 
-def failed(operation: Operation, error: BaseException) -> Result:
+def failed(operation: OperationBegun, error: BaseException) -> OperationEnded:
     """The record of its failure."""
     return ended(operation, f"failed: {str(error) or type(error).__name__}")
 
 
-def change(subject: str, before: object = None, after: object = None) -> Change:
+def change(subject: str, before: object = None, after: object = None) -> RecordedChange:
     """A change between two values; None where there is none."""
-    return Change(subject[:_MOST_CHARACTERS], _text(before), _text(after))
+    return RecordedChange(subject[:_MOST_CHARACTERS], _text(before), _text(after))
 
 
 def control_changes(
     records: Iterable[ControlRecord], before: Callable[[str], object], most: int = MOST_CHANGES
-) -> tuple[list[Change], int]:
+) -> tuple[list[RecordedChange], int]:
     """The changes by these control records, and the number of those beyond `most`. `before` has the former values by
     topic or id."""
-    found: list[Change] = []
+    found: list[RecordedChange] = []
     more = 0
     for record in records:
         after: object = None

@@ -17,7 +17,7 @@ from arborcast.cli import app
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.pending_operations import PENDING, append_pending
-from arborcast.topic_model.records.operations import Change, Operation, Operator, Result, change
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded, Operator, RecordedChange, change
 from tests.support.console import console_parts, settings_in
 from tests.support.written_operations import WrittenOperations
 
@@ -60,10 +60,10 @@ def test_an_operation_is_recorded_before_it_is_made_and_with_its_result(written_
     with operations.recorded(KAFKA, "dead-letters purge", [change("all")], Operator("console", "anna")) as said:
         (operation,) = written_operations.records
         said.append("3 deleted")
-    assert isinstance(operation, Operation)
+    assert isinstance(operation, OperationBegun)
     assert (operation.door, operation.who, operation.what) == ("console", "anna", "dead-letters purge")
-    assert operation.changes == (Change("all"),)
-    assert written_operations.records[1:] == [Result(operation.id, "3 deleted", 1)]
+    assert operation.changes == (RecordedChange("all"),)
+    assert written_operations.records[1:] == [OperationEnded(operation.id, "3 deleted", 1)]
 
 
 def test_what_cannot_be_recorded_is_not_done(written_operations: WrittenOperations) -> None:
@@ -75,7 +75,9 @@ def test_what_cannot_be_recorded_is_not_done(written_operations: WrittenOperatio
 def test_a_failure_is_recorded_and_raised(written_operations: WrittenOperations) -> None:
     with pytest.raises(ValueError, match="no such key"), operations.recorded(KAFKA, "x", []):
         raise ValueError("no such key")
-    assert [each.result for each in written_operations.records if isinstance(each, Result)] == ["failed: no such key"]
+    assert [each.result for each in written_operations.records if isinstance(each, OperationEnded)] == [
+        "failed: no such key"
+    ]
 
 
 def test_a_change_that_was_made_succeeds_without_its_result(written_operations: WrittenOperations) -> None:
@@ -110,9 +112,9 @@ def test_a_changed_file_without_a_broker_is_recorded_by_the_next_gateway(tmp_pat
     log.error = None
     append_pending(settings.home, log)
     append_pending(settings.home, log)
-    subjects = [each.changes[0].subject for each in log.records if isinstance(each, Operation)]
+    subjects = [each.changes[0].subject for each in log.records if isinstance(each, OperationBegun)]
     assert subjects == ["anna", "bert"]
-    assert [each.result for each in log.records if isinstance(each, Result)] == ["done", "done"]
+    assert [each.result for each in log.records if isinstance(each, OperationEnded)] == ["done", "done"]
     assert not file.exists()
 
 

@@ -43,7 +43,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.fragments import Assembled, GivenUp, StoredPart
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.records.operations import Operation
+from arborcast.topic_model.records.operations import OperationBegun
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 
@@ -367,11 +367,13 @@ def _no_room(*_: object) -> None:
 
 
 def test_changes_by_operators_are_rows_with_their_results_and_outlive_their_log(tmp_path: Path, log: Log) -> None:
+    doors: list[str] = []
+
     def tables() -> FoldedTables:
-        folds: list[tuple[str, TableFold]] = [(str(tmp_path / "operations"), OperationsFold())]
+        folds: list[tuple[str, TableFold]] = [(str(tmp_path / "operations"), OperationsFold(doors.append))]
         return FoldedTables(KafkaSettings(), "operations", folds, 100_000)
 
-    def add(operation: Operation, *results: str) -> None:
+    def add(operation: OperationBegun, *results: str) -> None:
         for each in operations.in_pieces(operation):
             log.add(*operations.encode(each))
         for result in results:
@@ -401,3 +403,4 @@ def test_changes_by_operators_are_rows_with_their_results_and_outlive_their_log(
     while tables().step():
         pass
     assert len(rows(tmp_path / "operations", "what")) == 43
+    assert doors == ["console"] * 4

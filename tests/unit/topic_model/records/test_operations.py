@@ -19,10 +19,10 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.operations import (
     MOST_CHANGES,
-    Change,
-    Operation,
+    OperationBegun,
+    OperationEnded,
     Operator,
-    Result,
+    RecordedChange,
     begun,
     change,
     control_changes,
@@ -66,7 +66,7 @@ def test_changes_of_subscriptions_have_no_secrets() -> None:
     )
     assert (json.loads(pausing.before)["paused"], json.loads(pausing.after)["paused"]) == (False, True)
     assert (ending.subject, ending.after) == ("s1", "")
-    assert resumed == Change("s1", '"suspended"', '"resumed"')
+    assert resumed == RecordedChange("s1", '"suspended"', '"resumed"')
     shown = pausing.before + pausing.after + ending.before
     assert "sealed" not in shown
     assert "token" not in shown
@@ -104,8 +104,10 @@ def test_records_are_read_as_they_were_written() -> None:
     operation = begun(BY, "users add", [change("anna", None, {"groups": ["a"]})], 3)
     for record in (operation, ended(operation, "done"), failed(operation, InfrastructureError("Kafka is away"))):
         assert decode(encode(record)[1]) == record
-    assert failed(operation, InfrastructureError("Kafka is away")) == Result(operation.id, "failed: Kafka is away", 1)
+    assert failed(operation, InfrastructureError("Kafka is away")) == OperationEnded(
+        operation.id, "failed: Kafka is away", 1
+    )
     assert failed(operation, KeyboardInterrupt()).result == "failed: KeyboardInterrupt"
-    assert isinstance(operation, Operation)
+    assert isinstance(operation, OperationBegun)
     with pytest.raises(InfrastructureError):
         decode(b"damaged")

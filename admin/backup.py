@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from arborcast.admin.archive import BackupError, BackupRecord, Contents, Manifest, read_log, seal, verify, write_log
+from arborcast.admin.operations import recorded
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import (
     ConsumerRecord,
@@ -38,6 +39,7 @@ from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
+from arborcast.topic_model.records.operations import change
 
 _EVER = 1 << 62
 
@@ -158,10 +160,14 @@ def restore(folder: Path, kafka: KafkaSettings, progress: Progress = untold) -> 
     ensure_topics(kafka)
     for specification in specifications(kafka):
         _require_empty(kafka, specification.name.removeprefix(kafka.prefix))
-    with closing(make_producer(roomy(kafka))) as producer:
+    with (
+        closing(make_producer(roomy(kafka))) as producer,
+        recorded(kafka, "restore", [change(str(folder))]) as said,
+    ):
         for log in manifest.logs:
             total = manifest.logs[log].records
             _fill(producer, kafka.topic(log), log, _counted(read_log(folder, log), log, total, progress))
+        said += [f"{contents.records} records of {log}" for log, contents in manifest.logs.items()]
     return manifest
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest
+from arborcast.admin.operations import recorded
 from arborcast.admin.times import moment_ms
 from arborcast.core.errors import NotFound
 from arborcast.core.settings import KafkaSettings
@@ -20,7 +21,11 @@ from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery
 from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, letters, settled
 from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
+
+# Selected letters that the record of an operation names.
+_NAMED = 20
 
 
 class LetterFilter(NamedTuple):
@@ -36,6 +41,15 @@ class LetterFilter(NamedTuple):
     until: str = ""
     reason: str = ""
     chosen: frozenset[tuple[str, str]] = frozenset()
+
+    def text(self) -> str:
+        """The conditions as text, as the options of a command."""
+        given = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
+        chosen = [f"{notification} for {subscription}" for notification, subscription in sorted(self.chosen)]
+        if len(chosen) > _NAMED:
+            chosen[_NAMED:] = [f"{len(chosen) - _NAMED} more"]
+        options = [f"--{name} {value}" for name, value in given.items() if value]
+        return " ".join([*options, ", ".join(chosen)]).strip() or "all"
 
     def wanted(self, kafka: KafkaSettings, control: ControlView | None = None) -> Wanted:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
@@ -172,22 +186,36 @@ def redrivable(
 
 
 def redrive(
-    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+    kafka: KafkaSettings,
+    wanted: LetterFilter,
+    limit: int | None = None,
+    control: ControlView | None = None,
+    by: Operator | None = None,
 ) -> Redriven:
     """Send letters again, at most `limit`: each at its old place, with all its attempts and its whole lifespan.
-    Subscriptions are looked up in `control`, or in the log."""
+    Subscriptions are looked up in `control`, or in the log. `by` is the operator, by default the user of this
+    process."""
     left_alone = Counter[str]()
-    with DeadLetterAdmin(kafka) as desk:
+    wanted.wanted(kafka, control)  # a refused filter is no operation
+    with recorded(kafka, "dead-letters redrive", [change(wanted.text())], by) as said, DeadLetterAdmin(kafka) as desk:
         redriven = desk.redrive(islice(_redrivable(kafka, wanted, control, left_alone), limit))
+        said.append(f"{redriven} redriven")
     return Redriven(redriven, left_alone["over"], left_alone["too_new"])
 
 
 def purge(
-    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+    kafka: KafkaSettings,
+    wanted: LetterFilter,
+    limit: int | None = None,
+    control: ControlView | None = None,
+    by: Operator | None = None,
 ) -> int:
     """Delete letters, at most `limit`, with their messages; returns their number."""
-    with DeadLetterAdmin(kafka) as desk:
-        return desk.purge(islice(_letters(kafka, wanted, control), limit))
+    wanted.wanted(kafka, control)  # a refused filter is no operation
+    with recorded(kafka, "dead-letters purge", [change(wanted.text())], by) as said, DeadLetterAdmin(kafka) as desk:
+        purged = desk.purge(islice(_letters(kafka, wanted, control), limit))
+        said.append(f"{purged} deleted")
+    return purged
 
 
 def _redrivable(

@@ -13,6 +13,7 @@ from arborcast.core.eventlog.topics import (
     FEED_LOG,
     FRAGMENT_LOG,
     LEASE_LOG,
+    OPERATIONS_LOG,
     PARKED_OVERHEAD,
     LogSpecification,
     min_insync_replicas,
@@ -243,8 +244,8 @@ def _of_retention(
         wanted = "compact" if specification.compacted else "delete"
         yield KafkaRisk("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
         return
-    if specification.name.endswith((LEASE_LOG, FEED_LOG, FRAGMENT_LOG)):
-        return  # old records of these are not needed
+    if specification.name.endswith((LEASE_LOG, FEED_LOG, FRAGMENT_LOG, OPERATIONS_LOG)):
+        return  # old records of these are not needed, or in a table
     if specification.compacted:
         yield from _of_compaction(specification, configs, alter)
         return

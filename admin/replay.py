@@ -6,32 +6,43 @@ from typing import NamedTuple
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest
+from arborcast.admin.operations import recorded
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
+from arborcast.topic_model.records.operations import Operator, change
 
 
 class PlannedReplay(NamedTuple):
     """A replay of the notifications at these places of their log, which were accepted from `since_ms` on and before
     `until_ms`."""
 
+    kafka: KafkaSettings
+    subscription: str
     replay: Replay
     places: list[tuple[int, int]]
     since_ms: int
     until_ms: int
 
-    def send(self, progress: Progress = untold) -> int:
-        """Send them; returns their number. Raises InfrastructureError; then some may have been sent."""
+    def send(self, progress: Progress = untold, by: Operator | None = None) -> int:
+        """Send them; returns their number. `by` is the operator, by default the user of this process. Raises
+        InfrastructureError; then some may have been sent."""
         self.replay.progress = progress
-        return self.replay.send(self.places)
+        span = {"replay": self.replay.id, "since_ms": self.since_ms, "until_ms": self.until_ms, "of": len(self.places)}
+        with recorded(self.kafka, "replay", [change(self.subscription, None, span)], by) as said:
+            sent = self.replay.send(self.places)
+            said.append(f"{sent} sent")
+        return sent
 
 
-def run(kafka: KafkaSettings, subscription: str, since_ms: int, until_ms: int, limit: int) -> int:
+def run(
+    kafka: KafkaSettings, subscription: str, since_ms: int, until_ms: int, limit: int, by: Operator | None = None
+) -> int:
     """Deliver all notifications of an interval again; returns their number. Raises as `plan` and `PlannedReplay.send`
     do."""
     planned = plan(kafka, subscription, since_ms, until_ms, TopicTest(), limit)
-    return planned.send() if planned.places else 0
+    return planned.send(by=by) if planned.places else 0
 
 
 def plan(
@@ -54,4 +65,4 @@ def plan(
         raise ReplayRefused(
             f"more than {limit:,} notifications match: choose a shorter time, fewer topics, or a higher limit"
         )
-    return PlannedReplay(replay, places, since_ms, until_ms)
+    return PlannedReplay(kafka, subscription, replay, places, since_ms, until_ms)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arborcast.admin import keys as key_files
+from arborcast.admin.operations import recorded
 from arborcast.core.errors import SecretError
 from arborcast.core.security import keyring
 from arborcast.core.security.keyring import KeyRing
@@ -19,6 +20,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
 from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, resealing_key
+from arborcast.topic_model.records.operations import change
 from arborcast.topic_model.routing import RoutingTable
 
 # A log of a million records is read in well under a minute.
@@ -81,6 +83,15 @@ class SealedSecrets:
 def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> ResealingReport:
     """Reseal every secret with the first key. Raises InfrastructureError when Kafka is unavailable; a second run
     continues."""
+    if dry_run:
+        return _reseal(kafka, keys, dry_run=True)
+    with recorded(kafka, "keys reseal", [change(keys.current)]) as said:
+        report = _reseal(kafka, keys, dry_run=False)
+        said.append(f"{report.secrets} secrets of {report.subscriptions} subscriptions")
+    return report
+
+
+def _reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool) -> ResealingReport:
     secrets = SealedSecrets()
     subscriptions = done = 0
     with (
@@ -105,4 +116,5 @@ def remove_key(kafka: KafkaSettings, path: Path, name: str) -> None:
     used = reseal(kafka, KeyRing(key_files.read(path)), dry_run=True).sealed[name]
     if used:
         raise SecretError(f"{used} secrets are still sealed with {name}: run arborcast keys reseal first")
-    keyring.remove_key(path, name)
+    with recorded(kafka, "keys remove", [change(name)]):
+        keyring.remove_key(path, name)

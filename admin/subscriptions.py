@@ -10,6 +10,7 @@ import msgspec
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import subscription_id
+from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import NotFound
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
@@ -139,7 +140,10 @@ def all_suspended(control: ControlView, endpoint: str | None = None) -> list[str
 def end_suspensions(kafka: KafkaSettings, control: ControlView, names: Iterable[str]) -> None:
     """Let suspended subscriptions go on. Their own records stay, since a client may change them at the same time.
     Raises InfrastructureError."""
-    control_log.append(kafka, [record for each in names for record in control.suspensions.taking_back(each)])
+    records = [record for each in names for record in control.suspensions.taking_back(each)]
+    if records:
+        with recorded_control(kafka, "subscriptions resume", records, control.table.get):
+            control_log.append(kafka, records)
 
 
 def changes(control: ControlView, change: Change, subscription: Subscription) -> list[ControlRecord]:

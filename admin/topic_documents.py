@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from arborcast.admin import control_log
+from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import ConfigError, TopicError
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
@@ -28,6 +29,7 @@ from arborcast.topic_model.documents import (
     write_topic_set,
 )
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.plans import plan_create, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
 
@@ -97,9 +99,11 @@ def import_topics(
     progress: Progress = untold,
 ) -> Import:
     """Bring topics in, all or none; with `dry_run`, only plan it. Raises TopicError, InfrastructureError."""
-    planned = plan_import(control_log.read_tree(kafka), wanted, replace=replace, progress=progress)
+    tree = control_log.read_tree(kafka)
+    before = {each.path: each for each in tree.records()}
+    planned = plan_import(tree, wanted, replace=replace, progress=progress)
     if not dry_run:
-        write_import(kafka, planned.records, progress)
+        write_import(kafka, "topics import", planned.records, before, progress)
     return planned
 
 
@@ -107,10 +111,21 @@ def import_topics(
 _AT_ONCE = 2_000
 
 
-def write_import(kafka: KafkaSettings, records: Sequence[ControlRecord], progress: Progress = untold) -> None:
+def write_import(
+    kafka: KafkaSettings,
+    what: str,
+    records: Sequence[ControlRecord],
+    before: Mapping[TopicPath, TopicRecord],
+    progress: Progress = untold,
+) -> None:
     """Append the records of an import. Raises InfrastructureError; earlier records are then in the log, and the same
-    import completes it."""
-    with closing(ControlLog(kafka)) as log:
+    import completes it. `before` are the topics that were there."""
+    if not records:
+        return
+    with (
+        recorded_control(kafka, what, records, lambda path: before.get(TopicPath(path))),
+        closing(ControlLog(kafka)) as log,
+    ):
         for start in range(0, len(records), _AT_ONCE):
             progress("writing topics", start, len(records))
             log.append(records[start : start + _AT_ONCE])

@@ -45,7 +45,7 @@ def import_units(
     units = read(server, root, progress)
     additions = plan_additions(control_log.read_tree(kafka), units, progress)
     if not dry_run:
-        write_import(kafka, additions.topics, progress)
+        write_import(kafka, "topics import-units", additions.topics, {}, progress)
     return UnitsImport(additions, units.others, units.left_out)
 
 

@@ -9,11 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
+from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import TopicError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
 from arborcast.topic_model.patterns.alternatives import Reach
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
@@ -83,34 +85,39 @@ def nodes(tree: TopicTree, depth: int | None = None) -> list[TopicNode]:
     return [_node(tree, path, depth) for path in sorted(tree.roots())]
 
 
-def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False) -> TreeChange:
+def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False, by: Operator | None = None) -> TreeChange:
     """Add a topic; with `update`, replace the facts of an existing one. Raises TopicError, InfrastructureError, as the
-    other changes."""
+    other changes. `by` is the operator, by default the user of this process."""
 
     def plan(tree: TopicTree) -> list[ControlRecord]:
         return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
 
-    return _change(kafka, plan)
+    return _change(kafka, "topics add", plan, by)
 
 
-def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False) -> TreeChange:
+def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False, by: Operator | None = None) -> TreeChange:
     """Remove a topic; with `recursive`, a topic or node with every topic below."""
-    return _change(kafka, lambda tree: plan_remove(tree, path, recursive=recursive))
+    return _change(kafka, "topics remove", lambda tree: plan_remove(tree, path, recursive=recursive), by)
 
 
-def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath) -> TreeChange:
+def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath, by: Operator | None = None) -> TreeChange:
     """Move a topic, with all below it, to a path that is free."""
-    return _change(kafka, lambda tree: plan_move(tree, old, new))
+    return _change(kafka, "topics move", lambda tree: plan_move(tree, old, new), by)
 
 
-def rename(kafka: KafkaSettings, path: TopicPath, name: str) -> TreeChange:
+def rename(kafka: KafkaSettings, path: TopicPath, name: str, by: Operator | None = None) -> TreeChange:
     """Give a topic another name, where it is."""
-    return _change(kafka, lambda tree: plan_rename(tree, path, name))
+    return _change(kafka, "topics rename", lambda tree: plan_rename(tree, path, name), by)
 
 
-def _change(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> TreeChange:
-    records = plan(control_log.read_tree(kafka))
-    control_log.append(kafka, records)
+def _change(
+    kafka: KafkaSettings, what: str, plan: Callable[[TopicTree], Sequence[ControlRecord]], by: Operator | None
+) -> TreeChange:
+    tree = control_log.read_tree(kafka)
+    records = plan(tree)
+    if records:
+        with recorded_control(kafka, what, records, lambda path: tree.get(TopicPath(path)), by):
+            control_log.append(kafka, records)
     return TreeChange(
         tuple(each.path for each in records if isinstance(each, TopicRecord)),
         tuple(each.path for each in records if isinstance(each, TopicRemoved)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -30,6 +31,14 @@ class TriggerList(NamedTuple):
 
     triggers: tuple[ListedTrigger, ...]
     more: int
+
+
+def one(control: ControlView, name: str) -> dict[str, str | None] | None:
+    """What the trigger of this name does; None if there is none."""
+    for each in listed(control, sys.maxsize).triggers:
+        if each.trigger == name:
+            return {"on": each.expression, "publishes": each.publishes, "payload": each.payload}
+    return None
 
 
 def listed(control: ControlView, limit: int) -> TriggerList:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
+from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import ConfigError, NotFound
 from arborcast.core.files import WatchedFile
 from arborcast.core.settings import KafkaSettings
@@ -87,6 +88,11 @@ def listed(path: Path) -> list[ListedUser]:
     return [ListedUser(user.name, tuple(sorted(user.groups)), bool(user.clear)) for user in users]
 
 
+def one(path: Path, name: str) -> ListedUser | None:
+    """The user of this name; None if there is none. Raises ConfigError."""
+    return next((each for each in listed(path) if each.name == name), None)
+
+
 def check_password(path: Path, name: str, password: str) -> CheckedUser:
     """Whether this is the password of the user. Raises ConfigError for a file that is none."""
     identity = FileUsers(path).check(name, password)
@@ -131,7 +137,9 @@ def end(kafka: KafkaSettings, table: RoutingTable, findings: Iterable[Finding]) 
         subscription = table.get(each.id)
         if each.ended and subscription is not None:
             records += (ending if subscription.trigger is None else ending_trigger)(each.id, "removed", at_ms)
-    control_log.append(kafka, records)
+    if records:
+        with recorded_control(kafka, "access check --end", records, table.get):
+            control_log.append(kafka, records)
     return after
 
 

@@ -18,6 +18,7 @@ from arborcast.dispatch.tables import (
     ENDPOINT_HEALTH,
     INCOMPLETE,
     NOTIFICATIONS,
+    OPERATIONS,
     RETRIES,
     ROUTES,
     SUBSCRIPTIONS,
@@ -84,6 +85,8 @@ class Tables:
     """Endpoint health over time."""
     incomplete = _TableOf(INCOMPLETE)
     """Messages in parts that were given up."""
+    operations = _TableOf(OPERATIONS)
+    """Changes by operators."""
 
     @property
     def plot(self) -> Plots:

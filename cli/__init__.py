@@ -8,6 +8,7 @@
     dead_letters            list, send again, delete
     watching, top_frame     top and report
     maintenance             backup, restore, keys
+    operations              what operators changed
     demo                    publisher and subscribers of `arborcast up --demo`
     reference               the generated pages of docs/
     common                  options that several commands share
@@ -34,6 +35,7 @@ try:
         federation,
         maintenance,
         messages,
+        operations,
         queues,
         subscriptions,
         topics,
@@ -85,7 +87,7 @@ def _arborcast(
 # The order of the groups in the help, and in each of them.
 for module in (
     *(engine, messages, topics, subscriptions, triggers, trace, audit, waiting, queues, dead_letters),
-    *(configuration, watching, maintenance, users, federation),
+    *(configuration, watching, maintenance, operations, users, federation),
 ):
     module.register(app)
 

@@ -157,9 +157,14 @@ def new(
     The same file has to be at every gateway and on every host that pushes: bring it to those that push first.
     """
     from arborcast.admin import keys
+    from arborcast.admin.operations import recorded_file
+    from arborcast.topic_model.records.operations import change
 
-    path = keys.key_file(settings_of(config, home))
-    say(f"{path}: secrets are sealed with {keys.new(path, key_id)} from now on")
+    settings = settings_of(config, home)
+    path = keys.key_file(settings)
+    with recorded_file(settings, "keys new", change(str(path))):
+        made = keys.new(path, key_id)
+    say(f"{path}: secrets are sealed with {made} from now on")
 
 
 def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:

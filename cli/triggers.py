@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +22,7 @@ from arborcast.cli.common import (
     tell_of_more,
 )
 from arborcast.cli.messages import InputError, UrlOption, client_of, read_file, topic_of
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, say
 
@@ -73,7 +76,8 @@ def add(
         raise InputError("say what is published: --payload XML (or FILE), or --same for the payload that matched")
     fixed = None if payload is None else _element(payload)
     on, publish = (topic_of(each, url, namespace, config, home) for each in (on, publish))
-    with client_of(url, config, home) as client:
+    after = {"on": on, "publishes": publish, "payload": payload}
+    with client_of(url, config, home) as client, _recorded("triggers add", name, after, url, config, home):
         made = client.create_trigger(
             name,
             on,
@@ -99,7 +103,7 @@ def remove(
     home: HomeOption = None,
 ) -> None:
     """Remove a trigger: notifications accepted from now on do not start it."""
-    with client_of(url, config, home) as client:
+    with client_of(url, config, home) as client, _recorded("triggers remove", name, None, url, config, home):
         client.destroy_trigger(name)
 
 
@@ -125,6 +129,25 @@ def list_triggers(
         say(one_line(f"{each.trigger}  {each.state}  {each.expression or 'every topic'}{only_if}"))
         say(one_line(f"  publishes on {each.publishes}: {what}"))
     tell_of_more(found.more)
+
+
+def _recorded(
+    what: str, name: str, after: object, url: str | None, config: Path | None, home: Path | None
+) -> AbstractContextManager[object]:
+    """The record of an operator's change; none for a broker elsewhere, or without access to the logs: there this is one
+    client of many."""
+    if url:
+        return nullcontext()
+    from arborcast.admin import control_log, triggers
+    from arborcast.admin.operations import recorded
+    from arborcast.topic_model.records.operations import change
+
+    try:
+        kafka = kafka_of(config, home)
+    except InfrastructureError:
+        return nullcontext()
+    before = triggers.one(control_log.read_control(kafka), name)
+    return recorded(kafka, what, [change(name, before, after)])
 
 
 def _element(payload: str) -> bytes:

@@ -59,17 +59,27 @@ def add(
     """Add a user, or replace the password and groups of an existing one. The password is prompted for, never an
     argument."""
     from arborcast.admin import users
+    from arborcast.admin.operations import recorded_file
+    from arborcast.topic_model.records.operations import change
 
-    path = users.users_file(settings_of(config, home))
-    users.add(path, name, lambda: _password(stdin, confirm=True), group or (), keep_clear=digest)
+    settings = settings_of(config, home)
+    path = users.users_file(settings)
+    after = {"name": name, "groups": sorted(group or ()), "clear": digest}
+    with recorded_file(settings, "users add", change(name, users.one(path, name), after)):
+        users.add(path, name, lambda: _password(stdin, confirm=True), group or (), keep_clear=digest)
     say(f"{name} is in {path}; a running gateway sees it within a second")
 
 
 def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = None) -> None:
     """Remove a user. A password that was right a moment ago is remembered for access.cache_s."""
     from arborcast.admin import users
+    from arborcast.admin.operations import recorded_file
+    from arborcast.topic_model.records.operations import change
 
-    users.remove(users.users_file(settings_of(config, home)), name)
+    settings = settings_of(config, home)
+    path = users.users_file(settings)
+    with recorded_file(settings, "users remove", change(name, users.one(path, name))):
+        users.remove(path, name)
 
 
 def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:

@@ -7,7 +7,6 @@ guard        before any screen: hosts, sessions, rights, and security headers
 signing      sign-in and sign-out, for a console on the network
 pages        templates and static files
 questions    calls of `admin`, in threads
-activity     the log of changes by visitors
 live         parts of pages that update themselves (server-sent events)
 screens      one module or folder for each screen
 

@@ -12,10 +12,10 @@ from starlette.routing import Route
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
 from arborcast.console.guard import PageGuard
 from arborcast.console.screens import (
-    activity,
     cluster,
     deliveries,
     engine,
+    operations,
     overview,
     queues,
     subscriptions,
@@ -34,8 +34,8 @@ SCREENS: tuple[Screen, ...] = (
     queues.SCREEN,
     engine.SCREEN,
     cluster.SCREEN,
+    operations.SCREEN,
     trying.SCREEN,
-    activity.SCREEN,
 )
 """In the order of the navigation."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -17,20 +20,29 @@ from starlette.routing import Route
 
 from arborcast.admin import queues
 from arborcast.admin.connection import kafka_of
-from arborcast.console.activity import Activity, ActivityLog
 from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.health import EngineHealth
 from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, merged
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
-from arborcast.core.errors import ArborcastError
-from arborcast.core.wall_clock import time_ms
+from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.engine.monitoring.attention import Concern
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
+from arborcast.topic_model.control_log import OperationsLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.records.operations import (
+    OperationBegun,
+    OperationEnded,
+    Operator,
+    begun,
+    control_changes,
+    ended,
+    failed,
+)
+from arborcast.topic_model.topics import TopicPath
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -41,8 +53,11 @@ THEMES = ("light", "dark")
 
 _FIELDS = 2_000
 
-# Fields of forms that select objects of a change.
-_ABOUT = ("id", "letter", "subscription", "notification", "endpoint", "topic", "reason", "since")
+# Notes for the next page, of this number of visitors.
+_NOTES = 1_000
+
+# Records per append.
+_AT_ONCE = 2_000
 
 # The place in a page where it continues once a part is ready: values are escaped and cannot contain it.
 _LATER = Markup("<!--later-->")
@@ -72,7 +87,8 @@ class Screen:
 class Console:
     """`control` is the state of the control log, `changes` appends to it. `trouble` is the reason for outdated
     contents, empty without one. Until `ready`, another thread reads the log for the first time, and `control` must not
-    be used. `state` is one of the projections of `control`."""
+    be used. `state` is one of the projections of `control`. `record` stores operations of visitors, by default in
+    Kafka."""
 
     def __init__(
         self,
@@ -85,16 +101,16 @@ class Console:
         ready: Callable[[], bool] = lambda: True,
         state: PageState | None = None,
         signs_in: bool = False,
+        record: Callable[[OperationBegun | OperationEnded], None] | None = None,
     ) -> None:
         self.settings = settings
         self.control = control
-        self.changes = changes
+        self.changes = VisitorChanges(changes, control, record or partial(_append_to_log, settings))
         self.sessions = sessions
         self.trouble = trouble
         self.ready = ready
         self.state = state or PageState()
         self.questions = Questions(lambda: kafka_of(settings))
-        self.activity = ActivityLog(settings.home)
         self.health = EngineHealth(settings, self._concerns)
         self.signs_in = signs_in
         self.live = LiveParts()
@@ -102,6 +118,7 @@ class Console:
         self.screens: tuple[Screen, ...] = ()
         self.forgets: list[Callable[[str], object]] = []
         """Called with a session that its visitor ends."""
+        self._notes: OrderedDict[str, str] = OrderedDict()
 
     def topic_changes(self) -> int:
         """The number of changes of topics."""
@@ -126,11 +143,7 @@ class Console:
                         f"{visitor.name} has read-only access: a rule of access.policy_file has to allow "
                         'do = ["manage"] for topics = ["//."].',
                     )
-                answer = await handler(request, form)
-                if edits and (text := self.activity.noted(visitor.session)):
-                    about = " ".join(f"{name}={text_of(form, name)}" for name in _ABOUT if text_of(form, name))
-                    await asyncio.to_thread(self.activity.add, Activity(time_ms(), visitor.name, text, about))
-                return answer
+                return await handler(request, form)
 
         return Route(path, checked, methods=["POST"])
 
@@ -195,7 +208,7 @@ class Console:
             trouble=self.trouble(),
             health=self.health.known(),
             signs_in=self.signs_in,
-            note=self.activity.noted(visitor.session, shown=True),
+            note=self._notes.pop(visitor.session, ""),
             **values,
         )
 
@@ -223,7 +236,9 @@ class Console:
 
     def note(self, visitor: Visitor, text: str) -> None:
         """A note for the visitor's next page."""
-        self.activity.note(visitor.session, text)
+        self._notes[visitor.session] = text
+        while len(self._notes) > _NOTES:
+            self._notes.popitem(last=False)
 
 
 def _again(request: Request) -> str:
@@ -244,6 +259,49 @@ class PageState:
         """Fold one record; those of other kinds change nothing."""
         self.topic_changes += isinstance(record, TopicRecord | TopicRemoved)
         self.registrations.apply(record)
+
+
+class VisitorChanges:
+    """Changes of the control log by visitors: each is recorded before, and with its result afterwards. `record` may
+    take long, and is called in a thread."""
+
+    def __init__(
+        self, log: CommitsChanges, control: ControlView, record: Callable[[OperationBegun | OperationEnded], None]
+    ) -> None:
+        self._log = log
+        self._table = control.table
+        self._record = record
+
+    async def catch_up(self) -> None:
+        """Return when the state of the log is current. Raises InfrastructureError."""
+        await self._log.catch_up()
+
+    async def commit(self, by: Operator, what: str, records: Sequence[ControlRecord]) -> None:
+        """Append the records of an operation. Raises InfrastructureError."""
+        table = self._table
+        made, more = control_changes(records, lambda name: table.topics.get(TopicPath(name)) or table.get(name))
+        operation = begun(by, what, made, more)
+        await asyncio.to_thread(self._record, operation)
+        try:
+            for start in range(0, len(records), _AT_ONCE):
+                await self._log.commit(records[start : start + _AT_ONCE])
+        except BaseException as error:
+            with suppress(InfrastructureError):
+                await asyncio.to_thread(self._record, failed(operation, error))
+            raise
+        with suppress(InfrastructureError):
+            await asyncio.to_thread(self._record, ended(operation, "done"))
+
+
+def _append_to_log(settings: Settings, record: OperationBegun | OperationEnded) -> None:
+    with closing(OperationsLog(kafka_of(settings))) as log:
+        log.append(record)
+
+
+def operator(request: Request) -> Operator:
+    """The visitor of a page, as it is recorded."""
+    visitor, client = visitor_of(request.scope), request.client
+    return Operator("console", visitor.name or f"without a name, from {client.host if client else 'this machine'}")
 
 
 def text_of(form: FormData, name: str) -> str:

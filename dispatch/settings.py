@@ -274,6 +274,7 @@ class TableSettings:
     endpoint_health_days: int = setting(90, "Retention of changes of endpoint health.", minimum=1, unit="days")
     ended_subscriptions_days: int = setting(90, "Retention of ended subscriptions.", minimum=1, unit="days")
     incomplete_days: int = setting(90, "Retention of incomplete messages that were given up.", minimum=1, unit="days")
+    operations_days: int = setting(1_095, "Retention of changes by operators.", minimum=1, unit="days")
     # What delta-rs keeps in memory of a table grows with its files: some 100 KB for each commit until they are joined.
     upkeep_interval_s: float = setting(
         600.0,

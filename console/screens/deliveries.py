@@ -18,7 +18,7 @@ from arborcast.admin.dead_letters import LetterFilter
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.times import moment_ms
 from arborcast.admin.waiting import WaitingFilter
-from arborcast.console.console import Console, Screen, go, text_of
+from arborcast.console.console import Console, Screen, go, operator, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Look, Seen
 from arborcast.console.questions import Answer
@@ -132,14 +132,15 @@ class DeliveriesScreen:
             count, wrong = await _answer(self._questions.ask_log(dead_letters.count, wanted, None, control))
             values = {"action": action, "everything": everything, "chosen": chosen, "typed": _TYPED if typed else ""}
             return self._page(request, "sure", asked=asked, until=until, count=count or 0, wrong=wrong, **values)
+        by = operator(request)
         try:
             if action == "redrive":
-                done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control)
+                done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control, by)
                 said = [f"{many(done.redriven, 'delivery', 'deliveries')} re-queued"]
                 said += [f"{done.over:,} skipped (subscription ended)"] * bool(done.over)
                 said += [f"{done.too_new:,} skipped (failed seconds ago)"] * bool(done.too_new)
             else:
-                purged = await self._questions.ask_log(dead_letters.purge, wanted, None, control)
+                purged = await self._questions.ask_log(dead_letters.purge, wanted, None, control, by)
                 said = [f"{many(purged, 'dead letter')} deleted"]
         finally:
             # Also after an error: some may be done.
@@ -151,10 +152,11 @@ class DeliveriesScreen:
         """The audit, on request only, since it is expensive."""
         from arborcast.dispatch.operations.audit.report import PROBLEMS  # it loads numpy
 
-        asked = _asked(request, ("since", "subscription"))
+        asked = _asked(request, ("since", "subscription", "order"))
         answer, wrong = None, ""
         if asked["since"]:
-            answer, wrong = await _answer(self._questions.ask_log(_audit, asked["since"], asked["subscription"]))
+            question = self._questions.ask_log(_audit, asked["since"], asked["subscription"], bool(asked["order"]))
+            answer, wrong = await _answer(question)
         return self._page(request, "audit", asked=asked, report=answer, wrong=wrong, problems=PROBLEMS, shown=_SHOWN)
 
     def _slow(self, request: Request, name: str, by: tuple[str, ...], look: Look) -> Response:
@@ -200,10 +202,10 @@ class DeliveriesScreen:
         return self._console.page(request, f"deliveries/{name}.html", **_values(name, asked), **values)
 
 
-def _audit(kafka: KafkaSettings, since: str, subscription: str) -> Report:
+def _audit(kafka: KafkaSettings, since: str, subscription: str, order: bool) -> Report:
     from arborcast.admin.audit import audit
 
-    return audit(kafka, moment_ms("since", since), subscription=subscription, patience_s=_PATIENCE_S)
+    return audit(kafka, moment_ms("since", since), subscription=subscription, order=order, patience_s=_PATIENCE_S)
 
 
 async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:

@@ -1,18 +1,24 @@
-"""The screen *Overview*: the state of the engine, its problems, and its main figures."""
+"""The screen *Overview*: the state of the engine, its problems, and its main figures; and the search of the header."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.console.console import Console, Screen
+from arborcast.admin.subscriptions import SubscriptionFilter, listed
+from arborcast.console.console import Console, Screen, go
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
 from arborcast.engine.monitoring.attention import is_stale, tiles
+from arborcast.topic_model.topics import TopicPath
+
+_NOTIFICATION = re.compile(r"[0-9a-f]{32}")
 
 # Endpoints that are listed; the screen Subscriptions has all.
 _FAILING = 10
@@ -69,7 +75,28 @@ def _routes(console: Console) -> list[Route]:
     async def live(request: Request) -> Response:
         return console.live_page(request, _look(console, request))
 
-    return [console.get("/", page), console.get("/overview/live", live)]
+    async def find(request: Request) -> Response:
+        if not console.ready():
+            return console.page(request, "reading.html", status=503)
+        return go(_found(console, request.query_params.get("q", "").strip()))
+
+    return [console.get("/", page), console.get("/overview/live", live), console.get("/find", find)]
+
+
+def _found(console: Console, text: str) -> str:
+    """The page of a notification, a subscription, a topic or its code; else the lists that have the text."""
+    table = console.control.table
+    if _NOTIFICATION.fullmatch(text):
+        return f"/deliveries?{urlencode({'notification': text})}"
+    if table.get(text) is not None:
+        return f"/subscriptions/{quote(text, safe='')}"
+    coded = table.topics.paths_with_code(text)
+    topic = coded[0] if len(coded) == 1 else TopicPath(text)
+    if text and table.topics.is_node(topic):
+        return f"/topics?{urlencode({'at': topic})}"
+    if text and listed(console.control, SubscriptionFilter(part=text), 1).subscriptions:
+        return f"/subscriptions?{urlencode({'endpoint': text})}"
+    return f"/topics?{urlencode({'q': text})}"
 
 
 SCREEN = Screen("overview", "Overview", "/", _routes, needs_log=False)

@@ -23,7 +23,7 @@ from arborcast.admin.subscriptions import ListedSubscription, conditions_of
 from arborcast.admin.times import moment_ms
 from arborcast.admin.topics import topic_named
 from arborcast.admin.waiting import WaitingFilter
-from arborcast.console.console import Console, Screen, go, own_path, text_of
+from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
@@ -197,7 +197,7 @@ class SubscriptionsScreen:
         since_ms = moment_ms("since", since)
         if text_of(form, "sure"):
             sent = await self._console.questions.ask_log(
-                replay.run, name, since_ms, moment_ms("until", until), _REPLAYED
+                replay.run, name, since_ms, moment_ms("until", until), _REPLAYED, operator(request)
             )
             self._console.questions.forget()
             self._console.note(visitor_of(request.scope), f"{many(sent, 'notification')} replayed.")
@@ -238,7 +238,7 @@ class SubscriptionsScreen:
         changed = [(each, admin.changes(control, action, each)) for each in found]
         records = [record for _, some in changed for record in some]
         if records:
-            await self._console.changes.commit(records)
+            await self._console.changes.commit(operator(request), f"subscriptions {action}", records)
         count = sum(bool(some) for _, some in changed)
         rest = len(chosen) - count
         said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"

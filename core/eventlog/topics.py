@@ -102,6 +102,7 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         # Steps build on those before them.
         LogSpecification(kafka.topic(FEED_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(PROGRESS_LOG), 1, True, latest_of_each, ordered=True),
+        LogSpecification(kafka.topic(OPERATIONS_LOG), 1, False, kept_for_a_while, ordered=True),
     )
 
 
@@ -172,3 +173,5 @@ PULL_LOG = "pullpoints"
 RESULTS_LOG = "results"
 
 FRAGMENT_LOG = "fragments"
+
+OPERATIONS_LOG = "operations"

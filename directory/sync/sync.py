@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -180,6 +181,9 @@ class _Refusals:
                 self.moves &= not isinstance(change, Move)
 
 
+Recorded = Callable[[Sequence[ControlRecord], Mapping[TopicPath, TopicRecord | None]], AbstractContextManager[object]]
+
+
 class DirectorySync:
     """The two-way sync. Feed `applied` with the whole control log up to its end, then `start`.
 
@@ -192,9 +196,12 @@ class DirectorySync:
         append: Callable[[Sequence[ControlRecord]], object],
         state_file: Path | None = None,
         problems_file: Path | None = None,
+        recorded: Recorded = lambda _records, _before: nullcontext(),
     ) -> None:
+        """`recorded` surrounds each append, with the former values of its topics."""
         self._directory = directory
         self._append = append
+        self._recorded = recorded
         self._tree = _Tree()
         self._known = _Known(directory.name, state_file)
         self._refusals = _Refusals()
@@ -319,9 +326,10 @@ class DirectorySync:
                 for record in plan.records
                 if isinstance(record, TopicRecord | TopicRemoved)
             }
+            before = {path: tree.topics.get(path) for path in edits}
             tree.expect(edits)
         try:
-            self._append_records(plan, edits)
+            self._append_records(plan, edits, before)
             known.agree(plan.agreed, listing)
             refused = self._write_changes(plan, listing)
         except BaseException:
@@ -331,11 +339,14 @@ class DirectorySync:
         if only is None or plan.problems or refused:
             self._report((*listing.problems, *plan.problems, *refused))
 
-    def _append_records(self, plan: Plan, edits: Mapping[TopicPath, object]) -> None:
+    def _append_records(
+        self, plan: Plan, edits: Mapping[TopicPath, object], before: Mapping[TopicPath, TopicRecord | None]
+    ) -> None:
         if not plan.records:
             return
         try:
-            self._append(plan.records)
+            with self._recorded(plan.records, before):
+                self._append(plan.records)
         except BaseException:
             self._tree.appended(edits, failed=True)
             raise

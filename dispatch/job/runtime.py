@@ -164,6 +164,7 @@ class DispatchJob:
             recorded=metrics.recorded,
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
             tell=self._events.publish,
+            operation=metrics.operation,
         )
         self._deadlines = deadlines = DeadlineWatch(
             settings.kafka,

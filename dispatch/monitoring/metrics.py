@@ -175,6 +175,10 @@ class JobMetrics:
         """A subscriber got a notice that its deadline was missed, or is met again."""
         self._deadlines.add(kind)
 
+    def operation(self, door: str) -> None:
+        """An operator has changed something."""
+        self._operations.add(door)
+
     def recorded(self, rows: pa.Table) -> None:
         """Attempts that are in the table now: rows as `dispatch.tables.ATTEMPTS` describes them."""
         if not rows.num_rows:
@@ -271,6 +275,11 @@ class JobMetrics:
             "arborcast_deadlines_total",
             "Notices about deadlines: deadline-missed, deadline-met.",
             ("kind",),
+        )
+        self._operations = registry.counter(
+            "arborcast_operations_total",
+            "Operations of operators that the table of operations has: command, console, directory.",
+            ("door",),
         )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",

@@ -1,8 +1,9 @@
-"""Folds of the logs `control`, `parked`, `dead` and `fragments` into tables of states. Pure. A fold changes nothing
+"""Folds of the logs `control`, `parked`, `dead`, `fragments` and `operations` into tables. Pure. A fold changes nothing
 before it has read all of its record."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from arborcast.core.eventlog.client import ConsumerRecord
@@ -10,8 +11,8 @@ from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.parked import Parked, Place, Tried, Tries
 from arborcast.dispatch.recording.state_tables import RowChanges, TableFold
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
-from arborcast.dispatch.tables import DEAD_LETTERS, INCOMPLETE, RETRIES, SUBSCRIPTIONS, TOPICS
-from arborcast.topic_model.records import control, fragments
+from arborcast.dispatch.tables import DEAD_LETTERS, INCOMPLETE, OPERATIONS, RETRIES, SUBSCRIPTIONS, TOPICS
+from arborcast.topic_model.records import control, fragments, operations
 from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
@@ -24,6 +25,7 @@ from arborcast.topic_model.records.control import (
     topic_key,
 )
 from arborcast.topic_model.records.fragments import Assembled, GivenUp
+from arborcast.topic_model.records.operations import OperationBegun
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath, ancestors, last_step, parent_of
 
@@ -242,6 +244,33 @@ class IncompleteFold(TableFold):
                     self._tell(_given_up_event(read))
             case Assembled():
                 changes.drop(_message(read))
+
+
+class OperationsFold(TableFold):
+    """A row for each change. Rows of an earlier log stay. `count` is called with the door of each operation."""
+
+    spec = OPERATIONS
+    writer = "operations"
+    patched = ("result",)
+    outlives = True
+
+    def __init__(self, count: Callable[[str], None] = lambda _door: None) -> None:
+        self._count = count
+        self._counted = -1
+
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
+        read = operations.decode(record.value)
+        if isinstance(read, OperationBegun) and not read.first and record.offset > self._counted:
+            self._counted = record.offset  # a step that failed is done again
+            self._count(read.door)
+        if not isinstance(read, OperationBegun):
+            for number in range(max(1, read.changes)):
+                changes.patch(f"{read.id}/{number}", {"result": read.result})
+            return
+        for number, each in enumerate(read.changes or (operations.change(""),), read.first):
+            row = {"at": moment(read.at_ms), "door": read.door, "who": read.who, "what": read.what}
+            row |= {"subject": each.subject, "before": each.before, "after": each.after}
+            changes.put(f"{read.id}/{number}", row | {"more": 0 if number else read.more, "result": ""})
 
 
 def _message(record: GivenUp | Assembled) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from arborcast.core.eventlog.topics import FRAGMENT_LOG
+from arborcast.core.eventlog.topics import FRAGMENT_LOG, OPERATIONS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.dispatch.delivery.health import Health
@@ -19,6 +19,7 @@ from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
     IncompleteFold,
+    OperationsFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
@@ -37,6 +38,7 @@ from arborcast.dispatch.tables import (
     ENDPOINT_HEALTH,
     INCOMPLETE,
     NOTIFICATIONS,
+    OPERATIONS,
     RETRIES,
     ROUTES,
     SUBSCRIPTIONS,
@@ -144,10 +146,11 @@ class Recording:
         recorded: Callable[[pa.Table], None],
         joiner: Joiner | None = None,
         tell: EventListener = lambda _: None,
+        operation: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`health` returns the health of endpoints; `routes` a number of routes with their states, `control_position`
         the position of the control log in them. For `recorded` see `AttemptsTables`. `joiner` compacts append-only
-        tables. `tell` is called with messages that were given up."""
+        tables. `tell` is called with messages that were given up, `operation` with the door of each operation."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -160,6 +163,7 @@ class Recording:
             (subscriptions, SubscriptionsFold()),
             (subscriptions, SuspensionsFold()),
         ]
+        operations: list[tuple[str, TableFold]] = [(self._at(OPERATIONS), OperationsFold(operation))]
         interval_s, upkeep_s = settings.interval_s, settings.upkeep_interval_s
         states: list[tuple[Work, float]] = [
             (FoldedTables(kafka, "control", control), interval_s),
@@ -169,6 +173,7 @@ class Recording:
                 FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(tell))], _PART_BYTES),
                 interval_s,
             ),
+            (FoldedTables(kafka, OPERATIONS_LOG, operations, _PART_BYTES), interval_s),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:
@@ -179,6 +184,7 @@ class Recording:
         ended = settings.ended_subscriptions_days
         states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
         states.append((self._upkeep(INCOMPLETE, settings.incomplete_days, "given_up_at < '{}'"), upkeep_s))
+        states.append((self._upkeep(OPERATIONS, settings.operations_days, "at < '{}'"), upkeep_s))
         events: list[tuple[Work, float]] = [
             (self._upkeep(NOTIFICATIONS, settings.notifications_days, joiner=joiner), upkeep_s),
             (self._upkeep(ATTEMPTS, settings.attempts_days, joiner=joiner), upkeep_s),

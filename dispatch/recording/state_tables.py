@@ -129,13 +129,15 @@ _RECORDS_PER_STEP = 20_000
 
 class TableFold(ABC):
     """The changes of a table by a record of the log. `writer` is the name of its positions in the table, another one
-    for each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`."""
+    for each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`. `outlives`: its
+    rows stay when the log is created again."""
 
     spec: TableSpec
     writer: str
     patched: Sequence[str] = ()
     guard = ""
     kept: Sequence[str] = ()
+    outlives = False
 
     @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
@@ -185,7 +187,8 @@ class FoldedTables(TableFollower):
         return len(records) >= _RECORDS_PER_STEP
 
     def _restart(self) -> None:
-        # The new log alone counts.
+        # The new log alone counts, but for what outlives its log.
         for fold, table in self._folds:
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
-            table.replace(fold.spec.arrow([]), as_progress(fold.writer, beginning))
+            write = table.extend if fold.outlives else table.replace
+            write(fold.spec.arrow([]), as_progress(fold.writer, beginning))

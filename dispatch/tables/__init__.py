@@ -276,6 +276,25 @@ ENDPOINT_HEALTH = TableSpec(
     time="at",
 )
 
+OPERATIONS = TableSpec(
+    name="operations",
+    help="Changes by operators: by command, in the console, in the directory.",
+    columns=(
+        Column("operation", "string", "The operation's id, and the number of the change in it."),
+        Column("at", "timestamp", "When the operation began.", "UTC"),
+        Column("door", "string", "command, console or directory."),
+        Column("who", "string", "The user; for the directory its address."),
+        Column("what", "string", "The operation, such as topics add."),
+        Column("subject", "string", "What was changed: a topic, a subscription, a user, a key, a filter."),
+        Column("before", "string", "Its value before as JSON, without secrets; empty: there was none."),
+        Column("after", "string", "Its value after; empty: it was removed."),
+        Column("more", "long", "Number of further changes of the operation without rows; 0 except in its first row."),
+        Column("result", "string", "What came of it, or why it failed; empty: its process ended meanwhile."),
+    ),
+    key="operation",
+    time="at",
+)
+
 TABLES: Sequence[TableSpec] = (
     TOPICS,
     SUBSCRIPTIONS,
@@ -287,4 +306,5 @@ TABLES: Sequence[TableSpec] = (
     DEAD_LETTERS,
     ENDPOINT_HEALTH,
     INCOMPLETE,
+    OPERATIONS,
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arborcast.core.errors import ConfigError, InfrastructureError
@@ -23,8 +25,11 @@ from arborcast.ingest.access.username_token import NonceMemory
 from arborcast.ingest.access.users import Guesses, Users, user_source
 from arborcast.ingest.http.serving import proxies
 from arborcast.ingest.soap.wsdl import ServiceDescriptions, published_documents
-from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.control_log import ControlLog, OperationsLog
 from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord
+from arborcast.topic_model.records.operations import Operator, begun, control_changes
+from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -134,5 +139,13 @@ def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
     if directory is None:
         return None
     ensure_home(settings)
-    home = settings.home
-    return DirectorySync(directory, log.append, home / "directory-known.json", home / problems.FILE)
+    home, by = settings.home, Operator("directory", directory.name)
+    operations_log = OperationsLog(settings.kafka)
+
+    def recorded(
+        records: Sequence[ControlRecord], before: Mapping[TopicPath, TopicRecord | None]
+    ) -> AbstractContextManager[object]:
+        changes, more = control_changes(records, lambda path: before.get(TopicPath(path)))
+        return operations_log.recorded(begun(by, "edit", changes, more))
+
+    return DirectorySync(directory, log.append, home / "directory-known.json", home / problems.FILE, recorded)

@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from typing import Any
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import start_thread
+from arborcast.engine.embedded.pending_operations import append_pending
 from arborcast.engine.gateway.parts import directory_sync, pull_limits
 from arborcast.engine.gateway.workers import Share
 from arborcast.engine.settings.loading import Settings
@@ -25,7 +27,7 @@ from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.ingest.state.pull_queues import PullLog, PullQueues, PullView
 from arborcast.ingest.state.repeats import RepeatMemory, remember_history
-from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.control_log import ControlLog, OperationsLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
@@ -92,6 +94,7 @@ class GatewayState:
 
     def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
         self._kafka = settings.kafka
+        self._home = settings.home
         self.control = GatewayControl(settings, share, failed)
         self.pulls = PullState(settings, self.control.pull_points, failed)
         self.part_view = FragmentView(settings.kafka, failed)
@@ -110,6 +113,7 @@ class GatewayState:
         `read_more` is called after the history of requests is read, in the same thread.
         """
         await _until_kafka(self._kafka, self.control.log.ensure_created)
+        await _until_kafka(self._kafka, self._append_pending_operations)
         spawn(self._read_history(read_more), "history")
         for view in self._views:
             view.start()
@@ -117,6 +121,10 @@ class GatewayState:
         spawn(self.retained.warm(), "retained")
         for view in self._views:
             await view.until_caught_up()
+
+    def _append_pending_operations(self) -> None:
+        with closing(OperationsLog(self._kafka)) as log:
+            append_pending(self._home, log)
 
     @property
     def caught_up(self) -> bool:

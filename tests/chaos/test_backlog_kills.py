@@ -105,7 +105,7 @@ def test_a_kill_repeats_what_was_under_way_and_nothing_that_was_answered(
             for worker in job.processes()["worker"]:
                 kill(worker)
             wait_until_all_is_written(kafka_settings, {(f"/s{number}", name) for name in sent for number in range(6)})
-            assert audit(kafka_settings, 0, deep=True, patience_s=120).balanced
+            assert audit(kafka_settings, 0, deep=True, order=True, patience_s=120).balanced
 
     counted = Counter(stubborn.arrived)
     assert set(counted) >= {(f"/s{number}", name) for name in sent for number in range(SUBSCRIBERS)}

@@ -172,7 +172,7 @@ def assert_all_is_well(kafka: KafkaSettings, accepted: set[str], *receivers: Rec
         receiver.behave("/in", "")
         wait_until(lambda: accepted <= ids(receiver), "everything accepted has arrived")  # noqa: B023  # called at once
     wait_until(lambda: not audit(kafka, 0, patience_s=1).totals.pending, "nothing waits any more")
-    report = audit(kafka, 0, deep=True)
+    report = audit(kafka, 0, deep=True, order=True)
     assert report.balanced, report.problems
 
 
@@ -282,7 +282,7 @@ def test_a_clock_that_is_wrong_by_an_hour_and_is_put_right(tmp_path: Path, kafka
         wait_until(lambda: len(failing.requests) > before, "the other one is tried again")
         accepted |= {log.notify("a/b") for _ in range(10)}
         wait_until(lambda: accepted <= ids(well), "everything has arrived where all was well")
-        report = audit(kafka_settings, 0, deep=True)
+        report = audit(kafka_settings, 0, deep=True, order=True)
         assert report.balanced, report.problems
         totals = report.totals
         assert (totals.dead, totals.expired, totals.cancelled, totals.dropped) == (0, 0, 0, 0)

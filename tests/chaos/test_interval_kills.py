@@ -44,7 +44,7 @@ def test_killed_drivers_change_nothing_of_what_passes(
             receiver.wait_for(len(receiver.received("/each")) + 30, "/each", timeout=240)
         passing = load.passing(INTERVAL_MS)
         wait_until(lambda: passing <= set(receiver.names("/each")), lambda: passing - set(receiver.names("/each")))
-        report = audit(kafka_settings, 0, deep=True, patience_s=60)
+        report = audit(kafka_settings, 0, deep=True, order=True, patience_s=60)
     assert set(receiver.names("/each")) == passing
     assert report.balanced, report.problems
     assert report.subscriptions["each"].matches == len(passing)

@@ -143,7 +143,7 @@ def test_whoever_is_killed_every_request_is_answered(tmp_path: Path, kafka_setti
             unnumbered = {name: sequences for name, sequences in begun.items() if sequences.count(0) > 1}
             assert not unnumbered, "done again without a number"
             assert all(0 <= sequence <= 5 for sequences in begun.values() for sequence in sequences)
-            report = audit(kafka_settings, 0, deep=True, patience_s=60)
+            report = audit(kafka_settings, 0, deep=True, order=True, patience_s=60)
             assert report.balanced, report.problems[:5]
         finally:
             for server in servers:

@@ -43,7 +43,7 @@ PAGES = (
     "/subscriptions/s3",
     "/triggers",
     "/publishers",
-    "/activity",
+    "/operations",
     "/deliveries",
     "/deliveries/waiting",
     "/deliveries/dead",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import requests
 
+from arborcast.admin.operations import OperationFilter, Recorded, listed
 from arborcast.core.settings import KafkaSettings
 from tests.support.command import Shell
 from tests.support.gateway_process import GatewayRun, gateway_run
@@ -21,6 +23,11 @@ pytestmark = [pytest.mark.kafka]
 def notify(gateway: GatewayRun, topic: str) -> requests.Response:
     body = f"<wsnt:Notify>{message(topic)}</wsnt:Notify>"
     return requests.post(gateway.broker, envelope(body), headers={"Content-Type": MEDIA_TYPES["1.1"]}, timeout=60)
+
+
+def edits(kafka: KafkaSettings) -> list[Recorded]:
+    """What is recorded of the directory, the newest first."""
+    return listed(kafka, OperationFilter(), 10)[0]
 
 
 def topics(gateway: GatewayRun) -> int:
@@ -68,6 +75,12 @@ def test_edits_in_ldap_decide_what_may_be_published(
             connection.delete(dn)
         gateway.wait_for(lambda: topics(gateway) == 0, "the topic is gone")
         assert "TopicNotSupportedFault" in notify(gateway, "Größe").text
+        gateway.wait_for(lambda: all(each.result for each in edits(kafka_settings)), "the edits are recorded")
+    removed, added = edits(kafka_settings)
+    assert (added.door, added.subject, added.before, added.result) == ("directory", "Größe", "", "done")
+    assert fresh_slapd.url in added.who
+    assert json.loads(added.after)["code"] == "G1"
+    assert (removed.subject, removed.before, removed.after) == ("Größe", added.after, "")
 
 
 @pytest.mark.ldap

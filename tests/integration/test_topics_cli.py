@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from arborcast.core.errors import ConfigError, ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.recording.folds import OperationsFold
+from arborcast.dispatch.recording.state_tables import FoldedTables
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
@@ -187,3 +190,37 @@ def test_topics_are_found_and_named_by_their_codes(shell: Shell) -> None:
     shell("move", "code:7", "moved")
     assert shell("find", "7").split() == ["moved"]
     assert shell.json("remove", "code:1.4.A")["removed"] == ["{urn:t}Größe/x"]
+
+
+def test_each_change_is_recorded_with_its_former_value_and_becomes_a_row(
+    shell: Shell, kafka_settings: KafkaSettings, tmp_path: Path
+) -> None:
+    shell("add", "ALARM", "--code", "8", "--update")
+    with pytest.raises(TopicError, match="exists already"):
+        shell("add", "ALARM")
+    shell("remove", "ALARM", "--recursive")
+    asked = Shell(tmp_path / "arborcast.toml", kafka_settings, "operations")
+    found = asked.json("--what", "topics")
+    whole = [each for each in found["operations"] if each["subject"] == "ALARM"]
+    assert [(each["what"], each["door"], each["result"]) for each in whole] == [
+        ("topics remove", "command", "done"),
+        ("topics add", "command", "done"),
+    ]
+    assert "@" in whole[0]["who"]
+    removed, changed = whole
+    assert (json.loads(changed["before"])["code"], json.loads(changed["after"])["code"]) == ("7", "8")
+    assert (removed["before"], removed["after"]) == (changed["after"], "")
+    assert {each["subject"] for each in found["operations"]} == {"ALARM", "ALARM/fire"}
+    assert asked.json("--who", "nobody of this name")["operations"] == []
+    assert asked.json("--limit", "1")["more"] == 2
+
+    tables = FoldedTables(kafka_settings, "operations", [(str(tmp_path / "operations"), OperationsFold())])
+    with closing(tables):
+        while tables.step():
+            pass
+    rows = DeltaTable(str(tmp_path / "operations")).to_pyarrow_table().to_pylist()
+    assert sorted((row["what"], row["subject"], row["result"]) for row in rows) == [
+        ("topics add", "ALARM", "done"),
+        ("topics remove", "ALARM", "done"),
+        ("topics remove", "ALARM/fire", "done"),
+    ]

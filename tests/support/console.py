@@ -24,6 +24,7 @@ from arborcast.engine.settings.loading import Settings, load_settings
 from arborcast.engine.settings.stack import ConsoleSettings
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
 from tests.support.gateway_parts import ControlList
 
 KEYS = KeyRing({"test": b"k" * 32})
@@ -37,6 +38,7 @@ class ConsoleParts:
     changes: ControlList
     console: Console
     app: Any
+    operations: list[OperationBegun | OperationEnded]
     trouble: str = ""
     ready: bool = True
 
@@ -69,8 +71,9 @@ def console_parts(
         ready=lambda: parts.ready,
         state=state,
         signs_in=signing is not None,
+        record=(operations := list[OperationBegun | OperationEnded]()).append,
     )
-    parts = ConsoleParts(control, changes, console, make_app(console, signing))
+    parts = ConsoleParts(control, changes, console, make_app(console, signing), operations)
     if records:
         parts.put(*records)
     return parts

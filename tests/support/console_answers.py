@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from arborcast.admin import dead_letters, federation, messages, queues, waiting
+from arborcast.admin import dead_letters, federation, messages, operations, queues, waiting
 from arborcast.admin.dead_letters import Letter, LetterList
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
 from arborcast.admin.messages import LastAttempts, RecentNotification
+from arborcast.admin.operations import Recorded
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
@@ -67,6 +68,12 @@ REQUESTS = tuple(
     )
     for number in range(5)
 )
+
+OPERATIONS = [
+    Recorded(_AT_MS, "console", "anna", "topics save", "plant/press", '{"code":"1"}', '{"code":"2"}', 2, "done"),
+    Recorded(_AT_MS, "command", "bert@host", "dead-letters purge", "--reason 404", "", "", 0, "3 deleted"),
+    Recorded(_AT_MS, "directory", "ldap://here/", "edit", "plant/lathe", '{"code":""}', "", 0, ""),
+]
 
 MEMBERS = tuple(
     MemberStatus(
@@ -157,6 +164,7 @@ ATTEMPTS = (_attempt(1, "n2", "delivered", 202), _attempt(0, "n1", "parked", 503
 ANSWERS: Mapping[Any, Any] = {
     queues.job_figures: JOB,
     queues.requests: QueueRequests(REQUESTS, 4),
+    operations.listed: (OPERATIONS, 3),
     federation.members: MemberList(MEMBERS, ""),
     federation.with_waiting: LINKS,
     waiting.oldest: WaitingList((PARKED,), 4, complete=True),

@@ -8,13 +8,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from arborcast.admin import operations
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served_url
+from tests.support.written_operations import WrittenOperations
 
 
 @pytest.fixture
 def parts() -> GatewayParts:
     return GatewayParts()
+
+
+@pytest.fixture(autouse=True)
+def written_operations(monkeypatch: pytest.MonkeyPatch) -> WrittenOperations:
+    """What functions of `admin` record: unit tests have no Kafka."""
+    made = WrittenOperations()
+    monkeypatch.setattr(operations, "OperationsLog", lambda _: made)
+    return made
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from arborcast.dispatch.recording.archive import notification_rows
 from arborcast.dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
 from arborcast.dispatch.recording.state_tables import RowChanges, TableFold, apply
 from arborcast.engine.gateway import lease
-from arborcast.topic_model.records import control, fragments, notifications, pull, results
+from arborcast.topic_model.records import control, fragments, notifications, operations, pull, results
 from tests.support.table_rows import Logged
 
 
@@ -194,6 +194,18 @@ LOGS = {
         results.decode,
         lambda result: results.encode(result)[1],
         named("result", RESULT, RESULT | {"text": "no paper", "error": "timeout", "status": 500}),
+    ),
+    "operations": Log(
+        msgspec.json,
+        operations.decode,
+        lambda record: operations.encode(record)[1],
+        named(
+            "record",
+            {"type": "begun", "id": "o1", "at_ms": 1, "door": "command", "who": "me@here", "what": "topics add"}
+            | {"changes": [{"subject": "a", "before": "{}", "after": "[]"}], "first": 32, "more": 5},
+            {"type": "begun", "id": "o1", "at_ms": 1, "door": "directory", "who": "f", "what": "edit", "changes": []},
+            {"type": "ended", "id": "o1", "result": "done", "changes": 1},
+        ),
     ),
     "lease": Log(
         msgspec.json,

@@ -415,8 +415,10 @@ class Oracle:
             return True
         if again.began < before.heard:
             return False
-        died_at = before.process.state.get(("died", "at"))
-        if died_at is None or died_at > again.began:
+        # A task that Spark cuts off writes nothing more, also while its worker still runs.
+        ends = (before.process.state.get((what, "at"), -math.inf) for what in ("cut off", "died"))
+        died_at = min((at for at in ends if at >= before.heard), default=math.inf)
+        if died_at > again.began:
             return False
         return bool(died_at - before.heard <= UNWRITTEN_S or self.kafka_was_slow_at(before.heard))
 

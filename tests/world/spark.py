@@ -428,6 +428,13 @@ class RealtimeQuery(_Query):
             else:
                 partition.waiters.wait(min(left_s, 2.0), stretches=True)
 
+    def _end(self) -> None:
+        """Tasks that run are cut off now; their workers end later."""
+        for worker in self.workers.values():
+            if self.isActive and worker.alive and worker.task is not None:
+                worker.state.setdefault(("cut off", "at"), self.kernel.now)
+        super()._end()
+
     def end_batch(self) -> None:
         """Its time is over."""
         self._until = self.kernel.now

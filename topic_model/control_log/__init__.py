@@ -1,18 +1,25 @@
-"""Writing and following the `control` log. Records are encoded by `topic_model.records.control`.
+"""Writing and following the `control` log, and writing the log `operations`. Records are encoded by
+`topic_model.records`.
 
 A package of its own, since it needs Kafka: the distribution arborcast-client leaves it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.follower import LogFollower
-from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.topics import OPERATIONS_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.topic_model.records import control
+from arborcast.topic_model.records import control, operations
 from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
+
+logger = logging.getLogger(__name__)
 
 
 class ControlLog(LogWriter):
@@ -31,6 +38,38 @@ class ControlLog(LogWriter):
         Records hold whole states, so appending them again after an InfrastructureError does no harm.
         """
         return self.append_encoded([control.encode(record) for record in batch])
+
+
+class OperationsLog(LogWriter):
+    """Appends operations. Safe to use from several threads; connects when first used."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        super().__init__(kafka, OPERATIONS_LOG)
+
+    def append(self, record: OperationBegun | OperationEnded) -> None:
+        """Append an operation before it is made, or its result; returns when it is in the log. Raises
+        InfrastructureError."""
+        pieces = operations.in_pieces(record) if isinstance(record, OperationBegun) else (record,)
+        self.append_encoded([operations.encode(each) for each in pieces])
+
+    @contextmanager
+    def recorded(self, operation: OperationBegun) -> Iterator[list[str]]:
+        """Record an operation, which is made inside; the yielded list takes words about its result. Without a record
+        nothing is changed: raises InfrastructureError then."""
+        self.append(operation)
+        said: list[str] = []
+        try:
+            yield said
+        except BaseException as error:
+            self._end(operations.failed(operation, error))
+            raise
+        self._end(operations.ended(operation, "; ".join(said) or "done"))
+
+    def _end(self, result: OperationEnded) -> None:
+        try:
+            self.append(result)
+        except InfrastructureError as error:
+            logger.warning("the result of an operation is not recorded: %s", error)
 
 
 class ControlFollower(LogFollower[ControlRecord]):

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.console.console import Console, FormHandler, go, text_of
+from arborcast.console.console import Console, FormHandler, go, operator, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import (
@@ -30,9 +30,6 @@ from arborcast.console.screens.topics.looking import Looking
 from arborcast.core.errors import InfrastructureError, TopicError
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, parent_of, parse_path
-
-# Records per append. Changes collected by hand are far fewer: one append.
-_AT_ONCE = 2_000
 
 # Topics that are named of one edit.
 _NAMED = 50
@@ -157,8 +154,8 @@ class Editing:
                 return self._preview(request, outcomes, status=422)
             records = [record for each in outcomes for record in each.records]
             try:
-                for start in range(0, len(records), _AT_ONCE):
-                    await self._console.changes.commit(records[start : start + _AT_ONCE])
+                if records:
+                    await self._console.changes.commit(operator(request), "topics save", records)
             except InfrastructureError as error:
                 return self._preview(request, outcomes, status=503, away=str(error))
             # Changes added during the save stay.

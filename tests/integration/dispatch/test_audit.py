@@ -40,7 +40,7 @@ class Batches:
     def evaluate(self, control: int, first: int, counts: dict[str, int], thinned: int = 0) -> None:
         now_ms = int(time.time() * 1000)
         matched = [
-            Matched(each, TOPIC, now_ms, first + place, count, (), thinned)
+            Matched(each, TOPIC, now_ms, first + place, count, (), thinned, priority=0)
             for place, (each, count) in enumerate(counts.items())
         ]
         self._attempts.add_matched(0, self.number, control, matched)

@@ -104,7 +104,7 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
         assert receiver.received("/paused") == []
         log.subscribe(subscription("paused", receiver.url("/paused"), "a//."))
         parked = wait_for(receiver, "/paused", len(raw))
-        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+        report = audit(settings.kafka, 0, deep=True, order=True, patience_s=120)
 
     assert_each_once_and_in_order(load, arrived)
     assert len(raw) == len(set(raw))
@@ -139,7 +139,7 @@ def test_a_storm_of_shifts_in_which_workers_die_loses_nothing(
             some_more(receiver, "/all")
         arrived = wait_for(receiver, "/all", len(load.sent))
         wait_for(receiver, "/raw", len(load.names("a/x", "a/y")))
-        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+        report = audit(settings.kafka, 0, deep=True, order=True, patience_s=120)
 
     for topic in TOPICS:
         mine = set(load.names(topic))
@@ -304,7 +304,7 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
         arrived = wait_for(receiver, "/all", 1 + len(sent))
         wait_until(lambda: len(worker_processes(job)) >= len(before))
         assert min(before) not in worker_processes(job)
-        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+        report = audit(settings.kafka, 0, deep=True, order=True, patience_s=120)
     assert set(sent) <= set(arrived)
     assert report.balanced, report.problems
 
@@ -429,7 +429,7 @@ def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worke
         wait_for(receiver, "/hang", 2)
         receiver.wait_for(3, "/hang")  # the one that hung, and both
         assert worker_processes(job) == before
-        report = audit(kafka, 0, deep=True, patience_s=120)
+        report = audit(kafka, 0, deep=True, order=True, patience_s=120)
     assert report.balanced, report.problems
     assert report.duplicates == 0
 
@@ -460,7 +460,7 @@ def test_a_receiver_that_answers_slowly_gets_each_message_once(
         slow = wait_for(receiver, "/slow/4", len(sent))
         after = log.accept("a/x")
         wait_for(receiver, "/slow/4", len(sent) + 1)
-        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+        report = audit(settings.kafka, 0, deep=True, order=True, patience_s=120)
 
     assert quick == sent
     assert slow == sent
@@ -496,7 +496,7 @@ def test_a_notification_for_many_reaches_each_once_and_another_topic_passes_it(
         wait_for(receiver, "/other", 2)
         passed = len(receiver.requests) - before
         wait_until(lambda: len(receiver.requests) >= before + 2 * len(many) + 1, "that all have it")
-        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+        report = audit(settings.kafka, 0, deep=True, order=True, patience_s=120)
 
     arrived = defaultdict(list)
     for request in receiver.requests:

@@ -29,6 +29,8 @@ ONLY_COMMANDS = {
     "keys.new": "`arborcast keys`",
     "keys.new_federation_secret": "`federation key`",
     "keys.read": "`arborcast keys`",
+    "operations.recorded": "`arborcast triggers list`",
+    "operations.recorded_file": "`arborcast keys`",
     "resealing": "`arborcast keys`",
     "topic_units": "`arborcast topics import --from-ldap`",
     "users": "`users`, `access check`",

@@ -41,7 +41,8 @@ GROUPS = {
         *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
     },
     "Deliveries": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
-    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys", "federation"},
+    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys", "federation"}
+    | {"operations"},
 }
 
 

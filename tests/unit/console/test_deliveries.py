@@ -16,6 +16,7 @@ from arborcast.console.screens import deliveries
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
 from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
+from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts
 from tests.support.console_answers import Asked, answering
@@ -171,7 +172,7 @@ def test_letters_are_asked_about_before(
     wanted = LetterFilter(topic=TopicTest("a//."), since="2h")
     assert counted == wanted._replace(until=counted.until)
     assert asked[2:] == [
-        (function, (counted, None, parts.console.control)),
+        (function, (counted, None, parts.console.control, Operator("console", "without a name, from 127.0.0.1"))),
         # Looked up again, with the same filter.
         (dead_letters.listed, (wanted, 100, parts.console.control, 0)),
     ]

@@ -90,7 +90,7 @@ def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(
 
 
 def test_a_replay_is_asked_about_with_its_number(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = PlannedReplay(cast(Any, None), [(0, 1), (0, 2)], 0, AT_MS)
+    planned = PlannedReplay(cast(Any, None), "s1", cast(Any, None), [(0, 1), (0, 2)], 0, AT_MS)
     asked = answering(monkeypatch, {**ANSWERS, replay.plan: planned, replay.run: 2})
     browser.get("/subscriptions/s1")
     browser.submit("/subscriptions/replay", since="2h")

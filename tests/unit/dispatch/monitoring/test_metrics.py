@@ -127,6 +127,14 @@ def test_stages_of_a_batch_and_batches_that_fail() -> None:
     assert "arborcast_dispatch_batch_under_way_seconds 0.0" in shown
 
 
+def test_operations_are_counted_by_door() -> None:
+    metrics = JobMetrics()
+    for door in ("command", "command", "directory"):
+        metrics.operation(door)
+    assert 'arborcast_operations_total{door="command"} 2' in lines(metrics)
+    assert 'arborcast_operations_total{door="directory"} 1' in lines(metrics)
+
+
 def test_what_subscribers_were_told_of_their_deadlines_is_counted() -> None:
     metrics = JobMetrics()
     for kind in ("deadline-missed", "deadline-met", "deadline-missed"):

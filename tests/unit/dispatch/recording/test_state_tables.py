@@ -20,6 +20,7 @@ from arborcast.dispatch.recording import follower
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
     IncompleteFold,
+    OperationsFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
@@ -29,7 +30,7 @@ from arborcast.dispatch.recording.state_tables import FoldedTables, RowChanges, 
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.topic_model.records import control as records
-from arborcast.topic_model.records import fragments
+from arborcast.topic_model.records import fragments, operations
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -42,6 +43,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.fragments import Assembled, GivenUp, StoredPart
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.operations import OperationBegun
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 
@@ -362,3 +364,43 @@ def test_messages_that_were_given_up_are_rows_and_are_told_once(
 
 def _no_room(*_: object) -> None:
     raise OSError("no room")
+
+
+def test_changes_by_operators_are_rows_with_their_results_and_outlive_their_log(tmp_path: Path, log: Log) -> None:
+    doors: list[str] = []
+
+    def tables() -> FoldedTables:
+        folds: list[tuple[str, TableFold]] = [(str(tmp_path / "operations"), OperationsFold(doors.append))]
+        return FoldedTables(KafkaSettings(), "operations", folds, 100_000)
+
+    def add(operation: OperationBegun, *results: str) -> None:
+        for each in operations.in_pieces(operation):
+            log.add(*operations.encode(each))
+        for result in results:
+            log.add(*operations.encode(operations.ended(operation, result)))
+
+    by = operations.Operator("console", "anna")
+    changes = [operations.change(f"t{number}", number, number + 1) for number in range(40)]
+    add(operations.begun(by, "topics save", changes, 7), "done")
+    add(operations.begun(by, "restore", ()), "9 records")
+    while tables().step():
+        pass
+    add(operations.begun(by, "topics add", changes[:1]))  # its process ended
+    while tables().step():
+        pass
+    found = rows(tmp_path / "operations", "what", "subject", "before", "after", "more", "result")
+    saved = [each for each in found if each[0] == "topics save"]
+    assert sorted(saved) == sorted(
+        ("topics save", f"t{number}", str(number), str(number + 1), 7 if number == 0 else 0, "done")
+        for number in range(40)
+    )
+    assert [each for each in found if each not in saved] == [
+        ("restore", "", "", "", 0, "9 records"),
+        ("topics add", "t0", "0", "1", 0, ""),
+    ]
+    log.records.clear()
+    add(operations.begun(by, "topics remove", changes[:1]), "done")
+    while tables().step():
+        pass
+    assert len(rows(tmp_path / "operations", "what")) == 43
+    assert doors == ["console"] * 4

@@ -1,0 +1,74 @@
+"""`arborcast operations`: what operators changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arborcast.admin.moments import moment
+from arborcast.admin.times import moment_ms
+from arborcast.cli.common import (
+    OPERATING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    ListedOption,
+    document,
+    kafka_of,
+    tell_of_more,
+)
+from arborcast.core.printable import one_line
+from arborcast.engine.terminal import complain, console, print_json
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from arborcast.admin.operations import Recorded
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=OPERATING)(operations)
+
+
+def operations(
+    since: Annotated[
+        str, typer.Option("--since", help="Only since: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
+    ] = "7d",
+    who: Annotated[str, typer.Option("--who", help="Only of users with this in their name.")] = "",
+    what: Annotated[str, typer.Option("--what", help="Only operations with this in their name: topics, end.")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="Only of topics, ids or users with this in them.")] = "",
+    limit: ListedOption = 100,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List changes by command, in the console and in the directory, the newest first: who, what, before and after."""
+    from arborcast.admin.operations import OperationFilter, listed
+
+    wanted = OperationFilter(moment_ms("since", since), who, what, subject)
+    found, more = listed(kafka_of(config, home), wanted, limit)
+    if json:
+        print_json({"operations": document(found), "more": more})
+        return
+    for each in found:
+        console().print(_line(each), soft_wrap=True)
+    if not found:
+        complain("no such change is recorded")
+    tell_of_more(more)
+
+
+def _line(each: Recorded) -> Text:
+    from rich.text import Text
+
+    line = Text.assemble(
+        (moment(each.at_ms), "dim"),
+        f"  {one_line(each.who)} ({each.door})  ",
+        (each.what, "bold"),
+        (f"  {one_line(each.subject)}" if each.subject else "", "cyan"),
+    )
+    if each.before or each.after:
+        line.append(one_line(f": {each.before or 'nothing'} -> {each.after or 'nothing'}"))
+    if each.more:
+        line.append(f"; and {each.more:,} more")
+    return line.append(one_line(f"  [{each.result or 'without a result'}]"))

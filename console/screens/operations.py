@@ -1,0 +1,57 @@
+"""The screen *Changes*: what operators changed, by command, here and in the directory."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.admin.operations import OperationFilter, listed
+from arborcast.admin.times import moment_ms
+from arborcast.console.console import Console, Screen
+from arborcast.console.live import Look, Seen
+from arborcast.console.questions import Answer
+from arborcast.core.errors import ArborcastError
+
+_AT_ONCE = 100
+
+_BY = ("since", "who", "what", "subject")
+
+
+def _routes(console: Console) -> list[Route]:
+    def look_at(request: Request) -> Look:
+        asked = _asked(request)
+
+        async def look(age_s: float) -> Seen:
+            try:
+                since_ms = moment_ms("since", asked["since"])
+            except ArborcastError as error:
+                return console.seen(request, Answer(None, str(error), 0.0, 0.0), "operations/shown.html")
+            # Whole minutes, so that equal pages share an answer.
+            wanted = OperationFilter(since_ms // 60_000 * 60_000, asked["who"], asked["what"], asked["subject"])
+            answer = await console.questions.recent_log(listed, wanted, _AT_ONCE, age_s=age_s)
+            found, more = answer.value or ([], 0)
+            return console.seen(request, answer, "operations/shown.html", operations=found, more=more)
+
+        return look
+
+    async def page(request: Request) -> Response:
+        asked = _asked(request)
+        return console.slow_page(
+            request, "operations/page.html", look_at(request), asked=asked, filters=f"?{urlencode(asked)}"
+        )
+
+    async def live(request: Request) -> Response:
+        return console.live_page(request, look_at(request))
+
+    return [console.get("/operations", page), console.get("/operations/live", live)]
+
+
+def _asked(request: Request) -> dict[str, str]:
+    asked = {name: request.query_params.get(name, "").strip() for name in _BY}
+    return asked | {"since": asked["since"] or "7d"}
+
+
+SCREEN = Screen("operations", "Changes", "/operations", _routes)

@@ -1,0 +1,44 @@
+"""Records of operations while no broker answers: a file in the data directory, which the next gateway appends."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.topic_model.control_log import OperationsLog
+from arborcast.topic_model.records import operations
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
+
+logger = logging.getLogger(__name__)
+
+PENDING = "operations.jsonl"
+
+
+def store_pending(home: Path, records: Iterable[OperationBegun | OperationEnded]) -> None:
+    """Store records of operations until a broker answers. Raises OSError."""
+    with os.fdopen(os.open(home / PENDING, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(b"".join(operations.encode(each)[1] + b"\n" for each in records))
+
+
+def append_pending(home: Path, log: OperationsLog) -> None:
+    """Append these records to the log. Raises InfrastructureError; then the file stays. Records that are appended twice
+    change nothing."""
+    file = home / PENDING
+    try:
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.error("%s cannot be read, and its operations are not recorded: %s", file, error)
+        return
+    for line in lines:
+        try:
+            record = operations.decode(line)
+        except (InfrastructureError, RecordVersionError) as error:
+            logger.error("a line of %s is left out: %s", file, error)
+        else:
+            log.append(record)
+    file.unlink(missing_ok=True)

@@ -1,0 +1,176 @@
+"""What operators change is recorded; and each change there is has a record."""
+
+from __future__ import annotations
+
+import ast
+import getpass
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from arborcast.admin import operations
+from arborcast.cli import app
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.pending_operations import PENDING, append_pending
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded, Operator, RecordedChange, change
+from tests.support.console import console_parts, settings_in
+from tests.support.written_operations import WrittenOperations
+
+ROOT = Path(__file__).parents[3]
+
+KAFKA = KafkaSettings()
+
+# Commands that change nothing of an engine, or what clients do through a gateway.
+UNRECORDED = {
+    **dict.fromkeys(("up", "down", "status", "doctor"), "processes; their logs have it"),
+    **dict.fromkeys(("init", "fetch", "federation key"), "they make files that belong to no engine yet"),
+    **dict.fromkeys(("backup", "bundle", "topics export"), "they write a copy"),
+    **dict.fromkeys(("publish", "listen", "subscribe", "unsubscribe", "rotate-secret"), "what any client may do"),
+    **dict.fromkeys(
+        (
+            *("audit", "trace", "why", "top", "report", "operations", "config show", "config spark"),
+            *("topics list", "topics tree", "topics find", "topics match", "topics who", "topics problems"),
+            *("subscriptions list", "triggers list", "waiting list", "queues list", "queues show", "keys list"),
+            *("dead-letters list", "dead-letters show", "users list", "users check"),
+            *("federation members", "federation topology", "federation links"),
+        ),
+        "questions",
+    ),
+}
+
+# The names of operations that commands and forms make, where they differ from those of the commands.
+RECORDED = {
+    "access check": "access check --end",
+    "/topics/save": "topics save",
+    "/subscriptions/act": "subscriptions {action}",
+    "/deliveries/dead/act": "dead-letters redrive",
+}
+
+# Forms that change a draft, which `/topics/save` applies, or the visitor's own session.
+DRAFTS = {"/topics/put", "/topics/move", "/topics/remove", "/topics/drop", "/topics/keep", "/topics/discard"}
+UNRECORDED_FORMS = {*DRAFTS, "/topics/import", "/try", "/try/who"}
+
+
+def test_an_operation_is_recorded_before_it_is_made_and_with_its_result(written_operations: WrittenOperations) -> None:
+    with operations.recorded(KAFKA, "dead-letters purge", [change("all")], Operator("console", "anna")) as said:
+        (operation,) = written_operations.records
+        said.append("3 deleted")
+    assert isinstance(operation, OperationBegun)
+    assert (operation.door, operation.who, operation.what) == ("console", "anna", "dead-letters purge")
+    assert operation.changes == (RecordedChange("all"),)
+    assert written_operations.records[1:] == [OperationEnded(operation.id, "3 deleted", 1)]
+
+
+def test_what_cannot_be_recorded_is_not_done(written_operations: WrittenOperations) -> None:
+    written_operations.error = InfrastructureError("Kafka is away")
+    with pytest.raises(InfrastructureError, match="Kafka is away"), operations.recorded(KAFKA, "x", []):
+        pytest.fail("it was done")
+
+
+def test_a_failure_is_recorded_and_raised(written_operations: WrittenOperations) -> None:
+    with pytest.raises(ValueError, match="no such key"), operations.recorded(KAFKA, "x", []):
+        raise ValueError("no such key")
+    assert [each.result for each in written_operations.records if isinstance(each, OperationEnded)] == [
+        "failed: no such key"
+    ]
+
+
+def test_a_change_that_was_made_succeeds_without_its_result(written_operations: WrittenOperations) -> None:
+    with operations.recorded(KAFKA, "x", []):
+        written_operations.error = InfrastructureError("Kafka is away")
+    assert len(written_operations.records) == 1
+
+
+def test_the_user_of_a_command_and_the_one_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "root")
+    monkeypatch.setattr(platform, "node", lambda: "host")
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    assert operations.this_user() == Operator("command", "root@host")
+    monkeypatch.setenv("SUDO_USER", "anna")
+    assert operations.this_user() == Operator("command", "root@host (sudo of anna)")
+
+
+def test_a_changed_file_without_a_broker_is_recorded_by_the_next_gateway(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path / "home")  # an embedded engine that does not run
+    for name in ("anna", "bert"):
+        with operations.recorded_file(settings, "users add", change(name)):
+            assert not (settings.home / PENDING).exists() or name == "bert"
+    with pytest.raises(ValueError, match="refused"), operations.recorded_file(settings, "users add", change("carl")):
+        raise ValueError("refused")
+    file = settings.home / PENDING
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_bytes(b"damaged\n" + file.read_bytes())
+    log = WrittenOperations(InfrastructureError("Kafka is away"))
+    with pytest.raises(InfrastructureError):
+        append_pending(settings.home, log)
+    assert file.exists()
+    log.error = None
+    append_pending(settings.home, log)
+    append_pending(settings.home, log)
+    subjects = [each.changes[0].subject for each in log.records if isinstance(each, OperationBegun)]
+    assert subjects == ["anna", "bert"]
+    assert [each.result for each in log.records if isinstance(each, OperationEnded)] == ["done", "done"]
+    assert not file.exists()
+
+
+def commands(group: Any, before: str = "") -> Iterator[str]:
+    """All commands, as they are typed."""
+    for name, each in group.commands.items():
+        yield from commands(each, f"{before}{name} ") if hasattr(each, "commands") else (f"{before}{name}",)
+
+
+def recorded_names() -> set[str]:
+    """The names of operations in calls that record."""
+    found = set()
+    for file in (*(ROOT / "admin").glob("*.py"), *(ROOT / "cli").rglob("*.py"), *(ROOT / "console").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                ("recorded", "recorded_file", "recorded_control", "_change", "write_import", ".commit")
+            ):
+                texts = [ast.unparse(each) for each in node.args if isinstance(each, ast.Constant | ast.JoinedStr)]
+                found |= {text.removeprefix("f").strip("'\"") for text in texts}
+    return found
+
+
+def test_each_command_is_recorded_or_changes_nothing() -> None:
+    names, recorded = set(commands(get_command(app))), recorded_names()
+    assert set(UNRECORDED) <= names, "the list names commands that are gone"
+    missing = {each for each in names - set(UNRECORDED) if RECORDED.get(each, each) not in recorded}
+    assert not missing, "record what they change with admin.operations, or say above why they change nothing"
+
+
+def test_each_form_of_the_console_is_recorded_or_changes_nothing(tmp_path: Path) -> None:
+    console = console_parts(tmp_path).console
+    routes = [route for screen in console.screens for route in screen.routes(console)]
+    found = {route.path for route in routes if "POST" in (route.methods or ())}
+    assert set(RECORDED) - {"access check"} <= found
+    missing = {each for each in found - UNRECORDED_FORMS if RECORDED.get(each, each) not in recorded_names()}
+    assert not missing, "use VisitorChanges.commit, or say above why it changes nothing"
+
+
+def test_records_of_the_control_log_are_appended_by_recorded_functions_only() -> None:
+    """Functions of admin and the console that append, write files of an engine, or move deliveries."""
+    writing = (
+        *("control_log.append", "ControlLog", "desk.redrive", "desk.purge", "replay.send", "_fill"),
+        *("keyring.remove_key", "_log.commit"),
+    )
+    bare = {}
+    for file in (*(ROOT / "admin").glob("*.py"), *(ROOT / "console").rglob("*.py")):
+        if file.name == "control_log.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+            writes = [each for each in calls if each.endswith(writing)]
+            source = ast.unparse(node)
+            if writes and "recorded(" not in source and "recorded_control(" not in source and "_record," not in source:
+                bare[f"{file.stem}.{node.name}"] = writes
+    # The caller of `_reseal` records; a process of the console is made with its log.
+    known = {"resealing._reseal", "process.__init__"}
+    assert set(bare) == known, "surround it with admin.operations.recorded"

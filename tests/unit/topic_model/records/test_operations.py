@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    TopicPlaces,
+    TopicRecord,
+    TopicRemoved,
+    subscription_key,
+    suspension_key,
+)
+from arborcast.topic_model.records.operations import (
+    MOST_CHANGES,
+    OperationBegun,
+    OperationEnded,
+    Operator,
+    RecordedChange,
+    begun,
+    change,
+    control_changes,
+    decode,
+    encode,
+    ended,
+    failed,
+    in_pieces,
+)
+from arborcast.topic_model.subscriptions import Protection, SigningSecret
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import make_subscription
+
+BY = Operator("command", "anna@here")
+
+
+def test_changes_of_topics_have_their_facts_before_and_after() -> None:
+    before = {"a/b": TopicRecord(TopicPath("a/b"), code="1.1"), "c": TopicRecord(TopicPath("c"))}
+    records: list[ControlRecord] = [
+        TopicRecord(TopicPath("a/b"), code="1.2", prefixes="t"),
+        TopicRemoved(TopicPath("c")),
+    ]
+    found, more = control_changes(records, before.get)
+    assert [each.subject for each in found] == ["a/b", "c"]
+    assert more == 0
+    facts = json.loads(found[0].before), json.loads(found[0].after)
+    assert [each.get("code") for each in facts] == ["1.1", "1.2"]
+    assert not any("path" in each or "prefixes" in each for each in facts)
+    assert (bool(found[1].before), found[1].after) == (True, "")
+
+
+def test_changes_of_subscriptions_have_no_secrets() -> None:
+    made = msgspec.structs.replace(
+        make_subscription("s1", "a", consumer="http://r/"),
+        protection=Protection(secrets=(SigningSecret("k:sealed"),), authorization="k:token"),
+    )
+    paused = msgspec.structs.replace(made, paused=True)
+    (pausing, ending, resumed), _ = control_changes(
+        [SubscriptionRecord(paused), SubscriptionEnded("s1", "removed", 1), Tombstone(suspension_key("s1"))],
+        {"s1": made}.get,
+    )
+    assert (json.loads(pausing.before)["paused"], json.loads(pausing.after)["paused"]) == (False, True)
+    assert (ending.subject, ending.after) == ("s1", "")
+    assert resumed == RecordedChange("s1", '"suspended"', '"resumed"')
+    shown = pausing.before + pausing.after + ending.before
+    assert "sealed" not in shown
+    assert "token" not in shown
+
+
+def test_records_that_only_keep_places_or_remove_others_are_no_changes() -> None:
+    records: list[ControlRecord] = [TopicPlaces(TopicPath("a")), Tombstone(subscription_key("s1"))]
+    assert control_changes(records, lambda _: None) == ([], 0)
+
+
+def test_of_very_many_changes_the_first_are_recorded_and_the_others_counted() -> None:
+    records = [TopicRecord(TopicPath(f"t{number}")) for number in range(MOST_CHANGES + 5)]
+    found, more = control_changes(records, lambda _: None)
+    assert (len(found), more) == (MOST_CHANGES, 5)
+    pieces = list(in_pieces(begun(BY, "topics import", found, more)))
+    assert [each for piece in pieces for each in piece.changes] == found
+    assert [piece.first for piece in pieces] == list(range(0, MOST_CHANGES, len(pieces[0].changes)))
+    assert sum(piece.more for piece in pieces) == 5
+    assert len({piece.id for piece in pieces}) == 1
+
+
+def test_a_record_has_a_bounded_size_whatever_is_changed() -> None:
+    large = [change("ü" * 100_000, "ü" * 100_000, "ü" * 100_000) for _ in range(100)]
+    sizes = [len(encode(each)[1]) for each in in_pieces(begun(BY, "x", large))]
+    assert max(sizes) < 1_000_000
+    assert large[0].after.endswith("…")
+
+
+def test_an_operation_without_changes_has_a_record() -> None:
+    (piece,) = in_pieces(begun(BY, "restore", ()))
+    assert piece.changes == ()
+
+
+def test_records_are_read_as_they_were_written() -> None:
+    operation = begun(BY, "users add", [change("anna", None, {"groups": ["a"]})], 3)
+    for record in (operation, ended(operation, "done"), failed(operation, InfrastructureError("Kafka is away"))):
+        assert decode(encode(record)[1]) == record
+    assert failed(operation, InfrastructureError("Kafka is away")) == OperationEnded(
+        operation.id, "failed: Kafka is away", 1
+    )
+    assert failed(operation, KeyboardInterrupt()).result == "failed: KeyboardInterrupt"
+    assert isinstance(operation, OperationBegun)
+    with pytest.raises(InfrastructureError):
+        decode(b"damaged")

@@ -190,6 +190,11 @@ def test_selectors_select() -> None:
         assert [port["targetPort"] for port in service["spec"]["ports"]] == open_ports
 
 
+def test_a_drained_node_leaves_a_gateway_and_waits_for_no_pod_for_ever() -> None:
+    (budget,), (gateway,) = of_kind("PodDisruptionBudget"), of_kind("Deployment")
+    assert 0 < budget["spec"]["minAvailable"] < gateway["spec"]["replicas"]
+
+
 def test_a_pod_is_given_the_time_that_a_stop_takes(tmp_path: Path) -> None:
     """Else the kubelet kills what would have ended in order a moment later."""
     found = settings(tmp_path)

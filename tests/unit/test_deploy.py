@@ -159,6 +159,9 @@ def test_kustomize_takes_the_workloads_and_their_images_and_leaves_out_the_secre
         for each in yaml.safe_load_all((KUSTOMIZATION.parent / name).read_text())
     ]
     assert [each for each in manifests() if each not in taken] == of_kind("Job")
+    # docs/cluster.md applies the settings first, by this label.
+    first = [each["kind"] for each in taken if "app.kubernetes.io/component" not in each["metadata"]["labels"]]
+    assert first == ["ConfigMap", "Secret"]
     assert {each["name"] for each in kustomization["images"]} == {
         each["image"].partition(":")[0] for each in containers()
     }

@@ -5,11 +5,13 @@ Needs root, buildah, runc, ip and nft, and the images of `make image`.
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import os
 import re
-import secrets
 import shutil
+import sys
 import threading
 import time
 import urllib.request
@@ -22,8 +24,6 @@ import pytest
 import yaml
 
 from arborcast.client import Client, ClientError, Credentials, Retries
-from arborcast.core.security.keyring import add_key
-from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_process import ROOT
 from tests.support.pods import (
     IMAGES,
@@ -34,6 +34,9 @@ from tests.support.pods import (
     missing,
     node_broker,
     own_network,
+    page_commands,
+    quantity_bytes,
+    replaced,
     run,
     service_links,
     unmount_storage,
@@ -43,10 +46,11 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.image, pytest.mark.long, pytest.mark.timeout(3600)]
 
-ANNA = Credentials("anna", "pa")
+ANNA = Credentials("anna", "anna-tree")
 
 # Of these notifications the middle one is accepted while something is killed or restarted.
 _BEFORE = _AFTER = 20
+_MEASURED = 500
 
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
@@ -62,6 +66,29 @@ def manifests(folder: Path | None = None, component: str = "") -> list[Any]:
     return list(yaml.safe_load_all(made.replace("registry.example/", "")))
 
 
+def run_page(commands: str, folder: Path) -> str:
+    """Run commands of the page in a folder; what they write."""
+    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder)}
+    return run("bash", "-euc", commands, cwd=folder, env=os.environ | own, timeout=1200).stdout
+
+
+def secret_of_the_page(folder: Path) -> dict[str, str]:
+    """The Secret that the page's commands create."""
+    folder.mkdir()
+    (commands,) = re.findall(r"^arborcast keys new.*?^(?=kubectl apply)", page_commands("On Kubernetes"), re.M | re.S)
+    create = "kubectl create secret generic arborcast"
+    run_page(
+        replaced(
+            commands,
+            ("users add anna", f"users add anna --stdin <<< {ANNA.password}"),
+            (create, f"{create} --dry-run=client -o yaml > made.yaml"),
+        ),
+        folder,
+    )
+    made = yaml.safe_load((folder / "made.yaml").read_text())
+    return {key: base64.b64decode(value).decode() for key, value in made["data"].items()}
+
+
 class Cluster:
     """The node, with Kafka and receivers outside the pods, and the workloads of the manifests."""
 
@@ -74,15 +101,7 @@ class Cluster:
         self._services: dict[str, Any] = {}
         self.namespaces: dict[str, list[str]] = {}
         """The addresses of the pods in each of the other namespaces."""
-        keys, users = folder / "secrets.keys", folder / "users.toml"
-        add_key(keys, "k1")
-        write_users({"anna": User("anna", hash_password("pa", log_n=4))}, users)
-        self._files = {
-            "secret/arborcast": {
-                **{file.name: file.read_text() for file in (keys, users)},
-                "spark-secret": secrets.token_urlsafe(32),
-            }
-        }
+        self._files = {"secret/arborcast": secret_of_the_page(folder / "page")}
         self.apply(manifests())
         self.apply(yaml.safe_load_all((MANIFESTS / "doctor.yaml").read_text()))
         self._adapt_settings()
@@ -162,13 +181,22 @@ class Cluster:
         self.end(old)
         return new
 
+    def restart(self, pod: Pod) -> None:
+        """One step of a rolling restart of a StatefulSet: the end of the pod in order, and then its next start."""
+        self._terminate(pod)
+        pod.start_main()
+        pod.wait_for("startupProbe" if "startupProbe" in pod.main else "readinessProbe")
+
     def end(self, pod: Pod) -> None:
         """End a pod as the kubelet does, and remove it."""
+        self._terminate(pod)
+        self.remove(pod)
+
+    def _terminate(self, pod: Pod) -> None:
         status, took = pod.terminate()
         assert status in (0, 143), pod.tail()  # a JVM that is ended by SIGTERM has 143
         grace = self.workloads[pod.name.rpartition("-")[0]]["template"]["spec"].get("terminationGracePeriodSeconds", 30)
         assert took < grace
-        self.remove(pod)
 
     def remove(self, pod: Pod) -> None:
         """Remove a pod that has ended."""
@@ -189,6 +217,26 @@ class Cluster:
         while lost := load.accepted - arrived(receiver):
             assert time.monotonic() < deadline, f"{len(lost)} of {len(load.accepted)} lost: {sorted(lost)[:20]}"
             time.sleep(1)
+
+    def measure(self, receiver: Receiver, pods: list[Pod]) -> None:
+        """Their memory and CPU, at rest for a minute, and under as many notifications as one publisher sends one after
+        the other. It is printed; the memory is not above the manifests' requests."""
+        for loaded in (False, True):
+            began, before, accepted = time.monotonic(), [each.usage() for each in pods], 0
+            if loaded:
+                with self.load(receiver, pause=0) as load:
+                    load.wait_for_more(_MEASURED)
+                accepted = len(load.accepted)
+            else:
+                time.sleep(60)
+            took = time.monotonic() - began
+            for pod, (_, cpu) in zip(pods, before, strict=True):
+                memory, cpu_after = pod.usage()
+                print(
+                    f"{pod.name}, {accepted / took:.0f} notifications/s: {memory >> 20} MiB, "
+                    f"{1000 * (cpu_after - cpu) / took:.0f} m CPU"
+                )
+                assert memory <= quantity_bytes(pod.main["resources"]["requests"]["memory"]), pod.name
 
 
 class Load(threading.Thread):
@@ -260,6 +308,19 @@ def assert_balanced(job: Pod) -> None:
     assert audit.returncode == 0, audit.stdout + audit.stderr
 
 
+def assert_probes_find_a_standstill(pod: Pod) -> None:
+    """Of a server: it accepts connections and gives no answer."""
+    probes = ("readinessProbe", "livenessProbe")
+    for each in probes:
+        pod.wait_for(each)
+    pod.exec("sh", "-c", "kill -s STOP -- -1")  # all processes but the first
+    for each in probes:
+        pod.wait_for(each, False)
+    pod.exec("sh", "-c", "kill -s CONT -- -1")
+    for each in probes:
+        pod.wait_for(each)
+
+
 def hosts_of_executors(master: Pod) -> set[str]:
     """The workers of which the job has the cores."""
     with urllib.request.urlopen(f"http://{master.address}:8080/json/", timeout=30) as answer:
@@ -311,6 +372,10 @@ def test_they_are_confined_and_deliver(cluster: Cluster, job: Pod, receiver: Rec
         load.wait_for_more(_BEFORE)
 
 
+def test_requests_cover_what_is_used(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+    cluster.measure(receiver, [*cluster.gateways, job])
+
+
 def test_the_doctor_finds_nothing_wrong(cluster: Cluster, job: Pod) -> None:
     doctor = cluster.pod("arborcast-doctor")
     assert doctor.wait() == 0, doctor.tail()
@@ -342,11 +407,17 @@ def test_a_rolling_restart_under_load(cluster: Cluster, job: Pod, receiver: Rece
         for old in list(cluster.gateways):
             cluster.replace(old)
             load.wait_for_more(_AFTER)
-        status, took = job.terminate()
-        assert status in (0, 143), job.tail()
-        assert took < cluster.workloads["arborcast-job"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        job.start_main()
-        job.wait_for("startupProbe")
+        cluster.restart(job)
+
+
+def test_the_page_ends_with_a_delivered_notification(cluster: Cluster, job: Pod, tmp_path: Path) -> None:
+    _, commands = page_commands("On Kubernetes").split(" port-forward service/arborcast 8080:80 &\n")
+    address = cluster.gateways[0].address
+    shown = run_page(
+        replaced(commands, ("127.0.0.1", address), ("10.0.42.17", NODE), ("password …", f"password {ANNA.password}")),
+        tmp_path,
+    )
+    assert "<hello/>" in shown
 
 
 def test_probes_while_kafka_is_away(cluster: Cluster, job: Pod) -> None:
@@ -372,6 +443,10 @@ def test_liveness_of_a_job_that_stands_still(cluster: Cluster, job: Pod, receive
         load.wait_for_more(_BEFORE)
         job.start_main()
         job.wait_for("startupProbe")
+
+
+def test_probes_of_a_gateway_that_stands_still(cluster: Cluster, job: Pod) -> None:
+    assert_probes_find_a_standstill(cluster.gateways[0])
 
 
 def test_the_network_policies_hold(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
@@ -437,4 +512,12 @@ def test_the_job_on_a_spark_cluster(cluster: Cluster, job: Pod, receiver: Receiv
             wait_until(
                 lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker"
             )
+    for pod in (master, workers[0]):
+        assert_probes_find_a_standstill(pod)
+    for pod in (master, job):
+        with cluster.load(receiver) as load:
+            load.wait_for_more(_BEFORE)
+            cluster.restart(pod)
+    wait_until(lambda: hosts_of_executors(master) == {each.address for each in workers}, "an executor on each worker")
+    cluster.measure(receiver, [master, *workers, job])
     assert_balanced(job)

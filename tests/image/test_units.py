@@ -1,4 +1,4 @@
-"""The units of deploy/systemd under systemd: a host in namespaces of its own, the job's image with Debian's systemd."""
+"""The units of deploy/systemd under systemd, on a host that the commands of docs/cluster.md install."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from arborcast.client import Client, ClientError, Credentials, Retries
-from arborcast.core.security.keyring import add_key
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_process import ROOT
 from tests.support.pods import (
@@ -28,6 +27,8 @@ from tests.support.pods import (
     missing,
     node_broker,
     own_network,
+    page_commands,
+    replaced,
     run,
     unmount_storage,
 )
@@ -38,22 +39,18 @@ pytestmark = [pytest.mark.image, pytest.mark.long, pytest.mark.timeout(3600)]
 
 UNIT_FILES = ROOT / "deploy" / "systemd"
 UNITS = ("arborcast-gateway", "arborcast-job", "arborcast-administrator")
-_USER = 10001
 
+# Those of the page, for clients elsewhere.
 _SETTINGS = f"""
 kafka.bootstrap_servers = "{NODE}:{KAFKA_PORT}"
-kafka.replication = 1
-kafka.partitions = 2
 gateway.host = "0.0.0.0"
 gateway.public_url = "http://{NODE}:8080"
 access.methods = "basic"
-access.users_file = "/var/lib/arborcast/users.toml"
-secrets.key_file = "/var/lib/arborcast/secrets.keys"
-directory.kind = "none"
 outbound.allow = "{NODE}"
-dispatch.task_slots = 2
 stack.broker = "external"
 """
+
+_CHECKOUT = "/root/arborcast"
 
 # Run by unshare, with the root folder; what a runtime of containers mounts for a systemd.
 _BOOT = """
@@ -82,21 +79,35 @@ class Machine:
     """A host whose first process is systemd."""
 
     def __init__(self, folder: Path) -> None:
-        version = (IMAGES / "digests").read_text().split()[0].rpartition(":")[2]
-        self._working = buildah("from", f"localhost/arborcast-job:{version}")
+        self._working = buildah("from", "localhost/arborcast-base")
         self._host = Host(f"arborcast-{os.getpid()}-machine", 210)
         self.address = self._host.address
         unified = Path("/sys/fs/cgroup/unified")
         self._cgroup = (unified if unified.is_dir() else unified.parent) / self._host.namespace
         self._log = folder / "systemd.log"
         self._process: subprocess.Popen[bytes] | None = None
-        sources = IMAGES / "sources.list"
-        mirror = ("--volume", f"{sources}:/etc/apt/sources.list:ro") if sources.exists() else ()
-        install = "apt-get -qq update && apt-get -qq install --yes --no-install-recommends systemd"
-        buildah("run", "--isolation", "chroot", "--user", "root", *mirror, self._working, "sh", "-c", install)
         self.root = Path(buildah("mount", self._working))
         for unit in ("systemd-modules-load.service", "sys-kernel-debug.mount", "sys-kernel-tracing.mount"):
             (self.root / "etc/systemd/system" / unit).symlink_to("/dev/null")  # they are the kernel's, which is shared
+
+    def install(self, commands: str) -> None:
+        """Run commands before it is booted, with this machine's network, in a folder with deploy and dist."""
+        places = {
+            IMAGES / "sources.list": "/etc/apt/sources.list",
+            Path("/usr/local/share/ca-certificates"): "/usr/local/share/ca-certificates",
+            ROOT / "deploy": f"{_CHECKOUT}/deploy",
+            IMAGES / "context" / "ours": f"{_CHECKOUT}/dist",
+        }
+        given = [f"--volume={source}:{target}:ro" for source, target in places.items() if source.exists()]
+        given += ["--env=DEBIAN_FRONTEND=noninteractive", "--env=PIP_CERT=/etc/ssl/certs/ca-certificates.crt"]
+        here = ("--isolation", "chroot", "--user", "root", "--workingdir", _CHECKOUT)
+        (self.root / _CHECKOUT.lstrip("/")).mkdir()
+        buildah("run", *here, *given, self._working, "bash", "-euc", commands)
+
+    def user(self) -> int:
+        """The number of the user that the commands have made."""
+        (found,) = re.findall(r"^arborcast:x:(\d+):", (self.root / "etc" / "passwd").read_text(), re.MULTILINE)
+        return int(found)
 
     def put(self, path: str, source: Path, owner: int = 0) -> None:
         """A copy of a file, for its owner alone unless that is root."""
@@ -165,31 +176,39 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if not (IMAGES / "job.cdx.json").exists():
         pytest.skip("there are no images: make image")
     folder = tmp_path_factory.mktemp("units")
-    settings, keys, users, federation = (
-        folder / name for name in ("arborcast.toml", "secrets.keys", "users.toml", "federation.key")
-    )
+    installing, starting = page_commands("On machines without containers").split("systemctl daemon-reload")
+    made = Machine(folder)
+    settings, users, federation = (folder / each for each in ("arborcast.toml", "users.toml", "federation.key"))
     settings.write_text(_SETTINGS)
-    add_key(keys, "k1")
     write_users({"anna": User("anna", hash_password("pa", log_n=4))}, users)
     run(Path(sys.executable).with_name("arborcast"), "federation", "key", federation)
-    made = Machine(folder)  # it installs packages, for which the network of the pods has no route
-    with own_network():
-        broker = node_broker(folder / "kafka")
-        try:
-            broker.start()
-            made.put("/etc/arborcast/arborcast.toml", settings)
-            made.put("/etc/arborcast/federation.key", federation, _USER)
-            for file in (keys, users):
-                made.put(f"/var/lib/arborcast/{file.name}", file, _USER)
-            for unit in UNITS:
-                made.put(f"/etc/systemd/system/{unit}.service", UNIT_FILES / f"{unit}.service")
-            made.boot()
-            made.systemctl("enable", "--now", *UNITS)
-            yield made
-        finally:
-            made.remove()
-            broker.kill()
-            unmount_storage()
+    try:
+        made.install(  # here, since the network of the pods has no route to the packages
+            "mkdir -p /usr/share/man/man1; apt-get -qq update\n"
+            "apt-get -qq install --yes --no-install-recommends systemd\n"
+            + replaced(
+                installing,
+                ("make wheels\n", ""),
+                ("apt install", "apt-get -qq install --yes --no-install-recommends"),
+                ("kafka.example.org:9092", f"{NODE}:{KAFKA_PORT}"),
+            )
+        )
+        with own_network():
+            broker = node_broker(folder / "kafka")
+            try:
+                broker.start()
+                made.boot()
+                assert "<hello/>" in made.run("timeout", "1200", "bash", "-euc", f"systemctl daemon-reload{starting}")
+                made.put("/etc/arborcast/arborcast.toml", settings)
+                made.put("/etc/arborcast/federation.key", federation, made.user())
+                made.put("/var/lib/arborcast/users.toml", users, made.user())
+                made.systemctl("restart", *UNITS)
+                yield made
+            finally:
+                broker.kill()
+    finally:
+        made.remove()
+        unmount_storage()
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +265,7 @@ def test_they_are_confined(machine: Machine, receiver: Receiver, unit: str) -> N
     main = machine.show(unit, "MainPID")
     status = machine.run("cat", f"/proc/{main}/status")
     found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
-    assert found["Uid"] == [str(_USER)] * 4
+    assert found["Uid"] == [str(machine.user())] * 4
     assert found["CapBnd"] == found["CapEff"] == ["0000000000000000"]
     assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
     for path in ("/opt/arborcast/x", "/etc/x", "/var/x"):

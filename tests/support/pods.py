@@ -53,6 +53,20 @@ def unmount_storage() -> None:
     run("umount", IMAGES / "storage" / "overlay", check=False)
 
 
+def page_commands(heading: str) -> str:
+    """The commands from nothing to a delivered notification, of a section of docs/cluster.md."""
+    _, section = (ROOT / "docs" / "cluster.md").read_text().split(f"\n## {heading}\n")
+    return section.split("\n```sh\n")[1].partition("```")[0]
+
+
+def replaced(text: str, *pairs: tuple[str, str]) -> str:
+    """The text with another in place of each of these, which must be there."""
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
 def missing() -> str:
     """What this machine lacks; empty when pods can be run."""
     absent = [name for name in ("buildah", "runc", "kubectl", "ip", "nft") if shutil.which(name) is None]
@@ -161,7 +175,9 @@ class Pod:
         self._folder = folder / name
         self._starts = 0
         self._mounted: list[Path] = []
-        self._working: dict[str, str] = {}
+        self._working: list[str] = []
+        self._images: dict[str, tuple[str, Any]] = {}
+        """The root folder and the configuration of each image."""
         (self.main,) = spec["containers"]
         self.log = self._folder / "log"
         self._folder.mkdir(parents=True)
@@ -275,7 +291,7 @@ class Pod:
             self.kill()
         for each in reversed(self._mounted):
             run("umount", each, check=False)
-        for working in self._working.values():
+        for working in self._working:
             buildah("rm", working)
         self._working.clear()
         run("ip", "netns", "del", self._host.namespace, check=False)
@@ -284,7 +300,8 @@ class Pod:
         """Bytes that a kubelet counts as the main container's (without file cache that can be dropped), and seconds of
         CPU since it was started."""
         found = json.loads(run(*self._runc("events", "--stats", self._id)).stdout)["data"]
-        memory = found["memory"]["usage"]["usage"] - found["memory"]["raw"]["total_inactive_file"]
+        raw = found["memory"]["raw"]  # of cgroup version 1 or 2
+        memory = found["memory"]["usage"]["usage"] - raw.get("total_inactive_file", raw["inactive_file"])
         return memory, found["cpu"]["usage"]["total"] / 1e9
 
     def tail(self) -> str:
@@ -314,9 +331,12 @@ class Pod:
     def _config(self, container: Manifest) -> Manifest:
         """The OCI runtime's configuration of a container."""
         image = container["image"]
-        if image not in self._working:
-            self._working[image] = buildah("from", f"localhost/{image}")
-        made = json.loads(buildah("inspect", "--type", "image", f"localhost/{image}"))["OCIv1"]["config"]
+        if image not in self._images:
+            working = buildah("from", f"localhost/{image}")
+            self._working.append(working)
+            inspected = json.loads(buildah("inspect", "--type", "image", f"localhost/{image}"))
+            self._images[image] = (buildah("mount", working), inspected["OCIv1"]["config"])
+        root, made = self._images[image]
         confined = container["securityContext"]
         pod = self._spec["securityContext"]
         assert confined["capabilities"] == {"drop": ["ALL"]}
@@ -337,7 +357,7 @@ class Pod:
         return {
             "ociVersion": "1.0.2",
             "hostname": self.name,
-            "root": {"path": buildah("mount", self._working[image]), "readonly": confined["readOnlyRootFilesystem"]},
+            "root": {"path": root, "readonly": confined["readOnlyRootFilesystem"]},
             "process": {
                 "user": {
                     "uid": pod["runAsUser"],

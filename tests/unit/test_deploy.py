@@ -159,6 +159,9 @@ def test_kustomize_takes_the_workloads_and_their_images_and_leaves_out_the_secre
         for each in yaml.safe_load_all((KUSTOMIZATION.parent / name).read_text())
     ]
     assert [each for each in manifests() if each not in taken] == of_kind("Job")
+    # docs/cluster.md applies the settings first, by this label.
+    first = [each["kind"] for each in taken if "app.kubernetes.io/component" not in each["metadata"]["labels"]]
+    assert first == ["ConfigMap", "Secret"]
     assert {each["name"] for each in kustomization["images"]} == {
         each["image"].partition(":")[0] for each in containers()
     }
@@ -188,6 +191,11 @@ def test_selectors_select() -> None:
         ]
         open_ports = [port["name"] for port in target["spec"]["template"]["spec"]["containers"][0]["ports"]]
         assert [port["targetPort"] for port in service["spec"]["ports"]] == open_ports
+
+
+def test_a_drained_node_leaves_a_gateway_and_waits_for_no_pod_for_ever() -> None:
+    (budget,), (gateway,) = of_kind("PodDisruptionBudget"), of_kind("Deployment")
+    assert 0 < budget["spec"]["minAvailable"] < gateway["spec"]["replicas"]
 
 
 def test_a_pod_is_given_the_time_that_a_stop_takes(tmp_path: Path) -> None:

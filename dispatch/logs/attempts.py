@@ -62,23 +62,23 @@ ErrorClass = Literal[
     "redirect",  # 3xx: redirects are never followed
     "client-error",  # 4xx
     "server-error",  # 5xx
-    "later",  # taken: the receiver says later how it ended
-    "reported",  # the receiver, which had taken it, said that it failed; its words are in the detail
-    "no-result",  # the receiver, which had taken it, did not say in time how it ended
-    "waiting",  # not tried yet: its lane is served by the redelivery; or no answer yet; the detail says which
-    "envelope",  # no message could be made for this subscription; the detail says why
+    "later",  # taken: the receiver reports the result later
+    "reported",  # the receiver, which had taken it, reported a failure; see the detail
+    "no-result",  # the receiver, which had taken it, reported no result in time
+    "waiting",  # not tried yet: its lane is served by the redelivery; or no answer yet; see the detail
+    "envelope",  # no message could be made for this subscription; see the detail
     "lifespan",  # too old to be tried again
     "ended",  # the subscription is over
     "redriven",  # a dead letter is tried again
     "purged",  # a dead letter was thrown away
-    "timely",  # dropped, since it could not be pushed at once; the detail says why
+    "timely",  # dropped, since it could not be pushed at once; see the detail
     "resources",  # dropped, since too much waits for its subscription
-    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much, or a trigger cannot
-    # publish because of it; the detail says
-    "hops",  # a trigger published nothing: so many triggers in a row, or notifications of theirs, are behind its cause
-    "merged",  # delivered, together with an equal request; the detail says with which
-    "invalid",  # every server of its queue says that it cannot be done
-    "internal",  # our own fault; the detail says what
+    "skipped",  # never to be tried: the subscription's conditions do not select it, or cost too much, or its trigger
+    # cannot publish; see the detail
+    "hops",  # a trigger published nothing: its cause has too many triggers in a row, or too many publications
+    "merged",  # delivered, together with an equal request; see the detail
+    "invalid",  # refused by every server of its queue
+    "internal",  # an internal error; see the detail
 ]
 
 

@@ -141,7 +141,7 @@ class DurableWriter:
                 logger.warning("%s; waiting for Kafka", error)
                 self._sick = self._sick or remaining > patience
             if self._sick:
-                self._begin_anew()
+                self._replace_producer()
             self._send_failed_again()
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class DurableWriter:
             self._failed.clear()
             self._bytes = 0
 
-    def _begin_anew(self) -> None:
+    def _replace_producer(self) -> None:
         """Give up the producer, and have all that it has not written sent again by another."""
         producer, self._producer, self._sick = self._producer, None, False
         if producer is None:

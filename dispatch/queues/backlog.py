@@ -48,18 +48,18 @@ class Backlog:
 
     def restart(self) -> None:
         """The log is read to its end: requests that were under way in an earlier process wait again."""
-        self._store.ask(f"UPDATE waiting SET tried = 0 WHERE {OF_QUEUES} AND tried = 1 AND number = 0")  # noqa: S608 - constants
+        self._store.query(f"UPDATE waiting SET tried = 0 WHERE {OF_QUEUES} AND tried = 1 AND number = 0")  # noqa: S608 - constants
         again = f"UPDATE waiting SET server = '' WHERE {OF_QUEUES} AND tried = 1 AND server IS NULL"  # noqa: S608 - constants
-        self._store.ask(again)
+        self._store.query(again)
         newest = f"SELECT lane, MAX(turn) FROM waiting WHERE {OF_QUEUES} AND tried = 0 GROUP BY lane"  # noqa: S608 - constants
-        self._maybe_sent = {str(lane): int(turn) for lane, turn in self._store.ask(newest)}
+        self._maybe_sent = {str(lane): int(turn) for lane, turn in self._store.query(newest)}
 
     def next(self, lane: str, server: str, now_ms: int) -> QueueRequest | None:
         """The next request for a server: one that it was pushed before, then one that others were, then the head of the
         queue."""
         for waits_for in (server, ""):
             again = f"{_PLACES} AND server = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?"
-            for *place, refused in self._store.ask(again, lane, waits_for, now_ms, _PASSED_OVER):
+            for *place, refused in self._store.query(again, lane, waits_for, now_ms, _PASSED_OVER):
                 refusing = frozenset(str(refused).split())
                 head = None if server in refusing else self._store.get(Delivery(lane, Place(*place)))
                 if head is not None:
@@ -78,21 +78,21 @@ class Backlog:
 
     def anything(self, lane: str, now_ms: int) -> bool:
         due = "SELECT 1 FROM waiting WHERE lane = ? AND server IS NOT NULL AND due_ms <= ? LIMIT 1"
-        return self._store.has_untried(lane) or bool(self._store.ask(due, lane, now_ms))
+        return self._store.has_untried(lane) or bool(self._store.query(due, lane, now_ms))
 
     def served(self, lane: str, servers: Iterable[str], now_ms: int) -> list[str]:
         """Those of these servers that may have a request to be pushed now."""
         due = "SELECT 1 FROM waiting WHERE lane = ? AND server = ? AND due_ms <= ? LIMIT 1"
-        if self._store.has_untried(lane) or self._store.ask(due, lane, "", now_ms):
+        if self._store.has_untried(lane) or self._store.query(due, lane, "", now_ms):
             return list(servers)
         waited_for, last = set(), ""
         while True:
             # From server to server in the index, independent of the number of requests.
             hop = "SELECT MIN(server) FROM waiting WHERE lane = ? AND server > ?"
-            ((server,),) = self._store.ask(hop, lane, last)
+            ((server,),) = self._store.query(hop, lane, last)
             if server is None:
                 return [each for each in servers if each in waited_for]
-            if self._store.ask(due, lane, server, now_ms):
+            if self._store.query(due, lane, server, now_ms):
                 waited_for.add(server)
             last = server
 
@@ -104,16 +104,16 @@ class Backlog:
         """These wait again, for this server, empty for any server that has not refused them."""
         waits = f"UPDATE waiting SET server = ?, refused = ?, due_ms = ? WHERE {_KEY}"  # noqa: S608 - constants
         for delivery in together:
-            self._store.ask(waits, server, " ".join(sorted(refused)), due_ms, *_row(delivery))
+            self._store.query(waits, server, " ".join(sorted(refused)), due_ms, *_row(delivery))
 
     def release(self, lane: str, server: str, now_ms: int) -> None:
         """The server failed or left: another may have its requests."""
         free = "UPDATE waiting SET server = '', due_ms = MIN(due_ms, ?) WHERE lane = ? AND server = ?"
-        self._store.ask(free, now_ms, lane, server)
+        self._store.query(free, now_ms, lane, server)
 
     def refused_by_all(self, lane: str, servers: Collection[str]) -> Iterator[WaitingDelivery]:
         # The plus keeps SQLite from the index of all requests that wait again.
-        for *place, refused in self._store.ask(f"{_PLACES} AND refused != '' AND +server IS NOT NULL", lane):
+        for *place, refused in self._store.query(f"{_PLACES} AND refused != '' AND +server IS NOT NULL", lane):
             if servers and set(str(refused).split()).issuperset(servers):
                 waiting = self._store.get(Delivery(lane, Place(*place)))
                 if waiting is not None:
@@ -121,19 +121,19 @@ class Backlog:
 
     def next_due_ms(self, lane: str) -> int | None:
         next_due = "SELECT MIN(due_ms) FROM waiting WHERE lane = ? AND server IS NOT NULL"
-        ((due_ms,),) = self._store.ask(next_due, lane)
+        ((due_ms,),) = self._store.query(next_due, lane)
         return None if due_ms is None else int(due_ms)
 
     def clock_put_back(self, now_ms: int) -> None:
         """Requests that are due later than now are due now."""
         due = f"UPDATE waiting SET due_ms = ? WHERE {OF_QUEUES} AND server IS NOT NULL AND due_ms > ?"  # noqa: S608 - constants
-        self._store.ask(due, now_ms, now_ms)
+        self._store.query(due, now_ms, now_ms)
 
     def _is_maybe_sent(self, waiting: WaitingDelivery) -> bool:
         last = self._maybe_sent.get(waiting.delivery.subscription)
         if last is None:
             return False
-        asked = self._store.ask(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608 - constants
+        asked = self._store.query(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608 - constants
         return any(turn <= last for (turn,) in asked)
 
 

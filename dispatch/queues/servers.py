@@ -52,7 +52,7 @@ class QueueServers(dict[str, QueueServer]):
         # Ended, with requests in flight.
         self._leaving: dict[str, QueueServer] = {}
 
-    def know(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:
+    def replace(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:
         """Replace the servers by these; returns those that have left."""
         now = {each.id: each for each in subscriptions}
         left = [server for name, server in self.items() if name not in now]

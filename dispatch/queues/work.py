@@ -112,7 +112,7 @@ class Queues:
             if topic is None:
                 return
             queue = self._queues[name] = Queue(topic, RetryLane(name))
-            self._know(queue, now_ms)
+            self._update_servers(queue, now_ms)
             self._changed[name] = None  # the subscriptions may not be complete yet
         queue.lane.expires_ms = 0
         self._waiting.add(name)
@@ -135,7 +135,7 @@ class Queues:
             queue = self._queues.get(name)
             if queue is None:
                 continue
-            self._know(queue, now_ms)
+            self._update_servers(queue, now_ms)
             if name in self._waiting:
                 self._turns.set(name, now_ms)
             elif not len(queue.servers):
@@ -193,12 +193,12 @@ class Queues:
             return False
         return self._under_way < self._most and self._bytes < MOST_BYTES // _SHARE
 
-    def _know(self, queue: Queue, now_ms: int) -> None:
+    def _update_servers(self, queue: Queue, now_ms: int) -> None:
         asked = self._parts.subscriptions
         there = asked.servers(queue.topic)
         queue.gone.intersection_update({each.id for each in there})
         serving = [each for each in there if not (each.paused or each.id in queue.gone or asked.suspended(each.id))]
-        left = queue.servers.know(serving)
+        left = queue.servers.replace(serving)
         for server in left:
             self._forget(queue, server, now_ms)
         for server in queue.servers.values():
@@ -309,7 +309,7 @@ class Queues:
         if answer_of(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
             self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)
             queue.gone.add(server.id)
-            self._know(queue, now_ms)
+            self._update_servers(queue, now_ms)
         sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
         sent = Sent(server.id, request.refused, frozenset(queue.servers), sick, probe)
         first = together[0]._replace(tries=tries)

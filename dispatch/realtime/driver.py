@@ -288,7 +288,8 @@ class ProgressListener:
         )
         self._changed = threading.Condition()
         self._run = self._newest = -1
-        self._ready: set[int] = set()  # tasks
+        self._tasks = sys.maxsize  # of the newest run
+        self._ready: set[int] = set()
         self._stopped: set[int] = set()
         self.reported_at = 0.0
         """The time of the last report, by the monotonic clock."""
@@ -314,6 +315,7 @@ class ProgressListener:
         with self._changed:
             self._workers.begin(tasks)
             self._run = self._newest = run
+            self._tasks = tasks
             self._ready.clear()
             self._stopped.clear()
 
@@ -343,13 +345,15 @@ class ProgressListener:
         with self._changed:
             return self._workers.missing()
 
-    def wait_ready(self, tasks: int, timeout_s: float) -> bool:
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until all tasks of the newest run are ready; returns whether they are."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._ready) >= tasks, timeout_s)
+            return self._changed.wait_for(lambda: len(self._ready) >= self._tasks, timeout_s)
 
-    def wait_stopped(self, tasks: int, timeout_s: float) -> bool:
+    def wait_stopped(self, timeout_s: float) -> bool:
+        """Wait until all tasks of the newest run have stopped; returns whether they have."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._stopped) >= tasks, timeout_s)
+            return self._changed.wait_for(lambda: len(self._stopped) >= self._tasks, timeout_s)
 
     def _step(self) -> float:
         self._follower.poll(_POLL_S)

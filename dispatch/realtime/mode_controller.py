@@ -118,7 +118,7 @@ class ModeController:
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the workers of the real-time mode are ready, in that mode; whether they are."""
-        return self.mode == "batch" or self._listener.wait_ready(self._recovery.partitions, timeout_s)
+        return self.mode == "batch" or self._listener.wait_ready(timeout_s)
 
     def watch(self) -> None:
         """Change modes, where the settings allow it, and start the query again where a task has lost its worker."""
@@ -205,7 +205,7 @@ class ModeController:
 
     def _drain(self, timeout_s: float) -> bool:
         """Let the tasks settle their messages; returns whether all have."""
-        clean = self._realtime.drain(self._recovery.partitions, timeout_s)
+        clean = self._realtime.drain(timeout_s)
         if clean:
             self._write_clean()
         self._realtime.stop_updates()
@@ -218,7 +218,7 @@ class ModeController:
             return True
         known = self._listener.known
         through = all(number in known and known[number].position >= end for number, end in self._recovery.ends.items())
-        return through and self._listener.wait_ready(self._recovery.partitions, 0)
+        return through and self._listener.wait_ready(0)
 
     def _write_start(self) -> None:
         self._recovery.write_start(self._run, self._began)

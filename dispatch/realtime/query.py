@@ -84,7 +84,7 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: StartState, che
         # The broker answers as soon as there is data, an idle one after this time.
         fetch_wait_ms=2_000,
     )
-    writer: Any = (  # the types of the pinned Spark do not know of the trigger
+    writer: Any = (  # the types of the pinned Spark lack this trigger
         sent_at_once(rows, job.number)
         .mapInArrow(partial(push_rows, job), "taken long")
         .writeStream.format("noop")

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _FEW_SLOTS_HERE = "gear: batch, for %d partitions need as many dispatch.task_slots, and there are %d"
 _FEW_SLOTS = (
     "gear: batch, until the cluster has a task slot (a core of an executor) for each of the %d partitions of the "
-    "notifications log; now it has %d. Add workers or cores, or say dispatch.gear = batch"
+    "notifications log; now it has %d. Add workers or cores, or set dispatch.gear = batch"
 )
 
 
@@ -109,8 +109,8 @@ class RealtimeMode:
         """Whether the run has reached its longest time."""
         return time.monotonic() > self._ends_at
 
-    def drain(self, tasks: int, timeout_s: float) -> bool:
-        """Let this number of tasks settle their messages; returns whether all have."""
+    def drain(self, timeout_s: float) -> bool:
+        """Let the tasks settle their messages; returns whether all have."""
         if self._updates is None:
             return False
         try:
@@ -118,7 +118,7 @@ class RealtimeMode:
         except InfrastructureError as error:
             logger.warning("the workers cannot be asked to stop: %s", error)
             return False
-        clean = self.listener.wait_stopped(tasks, timeout_s)
+        clean = self.listener.wait_stopped(timeout_s)
         if not clean:
             logger.warning("not everything was settled in time; some pushes will be made again")
         return clean

@@ -31,17 +31,17 @@ class Amounts:
             BEGIN UPDATE amount SET messages = messages - 1, bytes = bytes - LENGTH(OLD.notification)
             WHERE lane = OLD.lane; DELETE FROM amount WHERE lane = OLD.lane AND messages <= 0; END""",  # noqa: S608 - constants
         ):
-            store.ask(statement)
+            store.query(statement)
 
     def count(self, lane: str) -> int:
         """How many messages a queue has, those under way among them."""
-        return sum(int(count) for (count,) in self._store.ask("SELECT messages FROM amount WHERE lane = ?", lane))
+        return sum(int(count) for (count,) in self._store.query("SELECT messages FROM amount WHERE lane = ?", lane))
 
     def too_much(self, lane: str) -> str:
         """The exceeded limit of a lane, as text; empty without one."""
         if not (self._messages or self._bytes):
             return ""
-        for messages, size in self._store.ask("SELECT messages, bytes FROM amount WHERE lane = ?", lane):
+        for messages, size in self._store.query("SELECT messages, bytes FROM amount WHERE lane = ?", lane):
             if self._messages and messages > self._messages:
                 return f"{messages} messages waited for its subscription, retry.parked_messages is {self._messages}"
             if self._bytes and size > self._bytes:

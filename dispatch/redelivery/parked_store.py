@@ -226,7 +226,7 @@ class ParkedStore:
         found = self._rows(_NEXT, (lane, place.partition, place.batch, place.offset, place.redrive))
         for *following, its_turn in found:
             if Place(*following) == place:
-                # A repeated batch has parked it again; we may know of later tries.
+                # A repeated batch has parked it again; a later try may be stored.
                 if tries.awaits and self._execute(_AGAIN, (*tries[2:], lane, *place)).rowcount:
                     self.promised.append((lane, tries.awaits))
                 return False
@@ -380,7 +380,7 @@ class ParkedStore:
     def awaits_any(self) -> bool:
         return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
 
-    def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+    def query(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """For other tables in the file."""
         return self._rows(query, values)
 

@@ -44,7 +44,7 @@ class AwaitedResults:
 
     def __init__(self, store: ParkedStore) -> None:
         self._store = store
-        store.ask(
+        store.query(
             "CREATE TABLE IF NOT EXISTS report (lane TEXT NOT NULL, push TEXT NOT NULL, until_ms INTEGER NOT NULL,"
             " value BLOB NOT NULL, PRIMARY KEY (lane, push)) WITHOUT ROWID"
         )
@@ -52,7 +52,7 @@ class AwaitedResults:
         # By lane, the pushes that have a result and deliveries that wait for it.
         self._ready: dict[str, dict[str, None]] = {}
         self._note(
-            store.ask(
+            store.query(
                 "SELECT DISTINCT report.lane, push FROM report JOIN waiting"
                 " ON waiting.lane = report.lane AND awaits = push AND awaits != ''"
             )
@@ -62,11 +62,11 @@ class AwaitedResults:
         lane, push, _, until_ms, _ = result.promise
         if now_ms - self._swept_ms > _SWEEP_MS:
             self._swept_ms = now_ms
-            self._store.ask("DELETE FROM report WHERE until_ms < ?", now_ms - _KEPT_MS)
+            self._store.query("DELETE FROM report WHERE until_ms < ?", now_ms - _KEPT_MS)
         if until_ms < now_ms - _KEPT_MS:
             return
         _, value = results.encode(result)
-        self._store.ask("INSERT OR IGNORE INTO report VALUES (?, ?, ?, ?)", lane, push, until_ms, value)
+        self._store.query("INSERT OR IGNORE INTO report VALUES (?, ?, ?, ?)", lane, push, until_ms, value)
         if self._store.awaiting(lane, push):
             self._note([(lane, push)])
 
@@ -74,19 +74,19 @@ class AwaitedResults:
         """The lanes with deliveries whose results are there."""
         promised, self._store.promised = self._store.promised, []
         for lane, push in promised:
-            if self._store.ask("SELECT 1 FROM report WHERE lane = ? AND push = ?", lane, push):
+            if self._store.query("SELECT 1 FROM report WHERE lane = ? AND push = ?", lane, push):
                 self._note([(lane, push)])
         return list(self._ready)
 
     def take(self, lane: str) -> Iterator[tuple[WaitingDelivery, Result]]:
         """The deliveries of a lane whose results are there, with these, push by push."""
         for push in self._ready.pop(lane, ()):
-            for (value,) in self._store.ask("SELECT value FROM report WHERE lane = ? AND push = ?", lane, push):
+            for (value,) in self._store.query("SELECT value FROM report WHERE lane = ? AND push = ?", lane, push):
                 result = results.decode(value)
                 waiting = self._store.awaiting(lane, push)
                 yield from [(each, result) for each in waiting]
                 if len(waiting) >= result.promise.messages:
-                    self._store.ask("DELETE FROM report WHERE lane = ? AND push = ?", lane, push)
+                    self._store.query("DELETE FROM report WHERE lane = ? AND push = ?", lane, push)
 
     def _note(self, found: Iterable[tuple[str, ...]]) -> None:
         for lane, push in found:

@@ -160,7 +160,7 @@ class Redelivery:
         for name in self._reports.look():
             lane, subscription = self._lanes.get(name), self._context.subscriptions.subscription(name)
             if lane is not None and subscription is not None:
-                self._resolve(lane, self._know(lane, subscription), now_ms)
+                self._resolve(lane, self._policy_of(lane, subscription), now_ms)
         for name in self._store.lose_all(now_ms):
             self._lanes.turn(self._lanes[name], now_ms)
 
@@ -249,7 +249,7 @@ class Redelivery:
             lane.seen = subscription
             self._cancel(lane, now_ms)
             return False
-        policy = self._know(lane, subscription)
+        policy = self._policy_of(lane, subscription)
         self._resolve(lane, policy, now_ms)
         follows = self._step(lane, subscription, policy, now_ms)
         if follows == "next":
@@ -352,7 +352,7 @@ class Redelivery:
             wanted.append(waiting)
         return wanted
 
-    def _know(self, lane: RetryLane, subscription: Subscription) -> RetryPolicy:
+    def _policy_of(self, lane: RetryLane, subscription: Subscription) -> RetryPolicy:
         """The policy of the subscription, computed again only when that has changed."""
         if lane.policy is None or lane.seen is not subscription:
             if lane.endpoint != subscription.consumer.address:

@@ -563,14 +563,14 @@ def test_a_turn_costs_no_more_with_a_thousand_idle_servers() -> None:
     world.ask("refused")
     world.run(1_000)
     world.ask("again")
-    asked, ask = 0, world.store.ask
+    asked, ask = 0, world.store.query
 
     def counted(query: str, *values: object) -> list[tuple[Any, ...]]:
         nonlocal asked
         asked += 1
         return ask(query, *values)
 
-    world.store.ask = counted  # type: ignore[method-assign]
+    world.store.query = counted  # type: ignore[method-assign]
     world.run(1_000)
     assert world.states()[LANE, "again"] == "delivered"
     assert asked < 60

@@ -48,14 +48,14 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
         "2026-01-02 12:00:00.000 +0 ms accepted by the gateway from http://me/, with priority 5",
         "2026-01-02 12:00:00.000 +0 ms stored in the log partition 0, offset 0",
         "1 delivered, 1 pending",
-        "subscription bad waiting",
+        "subscription bad pending",
         "2026-01-02 12:00:00.060 +60 ms attempt 1: HTTP 503 after 10 ms to http://bad/ (server-error)",
         "waiting: queued after earlier messages: HTTP 503",
         "subscription good delivered",
         "2026-01-02 12:00:00.040 +40 ms attempt 1: HTTP 202 after 10 ms to http://good/",
     ):
         assert expected in lines
-    assert lines.index("subscription bad waiting") < lines.index("subscription good delivered"), "trouble comes first"
+    assert lines.index("subscription bad pending") < lines.index("subscription good delivered"), "trouble comes first"
     assert any(line.startswith("note: the logs could not be read") for line in lines)
 
 

@@ -50,7 +50,7 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
         "1 delivered, 1 pending",
         "subscription bad pending",
         "2026-01-02 12:00:00.060 +60 ms attempt 1: HTTP 503 after 10 ms to http://bad/ (server-error)",
-        "waiting: queued after earlier messages: HTTP 503",
+        "pending: queued after earlier messages: HTTP 503",
         "subscription good delivered",
         "2026-01-02 12:00:00.040 +40 ms attempt 1: HTTP 202 after 10 ms to http://good/",
     ):

@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-cluster test-image check lint format docs notebook bench wheels image constraints lock audit-deps pins clean distclean
+.PHONY: help setup pictures run test test-all test-cluster test-image check lint format docs notebook bench wheels image constraints lock audit-deps pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,9 @@ bench: setup ## Measure: make bench ARGS='latency rates --json out.json'; withou
 	    exec $(BIN)/python -m benchmarks.$(ARGS); fi; \
 	for file in $$(grep -l '^ *run(measure' benchmarks/*.py benchmarks/peers/*.py | sed 's|[.]py$$||' | tr / .); do \
 	  $(BIN)/python -m $$file; done
+
+pictures: setup ## Write a picture of every screen of the console into build/pictures
+	PICTURES=$(CURDIR)/build/pictures $(BIN)/python -m pytest -n 0 tests/integration/test_console_pages.py -k every_page
 
 wheels: $(INSTALLED) ## Build both distributions into dist/: the engine, and its client alone (arborcast-client)
 	rm -rf build/lib client/build  # setuptools packs the modules of an earlier build, too; build/image stays

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded import questions
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import addresses, has_own_broker, reachable_kafka
 from arborcast.engine.settings.loading import Settings
@@ -22,6 +21,8 @@ def kafka_of(settings: Settings) -> KafkaSettings:
             f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
             'another; for an external Kafka set stack.broker = "external" and kafka.bootstrap_servers'
         )
+    from arborcast.engine.embedded import questions  # a command that only needs the gateway does without
+
     if away := questions.why_away(kafka):
         advice = (
             "is it running, and is kafka.bootstrap_servers right?"

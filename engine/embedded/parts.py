@@ -28,8 +28,8 @@ Report = Callable[[str], None]
 # Report progress to a terminal after this time without output.
 _SILENCE_S = 4.0
 
-# Lines of our logs, in both forms; characters of them that are reported.
-_WARNING = re.compile(r"Z (?:warning|error|critical) |\"level\": ?\"(?:warning|error|critical)\"")
+# Errors in our logs, in both forms, and repeated starts within a part; characters of them that are reported.
+_ERROR = re.compile(r"Z (?:error|critical) |\"level\": ?\"(?:error|critical)\"| is started again in ")
 _SHOWN = 300
 
 
@@ -56,18 +56,18 @@ class PartSpec:
 
 
 class StartProgress:
-    """A start: the time of its last report (monotonic), and the warnings and errors in the log since its begin."""
+    """A start: the time of its last report (monotonic), and the errors in the log since its begin."""
 
     def __init__(self, log: Path, spoke: float = 0.0) -> None:
         self.spoke = spoke
         self._written = logfiles.LogTail(log)
         self._last = ""
 
-    def warning(self) -> str:
+    def error(self) -> str:
         """The last one, which may be the reason of a start that does not end, as the end of a sentence; empty without
         any."""
         for line in self._written.new_lines():
-            if _WARNING.search(line):
+            if _ERROR.search(line):
                 self._last = log_format.message_of(line) or line
         return f"; its log has: {self._last[:_SHOWN]}" if self._last else ""
 
@@ -124,7 +124,7 @@ class Part:
                     self._report(f"{self.name}: ready ({now - started:.1f} s)")
                 elif now - self._progress.spoke >= _SILENCE_S:
                     self._progress.spoke = now
-                    self._report(f"{self.name}: starting, {now - started:.0f} s so far{self._progress.warning()}")
+                    self._report(f"{self.name}: starting, {now - started:.0f} s so far{self._progress.error()}")
                 elif now - started > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
         elif self.process.is_due(now):

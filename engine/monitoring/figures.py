@@ -13,6 +13,7 @@ from arborcast.engine.monitoring.ticks import Unit, clock, linear
 WORDS: Mapping[str, str] = {
     # Outcomes of a delivery.
     "parked": "pending retry",
+    "waiting": "pending",
     "dead": "failed",
     # Phases of a batch.
     "control": "reading changes of subscriptions",

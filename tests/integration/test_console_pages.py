@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,8 +103,12 @@ def test_every_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(
     page = visit()
     visit.expected = ("404",)
     gather(page, address)
-    for url in pages:
+    pictures = os.environ.get("PICTURES")
+    for number, url in enumerate(pages):
         page.goto(url)
+        if pictures:  # make pictures
+            name = re.sub(r"\W+", "-", url.partition("//")[2].partition("/")[2]).strip("-") or "overview"
+            page.screenshot(path=Path(pictures) / f"{number:02}-{name}.png", full_page=True)
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
             assert faults(page) == [], f"{url}, {scheme}"

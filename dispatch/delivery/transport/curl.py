@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import socket
 import time
@@ -39,6 +40,9 @@ from arborcast.dispatch.delivery.transport.contract import (
 from arborcast.dispatch.settings import PushSettings
 
 _RESULT = RESULT_HEADER.lower().encode()
+
+# An attempt has the address and the duration in fields of their own.
+_WHERE = re.compile(r"^Failed to connect to .{1,300} after \d+ ms: ")
 
 _EVENTS = {
     pycurl.POLL_IN: selectors.EVENT_READ,
@@ -374,7 +378,7 @@ class _Handle:
         return PushResult(
             status=status if status >= 200 else 0,  # an interim answer is none
             failure=failure,
-            detail=message if failure else "",
+            detail=_WHERE.sub("", message) if failure else "",
             duration_s=curl.getinfo(pycurl.TOTAL_TIME),
             response=self._kept,
             response_bytes=self._received,

@@ -35,7 +35,6 @@ from arborcast.topic_model.topics import TopicPath, parent_of
 _EVERY_TOPIC = "every topic (no topic filter)"
 
 _NAMESPACE = re.compile(r"\{[^{}]*\}")
-_CURL_PREFIX = re.compile(r"^Failed to connect to .{1,300} after \d+ ms: ")
 
 
 def expression_of(subscription: Subscription) -> str:
@@ -287,7 +286,7 @@ _WAITS = {"redriven": "retried", "reported": "failed, its receiver says", "no-re
 
 
 def _attempt_step(row: AttemptRow) -> Step:
-    status, error, detail = row["status"], row["error"], _detail(row)
+    status, error, detail = row["status"], row["error"], str(row["detail"])
     if not row["push"]:
         waits = _WAITS.get(str(error), "queued")
         done = "done, its receiver says" if row["batch"] == -1 else "delivered"
@@ -305,14 +304,9 @@ def _attempt_step(row: AttemptRow) -> Step:
     )
 
 
-def _detail(row: AttemptRow) -> str:
-    # libcurl repeats address and duration, which a step has.
-    return _CURL_PREFIX.sub("", str(row["detail"]))
-
-
 def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: AttemptRow) -> tuple[Outcome, str]:
     """How it stands after the last row."""
-    detail = _detail(row) or str(row["error"])
+    detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:
             return "delivered", "stored in the pull point of the subscription"

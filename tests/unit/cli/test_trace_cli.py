@@ -47,15 +47,15 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
         f"trace {'a' * 32} {TRACE}",
         "2026-01-02 12:00:00.000 +0 ms accepted by the gateway from http://me/, with priority 5",
         "2026-01-02 12:00:00.000 +0 ms stored in the log partition 0, offset 0",
-        "1 delivered, 1 waiting",
-        "subscription bad waiting",
+        "1 delivered, 1 pending",
+        "subscription bad pending",
         "2026-01-02 12:00:00.060 +60 ms attempt 1: HTTP 503 after 10 ms to http://bad/ (server-error)",
-        "waiting: queued after earlier messages: HTTP 503",
+        "pending: queued after earlier messages: HTTP 503",
         "subscription good delivered",
         "2026-01-02 12:00:00.040 +40 ms attempt 1: HTTP 202 after 10 ms to http://good/",
     ):
         assert expected in lines
-    assert lines.index("subscription bad waiting") < lines.index("subscription good delivered"), "trouble comes first"
+    assert lines.index("subscription bad pending") < lines.index("subscription good delivered"), "trouble comes first"
     assert any(line.startswith("note: the logs could not be read") for line in lines)
 
 
@@ -89,5 +89,5 @@ def test_the_tables_are_read_without_what_takes_longer_to_load_than_the_question
     done = subprocess.run(
         [sys.executable, "-c", code, "trace", "n1", "--home", str(home)], capture_output=True, text=True, check=True
     )
-    assert "1 delivered, 1 waiting" in done.stdout
+    assert "1 delivered, 1 pending" in done.stdout
     assert done.stderr.split() == []

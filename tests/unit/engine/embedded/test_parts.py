@@ -59,13 +59,15 @@ def test_a_long_life_that_was_ready_is(tmp_path: Path) -> None:
 
 
 def test_a_start_that_does_not_end_is_reported_with_the_reason_in_its_log(tmp_path: Path) -> None:
-    line = write("human", 1.0, "warning", "dispatch", "the query stopped: chmod was not found")
+    line = write("human", 1.0, "warning", "dispatch", "push is started again in 1 s: chmod was not found")
+    other = write("human", 2.0, "warning", "dispatch", "an endpoint fails")
     reported: list[str] = []
-    with part(tmp_path, lambda: False, f"print({line!r}, flush=True)", reported.append) as it:
+    with part(tmp_path, lambda: False, f"print({line!r}); print({other!r}, flush=True)", reported.append) as it:
         it.step(1_000.0)
-        wait_until(lambda: "chmod" in (tmp_path / "a.log").read_text())
+        wait_until(lambda: "endpoint" in (tmp_path / "a.log").read_text())
         it.step(1_005.0)
         it.step(1_010.0)
     assert reported[1:] == [
-        f"a: starting, {seconds} s so far; its log has: the query stopped: chmod was not found" for seconds in (5, 10)
+        f"a: starting, {seconds} s so far; its log has: push is started again in 1 s: chmod was not found"
+        for seconds in (5, 10)
     ]

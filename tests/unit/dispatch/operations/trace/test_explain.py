@@ -359,18 +359,6 @@ def test_a_try_that_was_due_is_not_announced_for_the_past() -> None:
     assert only(later).why == "next attempt due: refused"
 
 
-def test_the_error_of_a_connection_is_said_once() -> None:
-    detail = "Failed to connect to 127.0.0.1 port 9999 after 0 ms: Could not connect to server"
-    row = attempt("s", 1, "parked", ACCEPTED, error="connect", detail=detail, next_ms=3_600_000)
-    delivery = only(evidence(history(subscription("s")), row))
-    (step,) = delivery.steps
-    assert (step.what, step.detail) == (
-        "attempt 1: no answer after 20 ms",
-        "to http://s/ (connect: Could not connect to server)",
-    )
-    assert delivery.why == "next attempt at 1970-01-01 01:00:00 UTC: Could not connect to server"
-
-
 def test_unknown_notification() -> None:
     assert not explain(Evidence("n", None, history(subscription("s")))).found
 

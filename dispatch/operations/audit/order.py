@@ -84,7 +84,7 @@ _ROW = np.dtype(
 
 _Rows = npt.NDArray[np.void]
 
-# A million rows have some 47 MB. With a hundred million a file has 75 MB.
+# A million rows have 43 MB. With a hundred million a file has 67 MB.
 _FILES = 64
 
 _ROWS_AT_ONCE = 20_000

@@ -81,6 +81,8 @@ REPORT = Report(
     subscriptions={"s1": TALLY},
     unbalanced=1,
     problems=[Problem("missing", "01ab", "", 1, 0, TopicPath("a/b"))],
+    order=True,
+    first_attempts=9,
 )
 
 
@@ -113,6 +115,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ("/deliveries/dead", "2 are asked for, of which 1 are shown"),
         ("/deliveries/dead/01ab?subscription=s1", "What the endpoint answered"),
         ("/deliveries/audit?since=1h", "1 do not balance"),
+        ("/deliveries/audit?since=1h&order=1", "Of 9 first attempts none were out of order."),
         ("/deliveries/audit?since=1h", "1 more has not been looked at yet. 1 delivery was taken more than once."),
     ],
 )

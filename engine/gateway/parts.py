@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from arborcast.core.errors import ConfigError, InfrastructureError
@@ -140,12 +140,11 @@ def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
         return None
     ensure_home(settings)
     home, by = settings.home, Operator("directory", directory.name)
-    operations_log = OperationsLog(settings.kafka)
 
-    def recorded(
-        records: Sequence[ControlRecord], before: Mapping[TopicPath, TopicRecord | None]
-    ) -> AbstractContextManager[object]:
+    @contextmanager
+    def recorded(records: Sequence[ControlRecord], before: Mapping[TopicPath, TopicRecord | None]) -> Iterator[object]:
         changes, more = control_changes(records, lambda path: before.get(TopicPath(path)))
-        return operations_log.recorded(begun(by, "edit", changes, more))
+        with closing(OperationsLog(settings.kafka)) as log, log.recorded(begun(by, "edit", changes, more)) as said:
+            yield said
 
     return DirectorySync(directory, log.append, home / "directory-known.json", home / problems.FILE, recorded)

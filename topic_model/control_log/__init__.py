@@ -41,14 +41,19 @@ class ControlLog(LogWriter):
 
 
 class OperationsLog(LogWriter):
-    """Appends operations. Safe to use from several threads; connects when first used."""
+    """Appends operations. Safe to use from several threads; connects when first used, and creates the log for an engine
+    of an earlier version."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, OPERATIONS_LOG)
+        self._there = False
 
     def append(self, record: OperationBegun | OperationEnded) -> None:
         """Append an operation before it is made, or its result; returns when it is in the log. Raises
         InfrastructureError."""
+        if not self._there:
+            ensure_topics(self._kafka, only=(OPERATIONS_LOG,))
+            self._there = True
         pieces = operations.in_pieces(record) if isinstance(record, OperationBegun) else (record,)
         self.append_encoded([operations.encode(each) for each in pieces])
 

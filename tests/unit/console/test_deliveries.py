@@ -82,6 +82,8 @@ REPORT = Report(
     subscriptions={"s1": TALLY},
     unbalanced=1,
     problems=[Problem("missing", "01ab", "", 1, 0, TopicPath("a/b"))],
+    order=True,
+    first_attempts=9,
 )
 
 
@@ -116,6 +118,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ("/deliveries/dead/01ab?subscription=s1", "Response"),
         ("/deliveries/audit?since=1h", "1 discrepancy"),
         ("/deliveries/audit?since=1h", "1 not checked yet. 1 delivery repeated."),
+        ("/deliveries/audit?since=1h&order=1", "9 first attempts, none out of order."),
     ],
 )
 def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words: str) -> None:

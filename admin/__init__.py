@@ -10,6 +10,7 @@
     triggers        triggers
     users           users, and rights that their owners lost
     audit           the balance of deliveries
+    slo             deliveries against their objective
     messages        the newest notifications of a topic, and the busiest topics
     queues          work queues, their servers and requests
     federation      members and links of a federation
@@ -18,6 +19,7 @@
     filters         subscriptions and topics as an operator names them
     waiting         deliveries that wait
     dead_letters    deliveries that were given up
+    erasures        payloads removed for good
     trace           the story of a notification
     configuration   settings in force, and a file to begin with
     keys            key files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.projections.erasures import covering
+from arborcast.topic_model.records.control import ErasureScope
 from arborcast.topic_model.records.notifications import notification_in
 from arborcast.topic_model.topics import TopicPath
 
@@ -50,21 +53,29 @@ class LastMessages(NamedTuple):
 
 
 def last_messages(
-    kafka: KafkaSettings, path: TopicPath, *, kept: bool, patience_s: float = _PATIENCE_S
+    kafka: KafkaSettings,
+    path: TopicPath,
+    *,
+    kept: bool,
+    patience_s: float = _PATIENCE_S,
+    erased: Sequence[ErasureScope] = (),
 ) -> LastMessages:
-    """The message that is kept for later subscribers, where there is one, else the newest few. Never raises."""
+    """The message that is kept for later subscribers, where there is one, else the newest few; without those that
+    erasures of these scopes cover. Never raises."""
     deadline = time.monotonic() + patience_s
     try:
         if kept:
-            current = _newest(kafka, "retained", path, 1, deadline)
+            current = _newest(kafka, "retained", path, 1, deadline, erased)
             if current.messages:
                 return current
-        return _newest(kafka, "notifications", path, _SHOWN, deadline)
+        return _newest(kafka, "notifications", path, _SHOWN, deadline, erased)
     except InfrastructureError as error:
         return LastMessages(problem=str(error))
 
 
-def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadline: float) -> LastMessages:
+def _newest(
+    kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadline: float, erased: Sequence[ErasureScope]
+) -> LastMessages:
     """From the end of the log backwards, each time twice as far."""
     key, kept = path.encode(), name == "retained"
     found: list[NewestMessage | None] = []
@@ -80,7 +91,7 @@ def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadlin
             while log.positions()[partition] < end and time.monotonic() < deadline:
                 for record in log.poll(0.2).get(partition, ()):
                     if record.offset < end and record.key == key:
-                        message = _message(record, kept)
+                        message = _message(record, kept, erased)
                         # Where none is kept any more, an older one is not, either.
                         if message is not None or kept:
                             here.append(message)
@@ -91,10 +102,10 @@ def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadlin
     return LastMessages(tuple(each for each in reversed(found) if each is not None), last - end, end <= begin)
 
 
-def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
-    """None for a retracted or damaged message, and for a replay to one subscription."""
+def _message(record: ConsumerRecord, kept: bool, erased: Sequence[ErasureScope]) -> NewestMessage | None:
+    """None for a retracted, erased or damaged message, and for a replay to one subscription."""
     notification = None if record.value is None else notification_in(record)
-    if notification is None or notification.only:
+    if notification is None or notification.only or covering(erased, notification):
         return None
     payload = notification.payload.decode(errors="replace")
     shown = payload[:_SHOWN_CHARACTERS] + "…" * (len(payload) > _SHOWN_CHARACTERS)

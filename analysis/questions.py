@@ -16,10 +16,12 @@ from arborcast.dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    ERASURES,
     INCOMPLETE,
     NOTIFICATIONS,
     RETRIES,
     ROUTES,
+    SLO,
     SUBSCRIPTIONS,
     TABLES,
     TOPICS,
@@ -84,6 +86,10 @@ class Tables:
     """Endpoint health over time."""
     incomplete = _TableOf(INCOMPLETE)
     """Messages in parts that were given up."""
+    erasures = _TableOf(ERASURES)
+    """Erasures of payloads."""
+    slo = _TableOf(SLO)
+    """Deliveries against their objective, by hour."""
 
     @property
     def plot(self) -> Plots:

@@ -5,7 +5,9 @@
     topics/, subscriptions, triggers, queues
     users, federation       users and rights; other engines
     trace, audit, waiting   deliveries of a notification, of all, and pending ones
+    slo                     deliveries against their objective
     dead_letters            list, send again, delete
+    erasures                remove payloads
     watching, top_frame     top and report
     maintenance             backup, restore, keys
     demo                    publisher and subscribers of `arborcast up --demo`
@@ -30,10 +32,12 @@ from arborcast.cli import (
     configuration,
     dead_letters,
     engine,
+    erasures,
     federation,
     maintenance,
     messages,
     queues,
+    slo,
     subscriptions,
     topics,
     trace,
@@ -77,8 +81,8 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, triggers, trace, audit, waiting, queues, dead_letters),
-    *(configuration, watching, maintenance, users, federation),
+    *(engine, messages, topics, subscriptions, triggers, trace, audit, slo, waiting, queues, dead_letters),
+    *(configuration, watching, maintenance, erasures, users, federation),
 ):
     module.register(app)
 

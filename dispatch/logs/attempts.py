@@ -72,6 +72,7 @@ ErrorClass = Literal[
     "ended",  # the subscription is over
     "redriven",  # a dead letter is tried again
     "purged",  # a dead letter was thrown away
+    "erased",  # an operator has erased its payload; the detail names the erasure
     "timely",  # dropped, since it could not be pushed at once; the detail says why
     "resources",  # dropped, since too much waits for its subscription
     "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much, or a trigger cannot
@@ -81,6 +82,11 @@ ErrorClass = Literal[
     "invalid",  # every server of its queue says that it cannot be done
     "internal",  # our own fault; the detail says what
 ]
+
+
+def erased_by(erasure: str) -> str:
+    """The detail of a row with the error "erased"."""
+    return f"its payload was erased: erasure {erasure}"
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

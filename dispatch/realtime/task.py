@@ -189,6 +189,7 @@ class LogLink(DriverLink):
             _changed(before.watched, diverted.watched, diverted.unwatched),
             _changed(before.unjudged, diverted.unjudged, diverted.judged),
             _changed(before.on_trial, diverted.on_trial, diverted.off_trial),
+            _changed(before.erased, diverted.erased, diverted.erasure_done),
         )
         lanes = task.intake.lanes
         if lanes.size and diverted.held:

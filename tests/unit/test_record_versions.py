@@ -127,7 +127,7 @@ GIVEN_UP: dict[str, Any] = {"first": 1, "at": 2, "reason": "time", "since_ms": 1
 HOLDER = {"name": "0f", "host": "here", "pid": 7, "started": 8, "machine": "m", "since_ms": 9, "home": "/h"}
 RESULT: dict[str, Any] = {"promise": ["s1", "p-1", 1, 9, 2], "state": "failed", "at_ms": 5}
 KINDS = ("claim", "renewal", "release")
-DIVERTED = [["a"], ["b"], {0: 9}, ["c"], ["d"], ["e"], ["f"], ["g"], ["h"], ["i"], ["j"]]
+DIVERTED = [["a"], ["b"], {0: 9}, ["c"], ["d"], ["e"], ["f"], ["g"], ["h"], ["i"], ["j"], ["k"], ["l"]]
 SIGNS = [["http://h/", {"kind": "slow", "message": "n1", "wait_ms": 3, "late": True}]]
 
 

@@ -40,8 +40,10 @@ GROUPS = {
     "Topics and subscriptions": {
         *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
     },
-    "What became of it": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
-    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys", "federation"},
+    "What became of it": {"trace", "why", "audit", "slo", "waiting", "queues", "dead-letters", "replay"},
+    "Operating": {
+        *("top", "report", "backup", "restore", "bundle", "erase", "erasures", "users", "access", "keys", "federation"),
+    },
 }
 
 

@@ -7,6 +7,7 @@
     directory       differences of the directory from the control log
     topic_units     units of another system's LDAP server as topics
     subscriptions   subscriptions, their recipients and states
+    receiver_page   the page of one subscription for its subscriber
     triggers        triggers
     users           users, and rights that their owners lost
     audit           the balance of deliveries

@@ -6,14 +6,15 @@ from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
 from arborcast.console.guard import PageGuard
 from arborcast.console.screens import cluster, deliveries, engine, overview, queues, subscriptions, topics, trying
+from arborcast.console.screens.receiver import ReceiverPage
 from arborcast.console.signing import SigningIn
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.errors import ArborcastError, InfrastructureError, NotFound
 from arborcast.core.security.web_pages import PageRule
 
 SCREENS: tuple[Screen, ...] = (
@@ -50,6 +51,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     async def live(request: Request) -> Response:
         return console.live.response(console.header(request))
 
+    page_of_receiver = ReceiverPage(console, signing.callers if signing else None)
     routes = [
         Route("/health/live", alive),
         Route("/static/{version}/{name}", console.templates.static.serve),
@@ -61,10 +63,13 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
             for screen in SCREENS
             for route in screen.routes(console)
         ),
+        *(_when_ready(console, route) for route in page_of_receiver.routes()),
     ]
 
     async def refused(request: Request, error: Exception) -> Response:
         status, text = _words(error)
+        if request.url.path.startswith("/receiver/"):
+            return HTMLResponse(console.render(request, "receiver-refused.html", text=text), status)
         if request.headers.get("x-fragment"):
             return PlainTextResponse(text, status)
         return console.page(request, "error.html", status=status, status_code=status, text=text)
@@ -95,6 +100,8 @@ def _words(error: Exception) -> tuple[int, str]:
         return error.status_code, error.detail
     if isinstance(error, InfrastructureError):
         return 503, str(error)
+    if isinstance(error, NotFound):
+        return 404, str(error)
     if isinstance(error, ArborcastError):
         return 400, str(error)
     return 500, "This went wrong here; the console's log (arborcast status names it) says how."

@@ -30,6 +30,7 @@ ONLY_COMMANDS = {
     "keys.new_federation_secret": "`federation key`",
     "keys.read": "`arborcast keys`",
     "replay": "`arborcast replay`",
+    "receiver_page.link": "`arborcast subscriptions link`",
     "resealing": "`arborcast keys`",
     "topic_units": "`arborcast topics import --from-ldap`",
     "triggers": "`arborcast triggers list`",
@@ -50,6 +51,9 @@ ONLY_COMMANDS = {
 ONLY_CONSOLE = {
     "messages.busiest": "*busiest topics*",
     "messages.last_messages": "*Last messages*",
+    "receiver_page.last_attempts": "[page of a receiver]",
+    "receiver_page.linked": "[page of a receiver]",
+    "receiver_page.send_test": "[page of a receiver]",
     "subscriptions.changes": "*Pause*",
     "topic_documents.plan_import": "changes that are collected and saved together",
 }

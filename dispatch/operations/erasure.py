@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
@@ -45,7 +46,7 @@ from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, 
 from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables import DEAD_LETTERS, NOTIFICATIONS, RETRIES
-from arborcast.dispatch.tables.delta_table import REWRITING, WRITER, turn_to_commit
+from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
 from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table, quoted
 from arborcast.topic_model.expressions import concrete_topic
 from arborcast.topic_model.projections.erasures import Erasures, covering, covers, selects
@@ -71,8 +72,11 @@ _T = TypeVar("_T")
 # Deliveries of a pass, some 500 bytes each; a further pass has the others.
 _AT_ONCE = 50_000
 
-# Rows that one commit rewrites, by their ids in its condition.
+# Rows that one commit rewrites.
 _ROWS_AT_ONCE = 50_000
+
+# Files that are read and rewritten together; a larger one alone.
+_FILE_BYTES = 32 * 1024 * 1024
 
 # Payloads are up to some megabytes each, and all of a piece are in memory.
 _PAYLOADS_AT_ONCE = 64
@@ -319,14 +323,14 @@ class Eraser(Work):
         location = self._location(NOTIFICATIONS)
         if not is_there(location):
             return found
-        with REWRITING:
-            with turn_to_commit(location):
-                table = NOTIFICATIONS.ensure(location)
-            before_ms = max(scope.before_ms for scope in scopes)
-            for day in sorted({str(each["day"]) for each in table.partitions()}):
-                if day <= moment(before_ms).date().isoformat():
-                    liveness.beat()
-                    for some in _pieces(_rows_of_day(table, day, scopes), _ROWS_AT_ONCE):
+        with turn_to_commit(location):
+            table = NOTIFICATIONS.ensure(location)
+        last_day = moment(max(scope.before_ms for scope in scopes)).date().isoformat()
+        for day in sorted({str(each["day"]) for each in table.partitions()}):
+            if day <= last_day:
+                liveness.beat()
+                for files in _files_of_day(table, day):
+                    for some in _pieces(_covered_rows(files, scopes), _ROWS_AT_ONCE):
                         found += _empty(location, day, some)
         return found
 
@@ -376,19 +380,38 @@ def _topic_of(element: bytes) -> TopicPath:
         return TopicPath("")
 
 
-def _rows_of_day(table: DeltaTable, day: str, scopes: Sequence[ErasureScope]) -> Iterator[tuple[str, str]]:
-    """Ids of archived notifications of a day whose payloads are to be removed, each with the erasure. Payloads are only
-    read where an erasure names a subject."""
+def _files_of_day(table: DeltaTable, day: str) -> Iterator[ds.FileSystemDataset]:
+    """The files of the archive, some megabytes at a time, in the order of their ids: a commit that rewrites them takes
+    several times their size in memory."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
+    firsts = dict(zip(files["path"].to_pylist(), files["min.notification"].to_pylist(), strict=True))
+    dataset = NOTIFICATIONS.dataset(table)
+    some: list[ds.Fragment] = []
+    size = 0
+    of_day = dataset.get_fragments(filter=ds.field("day") == date.fromisoformat(day))
+    for each in sorted(of_day, key=lambda each: firsts.get(each.path) or ""):
+        if some and size + sizes.get(each.path, 0) > _FILE_BYTES:
+            yield ds.FileSystemDataset(some, dataset.schema, dataset.format, dataset.filesystem)
+            some, size = [], 0
+        some.append(each)
+        size += sizes.get(each.path, 0)
+    if some:
+        yield ds.FileSystemDataset(some, dataset.schema, dataset.format, dataset.filesystem)
+
+
+def _covered_rows(files: ds.FileSystemDataset, scopes: Sequence[ErasureScope]) -> Iterator[tuple[str, str]]:
+    """Ids of archived notifications whose payloads are to be removed, each with the erasure. Payloads are only read
+    where an erasure names a subject."""
     column = ds.field
-    where = (column("day") == date.fromisoformat(day)) & column("erased").is_null()
-    where &= column("accepted_at") < moment(max(scope.before_ms for scope in scopes))
+    where = column("erased").is_null() & (column("accepted_at") < moment(max(scope.before_ms for scope in scopes)))
     if all(scope.notification for scope in scopes):
         # Its replays, too: their ids begin with it.
         ids, name = [scope.notification for scope in scopes], column("notification")
         where &= functools.reduce(operator.or_, ((name >= each) & (name < each + "\x7f") for each in ids))
     columns = ["notification", "topic", "accepted_at"]
     subject = any(scope.subject for scope in scopes)
-    found = NOTIFICATIONS.dataset(table).scanner(
+    found = files.scanner(
         columns=[*columns, "payload", "producer"] if subject else columns,
         filter=where,
         batch_size=_PAYLOADS_AT_ONCE if subject else _ROWS_AT_ONCE,
@@ -408,17 +431,17 @@ def _rows_of_day(table: DeltaTable, day: str, scopes: Sequence[ErasureScope]) ->
 
 
 def _empty(location: str, day: str, rows: Sequence[tuple[str, str]]) -> Counter[str]:
-    by_erasure: dict[str, list[str]] = {}
-    for notification, name in rows:
-        by_erasure.setdefault(name, []).append(notification)
-    for name, ids in by_erasure.items():
-        # The bounds leave out whole files by their statistics.
-        where = f"day = '{day}' and notification >= {quoted(min(ids))} and notification <= {quoted(max(ids))}"
-        where += f" and notification in ({', '.join(map(quoted, ids))})"
-        with turn_to_commit(location):
-            values = {"payload": "X''", "producer": "X''", "erased": quoted(name)}
-            open_table(location).update(values, predicate=where, writer_properties=WRITER)
-    return Counter({name: len(ids) for name, ids in by_erasure.items()})
+    ids = [notification for notification, _ in rows]
+    empty = pa.array([b""] * len(ids), pa.binary())
+    emptied = pa.table({"notification": ids, "payload": empty, "producer": empty, "erased": [name for _, name in rows]})
+    # The bounds leave out whole files by their statistics.
+    match = f"t.day = '{day}' and t.notification = s.notification"
+    match += f" and t.notification >= {quoted(min(ids))} and t.notification <= {quoted(max(ids))}"
+    with turn_to_rewrite(location), turn_to_commit(location):
+        # Not by a list of the ids: delta-rs overflows its stack with some ten thousands.
+        merger = open_table(location).merge(emptied, match, "s", "t", writer_properties=WRITER)
+        merger.when_matched_update({name: f"s.{name}" for name in ("payload", "producer", "erased")}).execute()
+    return Counter(name for _, name in rows)
 
 
 def _pieces(items: Iterable[_T], size: int) -> Iterator[list[_T]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from arborcast.dispatch.recording.follower import Work
-from arborcast.dispatch.tables.delta_table import REWRITING, WRITER, turn_to_commit
+from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
 from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Upkeep(Work):
     def step(self) -> bool:
         if not is_there(self._location):
             return False
-        with REWRITING:
+        with turn_to_rewrite(self._location):
             self._keep_up()
         return False
 

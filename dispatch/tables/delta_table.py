@@ -93,8 +93,13 @@ def turn_to_commit(location: str) -> threading.Lock:
     return _TURNS[location]
 
 
-REWRITING = threading.Lock()
-"""Held while rows of a table that others append to are rewritten or joined: of two such commits one fails."""
+_REWRITES: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+def turn_to_rewrite(location: str) -> threading.Lock:
+    """Held by a thread of this process while it rewrites or joins rows of the table there: of two such commits one
+    fails."""
+    return _REWRITES[location]
 
 
 class DeltaTableWriter:

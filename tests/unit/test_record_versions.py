@@ -83,6 +83,9 @@ CONTROL = [
     f'"type":"trigger","subscription":{SUBSCRIPTION}',
     '"type":"trigger-ended","id":"s1","reason":"removed","at_ms":1',
     '"type":"peer-interest","peer":"G/b","sender":"G/b","version":1,"topics":["a//."],"others":["b"]',
+    '"type":"erasure","scope":{"id":"e1","before_ms":1},"by":"ann","at_ms":2',
+    """"type":"erasure","scope":{"id":"e1","before_ms":1,"topic":"a//.","notification":"n1","subject":"4711"},"by":"ann",
+    "at_ms":2,"erased":{"waiting":3},"done_ms":4,"kept_until_ms":{"parked":5}""",
 ]
 PLAIN: dict[str, Any] = {"id": "n1", "topic": "a/b", "payload": b"<x/>", "accepted_ms": 1}
 NOTIFICATION: dict[str, Any] = (

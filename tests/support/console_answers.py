@@ -8,14 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from arborcast.admin import dead_letters, federation, queues, waiting
+from arborcast.admin import dead_letters, erasures, federation, queues, receiver_page, slo, waiting
 from arborcast.admin.dead_letters import Letter, LetterList
+from arborcast.admin.erasures import RequestedErasure
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.operations.slo import Objective, Objectives, SubscriptionObjective
 from arborcast.engine.monitoring.samples import Scrape
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    Erasure,
+    ErasureScope,
+    SubscriptionRecord,
+    TopicPolicy,
+    TopicRecord,
+)
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription
 
@@ -132,7 +142,35 @@ LETTER = Letter(
     status=0,
 )
 
+OBJECTIVE = Objective(1_799_400, 310, 12, 5_120, 0.99982, 0.821, 0.0, 0.3)
+
+ERASURE = Erasure(
+    ErasureScope("5f0c1b2a9d3e", _AT_MS, "{urn:plant}plant//.", subject="4711"),
+    "anna@operations.example",
+    _AT_MS,
+    {"notifications": 1_204, "dead_letters": 1},
+    _AT_MS + 60_000,
+)
+
+ATTEMPT = Attempt(
+    PARKED.notification,
+    "s3",
+    PARKED.topic,
+    PARKED.endpoint,
+    2,
+    "p",
+    "parked",
+    _AT_MS,
+    _AT_MS,
+    7.0,
+    "connect",
+    "refused",
+)
+
 ANSWERS: Mapping[Any, Any] = {
+    slo.measured: Objectives(OBJECTIVE, (SubscriptionObjective("s1", "anna", OBJECTIVE),), 4),
+    erasures.listed: [RequestedErasure(ERASURE, {"arborcast.notifications": _AT_MS + 9_000_000, "arborcast.dead": 0})],
+    receiver_page.last_attempts: [ATTEMPT],
     queues.job_figures: JOB,
     queues.requests: QueueRequests(REQUESTS, 4),
     federation.members: MemberList(MEMBERS, ""),

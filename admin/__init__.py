@@ -7,9 +7,11 @@
     directory       differences of the directory from the control log
     topic_units     units of another system's LDAP server as topics
     subscriptions   subscriptions, their recipients and states
+    receiver_page   the page of one subscription for its subscriber
     triggers        triggers
     users           users, and rights that their owners lost
     audit           the balance of deliveries
+    slo             deliveries against their objective
     messages        the newest notifications of a topic, and the busiest topics
     queues          work queues, their servers and requests
     federation      members and links of a federation
@@ -18,6 +20,7 @@
     filters         subscriptions and topics as an operator names them
     waiting         deliveries that wait
     dead_letters    deliveries that were given up
+    erasures        payloads removed for good
     trace           the story of a notification
     configuration   settings in force, and a file to begin with
     keys            key files

@@ -41,8 +41,6 @@ from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
 from arborcast.topic_model.records.operations import change
 
-_EVER = 1 << 62
-
 
 def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Progress = untold) -> Manifest:
     """Write a backup into an empty folder; returns its manifest. `limits` are those of the gateways' pull points.
@@ -137,8 +135,7 @@ def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> I
     store = PullStore(limits)
     for record in _all(kafka, PULL_LOG, progress):
         store.apply(*pull.decode(record.key, record.value), record.offset)
-    unsettled = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
-    unsettled |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
+    unsettled = set().union(*store.unsettled())
     for record in _all(kafka, PULL_LOG, progress):
         if record.offset in unsettled:
             yield BackupRecord(record.key, record.value)

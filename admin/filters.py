@@ -41,15 +41,20 @@ class TopicTest(NamedTuple):
 
         Raises ExpressionError, ConfigError, InfrastructureError.
         """
+        normal = self.normal(kafka, control)
+        return compile_normal(normal).matches if normal else lambda _path: True
+
+    def normal(self, kafka: KafkaSettings, control: ControlView | None = None) -> str:
+        """The normal form of the expression, empty for all topics. Raises as `test`."""
         if not self.text:
-            return lambda _path: True
+            return ""
         text, namespaces = self.text, dict(self.namespaces)
         if "code:" in text:
             text = _resolved(text, namespaces, kafka, control)
-        pattern = compile_normal(parse_friendly(text, namespaces).normal)
-        if isinstance(pattern, XPathPattern):
+        normal = parse_friendly(text, namespaces).normal
+        if isinstance(compile_normal(normal), XPathPattern):
             raise ConfigError(f"--topic {self.text}: a path is needed, for instance a/b, or a//. for all below it")
-        return pattern.matches
+        return normal
 
 
 def _resolved(text: str, namespaces: Mapping[str, str], kafka: KafkaSettings, control: ControlView | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +16,8 @@ from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, partition_of_subscription
+from arborcast.topic_model.projections.erasures import covering
+from arborcast.topic_model.records.control import ErasureScope
 from arborcast.topic_model.records.notifications import notification_in
 from arborcast.topic_model.topics import TopicPath
 
@@ -57,26 +59,34 @@ class LastMessages(NamedTuple):
 
 
 def last_messages(
-    kafka: KafkaSettings, path: TopicPath, *, kept: bool, patience_s: float = _PATIENCE_S
+    kafka: KafkaSettings,
+    path: TopicPath,
+    *,
+    kept: bool,
+    patience_s: float = _PATIENCE_S,
+    erased: Sequence[ErasureScope] = (),
 ) -> LastMessages:
-    """The message that is kept for later subscribers, where there is one, else the newest few. Never raises."""
+    """The message that is kept for later subscribers, where there is one, else the newest few; without those that
+    erasures of these scopes cover. Never raises."""
     deadline = time.monotonic() + patience_s
     try:
         if kept:
-            current = _newest(kafka, "retained", path, 1, deadline)
+            current = _newest(kafka, "retained", path, 1, deadline, erased)
             if current.messages:
                 return current
-        return _newest(kafka, "notifications", path, _SHOWN, deadline)
+        return _newest(kafka, "notifications", path, _SHOWN, deadline, erased)
     except InfrastructureError as error:
         return LastMessages(problem=str(error))
 
 
-def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadline: float) -> LastMessages:
+def _newest(
+    kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadline: float, erased: Sequence[ErasureScope]
+) -> LastMessages:
     key, kept = path.encode(), name == "retained"
 
     def take(record: ConsumerRecord) -> Iterator[NewestMessage | None]:
         if record.key == key:
-            message = _message(record, kept)
+            message = _message(record, kept, erased)
             # Where none is kept any more, an older one is not, either.
             if message is not None or kept:
                 yield message
@@ -130,7 +140,7 @@ def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> La
     def take(record: ConsumerRecord) -> Iterator[Attempt]:
         # The id is in the record as it is: most records need not be decoded.
         if record.value is not None and name in record.value:
-            for each in attempts.decode(record.value):
+            for each in attempts.readable(record.value)[0]:
                 if each.subscription == subscription and each.push:
                     yield msgspec.structs.replace(each, response=each.response[:_SHOWN_CHARACTERS])
 
@@ -140,10 +150,10 @@ def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> La
     return LastAttempts(tuple(found), complete)
 
 
-def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
-    """None for a retracted or damaged message, and for a replay to one subscription."""
+def _message(record: ConsumerRecord, kept: bool, erased: Sequence[ErasureScope]) -> NewestMessage | None:
+    """None for a retracted, erased or damaged message, and for a replay to one subscription."""
     notification = None if record.value is None else notification_in(record)
-    if notification is None or notification.only:
+    if notification is None or notification.only or covering(erased, notification):
         return None
     payload = notification.payload.decode(errors="replace")
     shown = payload[:_SHOWN_CHARACTERS] + "…" * (len(payload) > _SHOWN_CHARACTERS)

@@ -59,7 +59,7 @@ def plan(
     until_ms = time_ms() if until_ms is None else until_ms
     control = control_log.read_control(kafka)
     span = ReplaySpan(since_ms, until_ms, topic.test(kafka, control))
-    replay = Replay(kafka, control.table, subscription, span, progress)
+    replay = Replay(kafka, control.table, subscription, span, progress, control.erasures.scopes)
     places = replay.find(limit)
     if len(places) > limit:
         raise ReplayRefused(

@@ -16,11 +16,13 @@ from arborcast.dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    ERASURES,
     INCOMPLETE,
     NOTIFICATIONS,
     OPERATIONS,
     RETRIES,
     ROUTES,
+    SLO,
     SUBSCRIPTIONS,
     TABLES,
     TOPICS,
@@ -87,6 +89,10 @@ class Tables:
     """Messages in parts that were given up."""
     operations = _TableOf(OPERATIONS)
     """Changes by operators."""
+    erasures = _TableOf(ERASURES)
+    """Erasures of payloads."""
+    slo = _TableOf(SLO)
+    """Deliveries against their objective, by hour."""
 
     @property
     def plot(self) -> Plots:

@@ -5,7 +5,9 @@
     topics/, subscriptions, triggers, queues
     users, federation       users and rights; other engines
     trace, audit, waiting   deliveries of a notification, of all, and pending ones
+    slo                     deliveries against their objective
     dead_letters            list, send again, delete
+    erasures                remove payloads
     watching, top_frame     top and report
     maintenance             backup, restore, keys
     operations              what operators changed
@@ -32,11 +34,13 @@ try:
         configuration,
         dead_letters,
         engine,
+        erasures,
         federation,
         maintenance,
         messages,
         operations,
         queues,
+        slo,
         subscriptions,
         topics,
         trace,
@@ -86,8 +90,8 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, triggers, trace, audit, waiting, queues, dead_letters),
-    *(configuration, watching, maintenance, operations, users, federation),
+    *(engine, messages, topics, subscriptions, triggers, trace, audit, slo, waiting, queues, dead_letters),
+    *(configuration, watching, maintenance, erasures, operations, users, federation),
 ):
     module.register(app)
 

@@ -282,10 +282,10 @@ TABLES_PROMISES = """\
 
 - **Each row once**, also after a crash: a commit has rows and the writer's log position. A push that was made twice is
   two attempts and one delivery.
-- **Merged tables.** `topics`, `subscriptions`, `retries`, `dead_letters`, `incomplete` and `operations` (and
-  `deliveries`, after a dead letter was redriven) are merged by delta-rs, whose files pyarrow can read but not filter by
-  text. For such a filter use `tables.retries.dataset()`, also with DuckDB, or SQL in delta-rs; pandas and Spark are not
-  affected.
+- **Merged tables.** `topics`, `subscriptions`, `retries`, `dead_letters`, `incomplete`, `operations`, `erasures` and
+  `slo` (and `deliveries`, after a dead letter was redriven, and `notifications`, after an [erasure](erase.md)) are
+  rewritten by delta-rs, whose files pyarrow can read but not filter by text. For such a filter use
+  `tables.retries.dataset()`, also with DuckDB, or SQL in delta-rs; pandas and Spark are not affected.
 - **Delay.** A table is `tables.interval_s` behind its log, plus the commit; `arborcast trace` reads the logs, too.
   Merges take at most a tenth of a core, so large tables with many changes are written less often.
 - **Upgrades.** Additional columns of a newer release are kept. A table without a required column, or with another type,

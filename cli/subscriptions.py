@@ -19,6 +19,7 @@ from arborcast.cli.common import (
     document,
     kafka_of,
     namespaces_of,
+    settings_of,
     tell_of_more,
 )
 from arborcast.core.errors import ConfigError
@@ -137,3 +138,22 @@ def resume(
         say(f"resumed {name}")
     if not chosen:
         say("none is suspended" + (f" of {endpoint}" if endpoint else ""))
+
+
+@subscriptions_app.command()
+def link(
+    subscription: Annotated[str, typer.Argument(help="Its id, as `list` prints it, or its address.")],
+    days: Annotated[float, typer.Option("--days", help="How long the link opens the page.")] = 7.0,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print a signed link that opens the page of one subscription, for its subscriber."""
+    from arborcast.admin import control_log, receiver_page
+
+    control = control_log.read_control(kafka_of(config, home))
+    url = receiver_page.link(settings_of(config, home), control, subscription, days)
+    if json:
+        print_json({"link": url})
+    else:
+        say(url)

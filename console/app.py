@@ -6,7 +6,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
@@ -22,8 +22,9 @@ from arborcast.console.screens import (
     topics,
     trying,
 )
+from arborcast.console.screens.receiver import ReceiverPage
 from arborcast.console.signing import SigningIn
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.errors import ArborcastError, InfrastructureError, NotFound
 from arborcast.core.security.web_pages import PageRule
 
 SCREENS: tuple[Screen, ...] = (
@@ -61,6 +62,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     async def live(request: Request) -> Response:
         return console.live.response(console.header(request))
 
+    page_of_receiver = ReceiverPage(console, signing.callers if signing else None)
     routes = [
         Route("/health/live", alive),
         Route("/static/{version}/{name}", console.templates.static.serve),
@@ -72,10 +74,13 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
             for screen in SCREENS
             for route in screen.routes(console)
         ),
+        *(_when_ready(console, route) for route in page_of_receiver.routes()),
     ]
 
     async def refused(request: Request, error: Exception) -> Response:
         status, text = _words(error)
+        if request.url.path.startswith("/receiver/"):
+            return HTMLResponse(console.render(request, "receiver-refused.html", text=text), status)
         if request.headers.get("x-fragment"):
             return PlainTextResponse(text, status)
         return console.page(request, "error.html", status=status, status_code=status, text=text)
@@ -106,6 +111,8 @@ def _words(error: Exception) -> tuple[int, str]:
         return error.status_code, error.detail
     if isinstance(error, InfrastructureError):
         return 503, str(error)
+    if isinstance(error, NotFound):
+        return 404, str(error)
     if isinstance(error, ArborcastError):
         return 400, str(error)
     return 500, "Unexpected error. See the console's log."

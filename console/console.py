@@ -208,7 +208,7 @@ class Console:
             trouble=self.trouble(),
             health=self.health.known(),
             signs_in=self.signs_in,
-            note=self._notes.pop(visitor.session, ""),
+            note=self.take_note(visitor),
             **values,
         )
 
@@ -239,6 +239,10 @@ class Console:
         self._notes[visitor.session] = text
         while len(self._notes) > _NOTES:
             self._notes.popitem(last=False)
+
+    def take_note(self, visitor: Visitor) -> str:
+        """The note for this page, empty for none; later pages do not have it."""
+        return self._notes.pop(visitor.session, "")
 
 
 def _again(request: Request) -> str:

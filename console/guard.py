@@ -44,7 +44,7 @@ _MOST_BYTES = 2 * 1024 * 1024
 MOST_IMPORTED = 64 * 1024 * 1024
 
 # Pages without sign-in: the sign-in itself and its parts.
-_OPEN = ("/sign-in", "/static/", "/health/")
+_OPEN = ("/sign-in", "/static/", "/health/", "/receiver/")
 
 # A link on another site brings a visitor without the cookie (SameSite=Strict). Our own page, asking again, has it; to
 # give out a new one here would end the session.

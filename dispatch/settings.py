@@ -307,6 +307,27 @@ class TableSettings:
 
 
 @dataclass(frozen=True)
+class SloSettings:
+    """The service level objective of deliveries, over 28 days."""
+
+    target: float = setting(
+        0.999,
+        "Share of deliveries, without those that their receivers delayed, that are in time. The rest is the error "
+        "budget.",
+        minimum=0.5,
+        maximum=0.99999,
+    )
+    latency_s: float = setting(
+        30.0,
+        "A delivery is in time if its first push is taken within this time after acceptance. Hours that are counted "
+        "keep the value that was set then.",
+        minimum=0.01,
+        maximum=86_400,
+        unit="s",
+    )
+
+
+@dataclass(frozen=True)
 class TopicRules:
     """The gateway's settings of all topics, for notifications published here: `topics.retain_all` and
     `topics.check_types`; and the maximum number of notifications that the triggers of one owner may publish in a
@@ -331,6 +352,7 @@ class JobSettings:
     secrets: SecretSettings
     tracing: TracingSettings = NO_TRACING
     topics: TopicRules = TopicRules()
+    slo: SloSettings = SloSettings()
 
     def checkpoint(self, query: str) -> str:
         """The folder of Spark's files about a run of a query: of the driver alone, and of no use to the next run."""

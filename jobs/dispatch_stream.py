@@ -180,6 +180,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         settings.secrets,
         settings.tracing,
         TopicRules(settings.topics.retain_all, settings.topics.check_types, settings.limits.deliveries_per_minute),
+        settings.slo,
     )
     if workers_are_here(spark.sparkContext):
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())

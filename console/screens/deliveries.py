@@ -1,4 +1,4 @@
-"""The screen *Deliveries*: the history of notifications, waiting deliveries, dead letters, and the audit."""
+"""The screen *Deliveries*: the history of notifications, waiting deliveries, dead letters, the audit, and erasures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin import dead_letters, messages, trace, waiting
+from arborcast.admin import dead_letters, erasures, messages, slo, trace, waiting
 from arborcast.admin.dead_letters import LetterFilter
+from arborcast.admin.erasures import ErasureRequest
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.times import moment_ms
 from arborcast.admin.waiting import WaitingFilter
@@ -29,6 +30,7 @@ from arborcast.engine.monitoring.figures import WORDS, many
 # Filters of dead letters and waiting deliveries.
 _BY = ("subscription", "endpoint", "topic", "notification")
 _LETTERS_BY = (*_BY, "since", "reason")
+_ERASED_BY = ("subject", "topic", "notification", "before")
 
 _AT_ONCE = 100
 
@@ -41,6 +43,9 @@ _TYPED = "delete all"
 _PATIENCE_S = 5.0
 
 _SHOWN = 200
+
+# The table changes once a minute.
+_OBJECTIVE_S = 10.0
 
 
 if TYPE_CHECKING:
@@ -67,6 +72,9 @@ class DeliveriesScreen:
             get("/deliveries/dead/{notification}", self.letter),
             post("/deliveries/dead/act", self.act),
             get("/deliveries/audit", self.audit),
+            get("/deliveries/slo", self.slo),
+            get("/deliveries/erasures", self.erasures),
+            post("/deliveries/erasures", self.erase),
         ]
 
     async def trace(self, request: Request) -> Response:
@@ -158,6 +166,42 @@ class DeliveriesScreen:
             question = self._questions.ask_log(_audit, asked["since"], asked["subscription"], bool(asked["order"]))
             answer, wrong = await _answer(question)
         return self._page(request, "audit", asked=asked, report=answer, wrong=wrong, problems=PROBLEMS, shown=_SHOWN)
+
+    async def slo(self, request: Request) -> Response:
+        """The service level objective, from a table of some thousand rows."""
+        asked = _asked(request, ("subscription", "owner"))
+        answer = await self._questions.recent(
+            slo.measured,
+            self._console.settings,
+            _SHOWN,
+            asked["subscription"],
+            asked["owner"] or None,
+            age_s=_OBJECTIVE_S,
+        )
+        values = {"found": answer.value, "wrong": answer.wrong, "slo": self._console.settings.slo}
+        return self._page(request, "slo", asked=asked, **values)
+
+    async def erasures(self, request: Request) -> Response:
+        return await self._erasures(request, dict.fromkeys(_ERASED_BY, ""))
+
+    async def erase(self, request: Request, form: FormData) -> Response:
+        """Request an erasure, after a confirmation."""
+        asked = {name: text_of(form, name).strip() for name in _ERASED_BY}
+        if not text_of(form, "sure"):
+            return await self._erasures(request, asked, sure=True)
+        topic = TopicTest(asked["topic"])
+        wanted = ErasureRequest(asked["subject"], topic, asked["notification"], asked["before"])
+        question = self._questions.ask_log(erasures.erase, wanted, operator(request), self._console.control)
+        requested, wrong = await _answer(question)
+        if requested is None:
+            return await self._erasures(request, asked, wrong=wrong)
+        self._console.note(visitor_of(request.scope), f"Erasure {requested.erasure.scope.id} was requested.")
+        return go("/deliveries/erasures")
+
+    async def _erasures(self, request: Request, asked: dict[str, str], wrong: str = "", sure: bool = False) -> Response:
+        found = await self._questions.ask_log(erasures.listed, self._console.control)
+        shown = [(each, erasures.described(each.erasure)) for each in found[:_SHOWN]]
+        return self._page(request, "erasures", asked=asked, wrong=wrong, sure=sure, found=shown)
 
     def _slow(self, request: Request, name: str, by: tuple[str, ...], look: Look) -> Response:
         values = _values(name, _asked(request, (*by, "page", "order")))

@@ -58,6 +58,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     kept_for_a_while = record_bytes | {
         "cleanup.policy": "delete",
         "retention.ms": str(kafka.retention_hours * _HOUR_MS),
+        # Kafka deletes whole segments. With its default of a week a quiet partition keeps records a week longer.
+        "segment.ms": str(min(24, kafka.retention_hours) * _HOUR_MS),
     }
     control = record_bytes | {
         "cleanup.policy": "compact",
@@ -74,6 +76,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         # Older ones are of no use: compacted as soon as a segment is full, or in an hour.
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
+        # Without a limit a quiet log keeps what a null has removed (an erased message) for ever.
+        "max.compaction.lag.ms": str(24 * _HOUR_MS),
     }
     # Obsolete after seconds, with two records of a lease each second; an hour is for diagnosis.
     lease = record_bytes | {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS), "segment.ms": str(_HOUR_MS // 4)}

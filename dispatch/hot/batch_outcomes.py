@@ -40,6 +40,8 @@ _SILENT_ENDPOINTS = 4
 
 NEWER = "a newer message of its topic is pushed instead"
 
+WORKER_ENDED = "its worker was ended when it had parked this"
+
 UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
 """The outcome of a push whose lane does not wait for it any longer."""
 
@@ -178,7 +180,7 @@ class BatchOutcomes:
 
     def was_parked(self, subscription: Subscription, received: Received) -> None:
         """Write the row of a delivery that another worker had parked when it died."""
-        what = waits("its worker was ended when it had parked this")
+        what = waits(WORKER_ENDED)
         self._journal.record(self._untried(subscription, received, unpushed(received, *what)))
 
     def expired(self, subscription: Subscription, received: Received, otherwise: str = "too old when read") -> bool:

@@ -19,9 +19,10 @@ from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.triggers import OwnerRates, Refused, is_kept, published, shares
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.logs.attempts import Matched
+from arborcast.dispatch.logs.attempts import Matched, erased_by
 from arborcast.dispatch.matching.filters import TOO_MUCH, Judge
 from arborcast.dispatch.settings import TopicRules
+from arborcast.topic_model.projections.erasures import covering, scopes_of
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import Subscription, Trigger, queue_topic
@@ -37,6 +38,8 @@ HELD = "earlier messages are parked, or the subscription is suspended"
 
 SICK = "its endpoint is degraded"
 
+STRICT = "strict order: each message waits for the one before it"
+
 # A notification for more subscriptions joins their lanes as there is room.
 _FAN_OUT = 64
 
@@ -47,7 +50,8 @@ class Exclusions(NamedTuple):
     """Deliveries that workers must not push, as set by the driver: they are parked, or dropped if timely. `held` lanes
     have parked messages that must not be overtaken, with the `parked` log read to the offsets `read`; `degraded`
     endpoints get no first attempts, except timely ones if `on_trial`. Successes of `watched` endpoints are reported.
-    Conditions of `unjudged` subscriptions are not evaluated: possible matches are parked."""
+    Conditions of `unjudged` subscriptions are not evaluated: possible matches are parked. `erased` are the scopes of
+    erasures that are not done (`Erasures.for_workers`): what they cover is not pushed."""
 
     held: frozenset[str] = frozenset()
     read: Mapping[int, int] = {}
@@ -55,6 +59,7 @@ class Exclusions(NamedTuple):
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
     on_trial: frozenset[str] = frozenset()
+    erased: frozenset[str] = frozenset()
 
     def reason(self, subscription: Subscription, held: Container[str]) -> str:
         """Why a message for this subscription is parked rather than pushed; empty when it is pushed. `held` are the
@@ -62,7 +67,7 @@ class Exclusions(NamedTuple):
         if subscription.paused:
             return "the subscription is paused"
         if subscription.policy.strict and not subscription.in_turn:
-            return "strict order: each message waits for the one before it"
+            return STRICT
         if subscription.id in held:
             return HELD
         return SICK if self.is_sick(subscription) else ""
@@ -115,6 +120,7 @@ class Intake:
         unjudged: Received | None = None
         fans_out = len(wanted) > _FAN_OUT or notification.topic in self.lanes.fan_outs
         later: list[Subscription] = []
+        erased = self.exclusions.erased and covering(scopes_of(self.exclusions.erased), notification)
         for subscription, asked in wanted:
             policy = subscription.policy
             if policy.deadline_ms is not None and not notification.only:
@@ -133,6 +139,8 @@ class Intake:
                 continue
             if self.recovered.unwritten and (subscription.id, notification.id) in self.recovered.unwritten:
                 self.outcomes.was_parked(subscription, received)
+            elif erased:
+                self.outcomes.put_off(subscription, (received,), cancelled(erased_by(erased), "erased"))
             elif (
                 self.recovered.newest
                 and policy.drops(notification.reliable)

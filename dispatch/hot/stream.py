@@ -68,7 +68,8 @@ class JobParts(NamedTuple):
     under_way: UnderWay | None = None
 
     def exclusions(self, patient: bool = False) -> Exclusions:
-        """Lanes, endpoints and subscriptions that workers must not push to. `patient` is as for `Health.on_trial`."""
+        """Lanes, endpoints, subscriptions and notifications that workers must not push. `patient` is as for
+        `Health.on_trial`."""
         health = self.redeliverer.health
         held, read = self.redeliverer.lanes.for_workers()
         return Exclusions(
@@ -78,6 +79,7 @@ class JobParts(NamedTuple):
             health.watched(),
             self.view.all_unjudged(),
             health.on_trial(int(time.time() * 1000), patient=patient),
+            self.view.erasures.for_workers,
         )
 
     def take_reports(self, reports: Sequence[PartitionReport]) -> None:

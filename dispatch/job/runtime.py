@@ -33,8 +33,10 @@ from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
 from arborcast.dispatch.monitoring.under_way import UnderWay
+from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.recording.recording import Recording
+from arborcast.dispatch.recording.slo import SloTable
 from arborcast.dispatch.recording.upkeep import OnSpark
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -43,6 +45,9 @@ from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.spark.source import read_log
 from arborcast.dispatch.tables.delta_table import rows_of
+from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.projections.erasures import covering
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +145,7 @@ class DispatchJob:
             unmatched=Unmatched(settings.kafka, lambda: self.modes.positions()),
         )
         self._metrics = metrics = metrics or JobMetrics()
+        metrics.slo_target = settings.slo.target
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
         self._redeliverer = Redeliverer(
@@ -153,6 +159,7 @@ class DispatchJob:
             self._events.publish,
             make_push_spans(settings.tracing),
         )
+        self._control = ControlLog(settings.kafka)
         self._recording = recording = Recording(
             settings.kafka,
             settings.tables,
@@ -165,6 +172,16 @@ class DispatchJob:
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
             tell=self._events.publish,
             operation=metrics.operation,
+            slo=lambda location: SloTable(
+                settings.kafka,
+                location,
+                settings.slo.latency_s,
+                self._owner_of,
+                metrics.objective,
+                min(60.0, 12 * settings.tables.interval_s),
+            ),
+            erased=lambda notification: covering(self._view.erasures.scopes, notification),
+            eraser=self._make_eraser,
         )
         self._deadlines = deadlines = DeadlineWatch(
             settings.kafka,
@@ -197,6 +214,8 @@ class DispatchJob:
             lambda: float(self._events.stored),
             lambda: redelivery().queues,
             health=self._redeliverer.health.everything,
+            erasures=lambda: float(self._eraser.open),
+            erased=lambda: float(self._eraser.erased),
             kafka=settings.kafka,
             followers=watched,
         )
@@ -227,6 +246,23 @@ class DispatchJob:
         finally:
             self._stop()
         return not self._hot.gave_up
+
+    def _owner_of(self, subscription_id: str) -> str:
+        subscription = self._view.subscription(subscription_id)
+        return subscription.owner if subscription is not None else ""
+
+    def _make_eraser(self, location: Callable[[TableSpec], str]) -> Eraser:
+        kafka, tables = self._settings.kafka, self._settings.tables
+        self._eraser = Eraser(
+            kafka,
+            self._view,
+            lambda: self.modes.positions(),
+            self._control.append,
+            location,
+            archive=tables.archive,
+            unused_files_hours=tables.unused_files_hours,
+        )
+        return self._eraser
 
     def _tell_deadline(self, event: OperatorEvent) -> None:
         self._metrics.deadline(event.kind)
@@ -286,4 +322,5 @@ class DispatchJob:
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)
         self._events.stop(timeout_s=1.0)
+        self._control.close()
         self._view.close()

@@ -71,6 +71,7 @@ ErrorClass = Literal[
     "ended",  # the subscription ended
     "redriven",  # a dead letter was redriven
     "purged",  # a dead letter was purged
+    "erased",  # an operator erased the payload
     "timely",  # dropped, since it could not be pushed at once
     "resources",  # dropped, since too many messages of the subscription wait
     "skipped",  # no attempt: conditions do not match or cost too much, or a trigger cannot publish
@@ -79,6 +80,11 @@ ErrorClass = Literal[
     "invalid",  # every server of the queue refused the request
     "internal",  # a defect of the engine
 ]
+
+
+def erased_by(erasure: str) -> str:
+    """The detail of a row with the error "erased"."""
+    return f"its payload was erased: erasure {erasure}"
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -133,6 +133,7 @@ class JobMetrics:
         self.registry = registry or Registry()
         self.sources = Sources()
         self.gear: Callable[[], str] = lambda: "batch"
+        self.slo_target = 1.0
         self._clock = clock
         self._endpoints = EndpointsSeen()
         self._batch_began: float | None = None
@@ -178,6 +179,11 @@ class JobMetrics:
     def operation(self, door: str) -> None:
         """An operator has changed something."""
         self._operations.add(door)
+
+    def objective(self, counts: Mapping[str, int]) -> None:
+        """Deliveries that count for the service level objective, by result."""
+        for result, count in counts.items():
+            self._slo.add(result, by=count)
 
     def recorded(self, rows: pa.Table) -> None:
         """Attempts that are in the table now: rows as `dispatch.tables.ATTEMPTS` describes them."""
@@ -362,6 +368,23 @@ class JobMetrics:
             "Waiting deliveries: parked (all), due (subscriptions that wait for room).",
             ("kind",),
             lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
+        )
+        self._slo = registry.counter(
+            "arborcast_slo_deliveries_total",
+            "Deliveries by their result for the service level objective: in_time, late, lost, or receiver (a fault of "
+            "the receiver, outside of the objective).",
+            ("result",),
+        )
+        registry.gauge(
+            "arborcast_slo_target", "The objective: the share of deliveries in time.", lambda: self.slo_target
+        )
+        registry.gauge(
+            "arborcast_erasures_open", "Erasures of payloads that are not done.", lambda: self.sources.erasures()
+        )
+        registry.counted(
+            "arborcast_erased_total",
+            "Copies of payloads that erasures have removed from logs and tables.",
+            lambda: self.sources.erased(),
         )
         registry.gauges(
             "arborcast_endpoint_breakers",

@@ -123,6 +123,10 @@ class Sources:
     """How many notifications of the engine's own were stored."""
     queues: Callable[[], Sequence[QueueFigures]] = tuple
     """The work queues."""
+    erasures: Callable[[], float] = float
+    """Erasures that are not done."""
+    erased: Callable[[], float] = float
+    """Copies that erasures have removed."""
 
     def lag(self) -> Mapping[str, Lag]:
         """By who follows a log."""

@@ -82,13 +82,13 @@ class DeadLetterAdmin:
             done += len(some)
         return done
 
-    def purge(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> int:
+    def purge(self, letters: Iterable[tuple[Delivery, DeadLetter]], why: str = "its message was thrown away") -> int:
         """Throw these letters away; how many. Their deliveries stay dead."""
         done = 0
         for some in _chunks(letters):
             now_ms = int(self._now() * 1000)
             for _, letter in some:
-                detail = f"its message was thrown away; given up with {letter.error or letter.state}: {letter.detail}"
+                detail = f"{why}; given up with {letter.error or letter.state}: {letter.detail}"
                 accepted_ms = letter.notification.accepted_ms
                 self._attempts.add(_row(letter, letter.state, "purged", detail, letter.number, accepted_ms, now_ms))
             self._attempts.settle(self._timeout_s)

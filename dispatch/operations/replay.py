@@ -7,7 +7,7 @@ holds for any other holds for them: retries, parking, order, rows in the tables,
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -21,7 +21,9 @@ from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.matching.filters import Conditions, Subject
+from arborcast.topic_model.projections.erasures import covering
 from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import ErasureScope
 from arborcast.topic_model.records.notifications import Notification, notification_in, replayed
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
@@ -60,13 +62,16 @@ class Replay:
         subscription_id: str,
         span: ReplaySpan,
         progress: Progress = untold,
+        erased: Sequence[ErasureScope] = (),
     ) -> None:
-        """Raises ReplayRefused when nothing could be delivered to the subscription."""
+        """`erased` are scopes of erasures: what they cover is in the log until Kafka deletes it, and is not replayed.
+        Raises ReplayRefused when nothing could be delivered to the subscription."""
         self._kafka = kafka
         self._table = table
         self._subscription = _able(table, subscription_id)
         self._span = span
         self._conditions = Conditions()
+        self._erased = erased
         self.progress = progress
         self.id = secrets.token_hex(6)
 
@@ -129,6 +134,8 @@ class Replay:
             return False
         subscription = self._subscription
         if not any(each.id == subscription.id for each in self._table.match(notification.topic)):
+            return False
+        if covering(self._erased, notification):
             return False
         if not (subscription.content or subscription.producer or subscription.types):
             return True

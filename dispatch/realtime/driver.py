@@ -75,6 +75,7 @@ def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[Exclusion
         ("watched", before.watched, now.watched, "unwatched"),
         ("unjudged", before.unjudged, now.unjudged, "judged"),
         ("on_trial", before.on_trial, now.on_trial, "off_trial"),
+        ("erased", before.erased, now.erased, "erasure_done"),
     ):
         for kind, different in ((field, new - old), (opposite, old - new)):
             for name in different:

@@ -45,7 +45,8 @@ _READ_S = 1.0
 
 class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
     """Differences in the exclusions: lanes that are held from now on, and those that are not any more, with the
-    `parked` log read to these offsets; endpoints and subscriptions that are added to or removed from `Exclusions`."""
+    `parked` log read to these offsets; endpoints, subscriptions and scopes of erasures that are added to or removed
+    from `Exclusions`."""
 
     held: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
@@ -58,6 +59,8 @@ class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
     unwatched: frozenset[str] = frozenset()
     judged: frozenset[str] = frozenset()
     off_trial: frozenset[str] = frozenset()
+    erased: frozenset[str] = frozenset()
+    erasure_done: frozenset[str] = frozenset()
 
 
 class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):

@@ -176,6 +176,7 @@ class LogLink(DriverLink):
             _changed(before.watched, changes.watched, changes.unwatched),
             _changed(before.unjudged, changes.unjudged, changes.judged),
             _changed(before.on_trial, changes.on_trial, changes.off_trial),
+            _changed(before.erased, changes.erased, changes.erasure_done),
         )
         lanes = task.intake.lanes
         if lanes.size and changes.held:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from arborcast.core.errors import InfrastructureError, RecordVersionError
@@ -27,20 +28,31 @@ logger = logging.getLogger(__name__)
 
 LOG = "notifications"
 
+ErasedBy = Callable[[Notification], str]
+
 _BYTES_PER_STEP = 8 * 1024 * 1024
 
 
 class Archive(GatheringFollower):
+    """`erased` returns the id of the erasure that covers a notification, empty for none: the log has its payload until
+    Kafka deletes it, and this table may be built again from it."""
+
     def __init__(
-        self, kafka: KafkaSettings, location: str, interval_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        kafka: KafkaSettings,
+        location: str,
+        interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        erased: ErasedBy = lambda _: "",
     ) -> None:
         self._table = DeltaTableWriter(NOTIFICATIONS, location)
         super().__init__(kafka, LOG, [self._table], interval_s, _BYTES_PER_STEP, clock)
         self._rows: list[pa.Table] = []
+        self._erased = erased
 
     def take(self, records: Sequence[ConsumerRecord]) -> None:
         if records:
-            self._rows.append(notification_rows(records, int(time.time() * 1000)))
+            self._rows.append(notification_rows(records, int(time.time() * 1000), self._erased))
 
     def _opened(self) -> LogCursor:
         return self._behind([self._table.positions(LOG)])
@@ -68,9 +80,11 @@ class _Archived(NamedTuple):
     partition: int
     offset: int
     logged_ms: int
+    payload_bytes: int
+    erased: str | None = None
 
 
-def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int) -> pa.Table:
+def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int, erased: ErasedBy = lambda _: "") -> pa.Table:
     """Rows of `notifications`. Unreadable records are skipped, as by the dispatch. Raises RecordVersionError for a
     newer version."""
     archived = []
@@ -82,7 +96,12 @@ def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int) -> pa
         except InfrastructureError as error:
             logger.error("offset %d of partition %d is not archived: %s", record.offset, record.partition, error)
         else:
-            archived.append(_Archived(notification, record.partition, record.offset, record.timestamp))
+            place = record.partition, record.offset, record.timestamp
+            row = _Archived(notification, *place, len(notification.payload))
+            if erasure := erased(notification):
+                emptied = msgspec.structs.replace(notification, payload=b"", producer=b"")
+                row = row._replace(notification=emptied, erased=erasure)
+            archived.append(row)
     special = _NOTIFICATION | {"recorded_at": lambda them: times([recorded_ms] * len(them))}
     return build(NOTIFICATIONS, archived, special)
 
@@ -100,7 +119,6 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
     "priority": lambda them: pa.array([each.notification.priority for each in them], pa.int32()),
     "hops": lambda them: pa.array([each.notification.hops for each in them], pa.int32()),
     "path": lambda them: pa.array([" ".join(each.notification.path) for each in them], pa.string()),
-    "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
     **{
         name: _column(name)
         for name in (

@@ -3,17 +3,21 @@ before it has read all of its record."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import get_args
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.parked import Parked, Place, Tried, Tries
 from arborcast.dispatch.recording.state_tables import RowChanges, TableFold
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
-from arborcast.dispatch.tables import DEAD_LETTERS, INCOMPLETE, OPERATIONS, RETRIES, SUBSCRIPTIONS, TOPICS
+from arborcast.dispatch.tables import DEAD_LETTERS, ERASURES, INCOMPLETE, OPERATIONS, RETRIES, SUBSCRIPTIONS, TOPICS
 from arborcast.topic_model.records import control, fragments, operations
 from arborcast.topic_model.records.control import (
+    ErasedPlace,
+    Erasure,
     SubscriptionEnded,
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -85,6 +89,32 @@ class SuspensionsFold(TableFold):
                 changes.patch(name, {"suspended_at": moment(at_ms)})
             case Tombstone(key=key) if key.startswith(_SUSPENSION):
                 changes.patch(key.removeprefix(_SUSPENSION), {"suspended_at": None})
+
+
+class ErasuresFold(TableFold):
+    """Erasures. A row stays when its record leaves the control log."""
+
+    spec = ERASURES
+    writer = "control"
+
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
+        match control.decode(record.key or b"", record.value):
+            case Erasure(scope=scope, by=by, at_ms=at_ms, erased=erased, done_ms=done_ms, kept_until_ms=kept_ms):
+                bounded = done_ms and kept_ms and all(kept_ms.values())
+                changes.put(
+                    scope.id,
+                    {
+                        "requested_by": by,
+                        "requested_at": moment(at_ms),
+                        "before": moment(scope.before_ms),
+                        "topic": scope.topic,
+                        "notification": scope.notification,
+                        "subject_sha256": hashlib.sha256(scope.subject.encode()).hexdigest() if scope.subject else "",
+                        **{place: erased.get(place, 0) for place in get_args(ErasedPlace)},
+                        "done_at": moment(done_ms) if done_ms else None,
+                        "kept_until": moment(max(kept_ms.values())) if bounded else None,
+                    },
+                )
 
 
 def topic_row(topic: TopicRecord, changed_ms: int) -> dict[str, object]:

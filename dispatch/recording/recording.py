@@ -13,11 +13,12 @@ from arborcast.core.eventlog.topics import FRAGMENT_LOG, OPERATIONS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.dispatch.delivery.health import Health
-from arborcast.dispatch.recording.archive import Archive
+from arborcast.dispatch.recording.archive import Archive, ErasedBy
 from arborcast.dispatch.recording.attempts_tables import AttemptsTables
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
+    ErasuresFold,
     IncompleteFold,
     OperationsFold,
     RetriesFold,
@@ -36,11 +37,13 @@ from arborcast.dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    ERASURES,
     INCOMPLETE,
     NOTIFICATIONS,
     OPERATIONS,
     RETRIES,
     ROUTES,
+    SLO,
     SUBSCRIPTIONS,
     TOPICS,
 )
@@ -125,6 +128,13 @@ _ATTEMPTS_SHARE = 2
 # fifth of their throughput from the batches.
 _ARCHIVE_SHARE = 4
 
+# The objective is over 28 days.
+_SLO_DAYS = 29
+
+# Between two passes of the erasures, which have half of the time: an operator waits for them.
+_ERASURES_S = 5.0
+_ERASURES_SHARE = 2
+
 # Parts are skipped on the way to the outcomes of their messages, this number at a time.
 _PART_BYTES = 16 * 1024 * 1024
 
@@ -147,21 +157,29 @@ class Recording:
         joiner: Joiner | None = None,
         tell: EventListener = lambda _: None,
         operation: Callable[[str], None] = lambda _: None,
+        slo: Callable[[str], Work] | None = None,
+        erased: ErasedBy = lambda _: "",
+        eraser: Callable[[Callable[[TableSpec], str]], Work] | None = None,
     ) -> None:
         """`health` returns the health of endpoints; `routes` a number of routes with their states, `control_position`
         the position of the control log in them. For `recorded` see `AttemptsTables`. `joiner` compacts append-only
-        tables. `tell` is called with messages that were given up, `operation` with the door of each operation."""
+        tables. `tell` is called with messages that were given up, `operation` with the door of each operation. `slo`
+        makes the writer of the table of that name, from its location. `erased` is as for `Archive`; `eraser` makes the
+        work that carries out erasures, from the locations of tables."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
             kafka, self._at(ATTEMPTS), self._at(DELIVERIES), settings.interval_s, recorded=recorded
         )
-        self.archive = Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s) if settings.archive else None
+        self.archive = (
+            Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s, erased=erased) if settings.archive else None
+        )
         subscriptions = self._at(SUBSCRIPTIONS)
         control: list[tuple[str, TableFold]] = [
             (self._at(TOPICS), TopicsFold()),
             (subscriptions, SubscriptionsFold()),
             (subscriptions, SuspensionsFold()),
+            (self._at(ERASURES), ErasuresFold()),
         ]
         operations: list[tuple[str, TableFold]] = [(self._at(OPERATIONS), OperationsFold(operation))]
         interval_s, upkeep_s = settings.interval_s, settings.upkeep_interval_s
@@ -180,7 +198,7 @@ class Recording:
             snapshot = RoutesSnapshot(self._at(ROUTES), settings.max_routes, control_position, routes)
             states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 3 * interval_s))))
         # In the thread of the merges, since a compaction during a merge makes one of them fail.
-        states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)]
+        states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS, ERASURES)]
         ended = settings.ended_subscriptions_days
         states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
         states.append((self._upkeep(INCOMPLETE, settings.incomplete_days, "given_up_at < '{}'"), upkeep_s))
@@ -198,6 +216,11 @@ class Recording:
             Recorder(events, gate, "upkeep"),
             Recorder([(self.attempts, step_s)], gate, "attempts", _ATTEMPTS_SHARE),
             Recorder(archive, gate, "archive", _ARCHIVE_SHARE),
+            Recorder([(eraser(self._at), _ERASURES_S)] if eraser else [], gate, "erasures", _ERASURES_SHARE),
+            # The upkeep in the same thread: of two commits that rewrite rows one fails.
+            Recorder(
+                [(slo(self._at(SLO)), step_s), (self._upkeep(SLO, _SLO_DAYS), upkeep_s)] if slo else [], gate, "slo"
+            ),
         )
 
     def open(self) -> None:

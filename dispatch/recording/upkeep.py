@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from arborcast.dispatch.recording.follower import Work
-from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit
+from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
 from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
 
 if TYPE_CHECKING:
@@ -110,6 +110,11 @@ class Upkeep(Work):
     def step(self) -> bool:
         if not is_there(self._location):
             return False
+        with turn_to_rewrite(self._location):
+            self._keep_up()
+        return False
+
+    def _keep_up(self) -> None:
         table = open_table(self._location)
         if self._days is not None:
             self._take_out(table, datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days))
@@ -122,7 +127,6 @@ class Upkeep(Work):
             # A full listing also finds files of a killed writer.
             table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
             self._deleted_at = open_table(self._location).version()
-        return False
 
     def _take_out(self, table: DeltaTable, before: datetime) -> None:
         if self._old is not None:

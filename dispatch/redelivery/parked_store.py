@@ -164,6 +164,9 @@ class ParkedStore:
         self._finished: set[bytes] = set()
         self.uncommitted = 0
         """Bytes of messages since the last commit."""
+        self.ended_elsewhere: set[str] = set()
+        """Lanes with deliveries that another process has ended (an erasure), as the log says; for the session to
+        take."""
         self.promised: list[tuple[str, str]] = []
         """Lanes and pushes whose results are awaited, as they become known; for `AwaitedResults` to take."""
         with self._translated():
@@ -213,8 +216,8 @@ class ParkedStore:
             logger.error("offset %d of the parked log is left out: %s", offset, error)
             return None
         if record is None:
-            if not is_tries:
-                self.remove(delivery)
+            if not is_tries and self.remove(delivery):
+                self.ended_elsewhere.add(delivery.subscription)
             return None
         if isinstance(record, Parked):
             return delivery.subscription if self._add(delivery, record, offset) else None
@@ -253,7 +256,10 @@ class ParkedStore:
         changed = self._execute(_TRIED, (*tries, *key, tries.number, tries.number, tries.counted)).rowcount
         if changed and tries.awaits:
             self.promised.append((delivery.subscription, tries.awaits))
-        return bool(changed) or bool(self._rows(_FIND, key))
+        return bool(changed) or self.has(delivery)
+
+    def has(self, delivery: Delivery) -> bool:
+        return bool(self._rows(_FIND, (delivery.subscription, *delivery.place)))
 
     def lost(self, delivery: Delivery, now_ms: int) -> None:
         """The result of its push will not come: it is due. A start finds the same in the log."""
@@ -266,8 +272,11 @@ class ParkedStore:
         self._execute(lost, (now_ms, now_ms, *_PUSHES))
         return [lane for (lane,) in found]
 
-    def remove(self, delivery: Delivery) -> None:
-        self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
+    def remove(self, delivery: Delivery) -> bool:
+        """Whether it was there."""
+        removed = self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
+        self._count -= removed
+        return bool(removed)
 
     def finish(self, delivery: Delivery) -> None:
         """A delivery was finished here, and its null is on the way."""

@@ -288,6 +288,8 @@ class RedeliveryOutcomes:
         waits = row.state == "parked"
         if waits and not self._store.tried(delivery, decision.tries):
             return False  # the log has its end already
+        if decision.letter and not self._store.has(delivery):
+            return False  # the same: an erasure leaves no letter
         self._journal.write(decision, row, notification, lambda _: delivery)
         if waits:
             return True

@@ -173,6 +173,13 @@ class Redelivery:
         if self._amounts.too_much(name):
             self._lanes.turn(self._lanes[name], now_ms)
 
+    def ended_elsewhere(self, name: str) -> None:
+        """Another process has ended deliveries of this lane: what waits behind them may be due, or nothing waits."""
+        if queue_topic(name) is not None:
+            self._queues.found(name, self._clock.now_ms())
+        elif name in self._lanes:
+            self._lanes.turn(self._lanes[name], self._clock.now_ms())
+
     def reported(self, result: Result) -> None:
         self._reports.add(result, self._clock.now_ms())
 

@@ -215,6 +215,8 @@ class RedeliverySession:
             found.pop(None, None)
             for lane in found:
                 self.redelivery.found(str(lane))
+            while self._store.ended_elsewhere:
+                self.redelivery.ended_elsewhere(self._store.ended_elsewhere.pop())
             position = records[-1].offset + 1
             self._store.advance(partition, position)
             self._parts.context.held.applied(partition, position)

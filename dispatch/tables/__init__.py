@@ -185,9 +185,16 @@ NOTIFICATIONS = TableSpec(
         Column("hops", "integer", "Number of triggers in a row before it."),
         Column("path", "string", "The engines that it passed, GROUP/NAME, separated by blanks, empty for none."),
         Column("distribution", "string", "Its routing word, empty for everywhere."),
+        Column(
+            "erased",
+            "string",
+            "The erasure that removed payload and producer, which are empty then; null: none.",
+            optional=True,
+        ),
     ),
     partition_by=("day",),
     time="accepted_at",
+    merged=True,
 )
 
 ATTEMPTS = TableSpec(
@@ -295,6 +302,74 @@ OPERATIONS = TableSpec(
     time="at",
 )
 
+ERASURES = TableSpec(
+    name="erasures",
+    help="Erasures of payloads: what was erased, who requested it, and whether it is done.",
+    columns=(
+        Column("erasure", "string", "The erasure's id."),
+        Column("requested_by", "string", "The user who requested it."),
+        Column("requested_at", "timestamp", "When it was requested.", "UTC"),
+        Column("before", "timestamp", "It covers notifications accepted before this time.", "UTC"),
+        Column("topic", "string", "The normal form of its topic expression; empty: all topics."),
+        Column("notification", "string", "The id of its only notification; empty: all."),
+        Column(
+            "subject_sha256",
+            "string",
+            "SHA-256 (hexadecimal) of the text that the payloads contained, so that this table does not name the "
+            "person; empty: any text.",
+        ),
+        Column("notifications", "long", "Rows of the table notifications whose payload was removed."),
+        Column("waiting", "long", "Waiting deliveries that it ended."),
+        Column("dead_letters", "long", "Dead letters that it deleted."),
+        Column("pull_points", "long", "Messages that it removed from pull points."),
+        Column("current_messages", "long", "Current messages of topics that it removed."),
+        Column(
+            "done_at",
+            "timestamp",
+            "When no place had a copy, except files that wait for their deletion; null: not done.",
+            "UTC",
+            optional=True,
+        ),
+        Column(
+            "kept_until",
+            "timestamp",
+            "When the last deleted copy is gone from Kafka and files of tables; null: not done, or Kafka has no limit.",
+            "UTC",
+            optional=True,
+        ),
+    ),
+    key="erasure",
+    time="requested_at",
+)
+
+SLO = TableSpec(
+    name="slo",
+    help="Deliveries by hour and subscription against the service level objective.",
+    columns=(
+        Column("day", "date", "Day of hour; the table is partitioned by it.", "UTC"),
+        Column(
+            "hour", "timestamp", "The hour in which the first push ended, or the delivery ended without one.", "UTC"
+        ),
+        Column("subscription", "string", "The subscription's id."),
+        Column("owner", "string", "The subscriber, empty without authentication."),
+        Column("in_time", "long", "Deliveries taken within slo.latency_s after acceptance."),
+        Column("late", "long", "Deliveries taken later, without a fault of the receiver."),
+        Column("lost", "long", "Deliveries that ended without a push, or with a fault of the engine."),
+        Column(
+            "receiver",
+            "long",
+            "Deliveries that the receiver refused, did not answer, or delayed (away, paused, suspended); not in the "
+            "objective.",
+        ),
+        Column(
+            "held_at", "timestamp", "The last fault of the receiver, or wait for it; null: none.", "UTC", optional=True
+        ),
+    ),
+    partition_by=("day",),
+    time="hour",
+    merged=True,
+)
+
 TABLES: Sequence[TableSpec] = (
     TOPICS,
     SUBSCRIPTIONS,
@@ -307,4 +382,6 @@ TABLES: Sequence[TableSpec] = (
     ENDPOINT_HEALTH,
     INCOMPLETE,
     OPERATIONS,
+    ERASURES,
+    SLO,
 )

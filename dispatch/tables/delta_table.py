@@ -93,6 +93,15 @@ def turn_to_commit(location: str) -> threading.Lock:
     return _TURNS[location]
 
 
+_REWRITES: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+def turn_to_rewrite(location: str) -> threading.Lock:
+    """Held by a thread of this process while it rewrites or joins rows of the table there: of two such commits one
+    fails."""
+    return _REWRITES[location]
+
+
 class DeltaTableWriter:
     """A write commits as a whole, with the writer's position (a Delta application transaction), so a restarted writer
     can tell stored records from missing ones."""
@@ -146,6 +155,10 @@ class DeltaTableWriter:
         """Append rows, possibly none, that are new: the writer has read its progress since it began."""
         self._write(rows, "append", progress)
 
+    def replace_where(self, rows: pa.Table, where: str, progress: Mapping[str, int]) -> None:
+        """Make these all the rows that fulfil the condition."""
+        self._write(rows, "overwrite", progress, where)
+
     def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Make these all the rows there are."""
         self._write(rows, "overwrite", progress)
@@ -197,16 +210,22 @@ class DeltaTableWriter:
             merger = merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in patch}, condition)
         merger.when_not_matched_insert(inserted, f"s.{OPERATION} in ('put', 'add')").execute()
 
-    def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int]) -> None:
-        self._insist(
-            lambda table: write_deltalake(
-                table,
-                _aligned(rows, table),
-                mode="overwrite" if mode == "overwrite" else "append",
-                writer_properties=WRITER,
-                commit_properties=_commit(progress),
-            )
-        )
+    def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int], where: str | None = None) -> None:
+        def write(table: DeltaTable) -> None:
+            aligned, properties = _aligned(rows, table), _commit(progress)
+            if mode == "overwrite":
+                write_deltalake(
+                    table,
+                    aligned,
+                    mode="overwrite",
+                    predicate=where,
+                    writer_properties=WRITER,
+                    commit_properties=properties,
+                )
+            else:
+                write_deltalake(table, aligned, mode="append", writer_properties=WRITER, commit_properties=properties)
+
+        self._insist(write)
 
     def _insist(self, write: Callable[[DeltaTable], None]) -> None:
         """Upkeep commits concurrently. A write based on the former state may be refused then, and is repeated; a

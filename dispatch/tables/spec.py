@@ -147,7 +147,8 @@ class TableSpec:
         return found.cast(pa.schema(plain))
 
     def ensure(self, location: str) -> DeltaTable:
-        """The table, created if missing. Raises InfrastructureError if it lacks a column of this name and type."""
+        """The table, created if missing, with optional columns added that it lacks. Raises InfrastructureError if it
+        lacks another column of this name and type."""
         table = DeltaTable.create(
             location,
             self.schema(),
@@ -159,6 +160,10 @@ class TableSpec:
             storage_options=options_of(location),
         )
         there = {each.name: each.type for each in table.schema().fields}
+        added = [each.as_field() for each in self.columns if each.optional and each.name not in there]
+        if added:
+            table.alter.add_columns(added)
+            there |= {each.name: each.type for each in added}
         for column in self.columns:
             found = there.get(column.name)
             if found != PrimitiveType(column.type):

@@ -28,7 +28,7 @@ from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings, SettingInfo
 from arborcast.core.telemetry.tracing import TracingSettings
 from arborcast.directory.settings import DirectorySettings
-from arborcast.dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
+from arborcast.dispatch.settings import DispatchSettings, PushSettings, RetrySettings, SloSettings, TableSettings
 from arborcast.engine.settings.stack import ConsoleSettings, LoggingSettings, MetricsSettings, StackSettings
 from arborcast.ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
 from arborcast.ingest.federation.settings import FederationSettings
@@ -69,6 +69,7 @@ class Settings:
     retry: RetrySettings
     outbound: OutboundSettings
     tables: TableSettings
+    slo: SloSettings
     secrets: SecretSettings
     stack: StackSettings
     metrics: MetricsSettings

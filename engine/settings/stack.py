@@ -63,6 +63,11 @@ class ConsoleSettings:
         minimum=0,
         maximum=65_535,
     )
+    public_url: str = setting(
+        "",
+        "Address of the console for links to subscribers (`arborcast subscriptions link`), if it is not "
+        "console.host and console.port, for instance behind a proxy.",
+    )
     engines: str = setting(
         "",
         "Metrics addresses of other engines to show, separated by commas; of an engine without supervisor "

@@ -6,18 +6,20 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 from playwright.sync_api import Dialog, Page
 
-from arborcast.admin import dead_letters
+from arborcast.admin import dead_letters, receiver_page
 from arborcast.admin import queues as admin
 from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.admin.queues import QueueStatus
 from arborcast.console import console
 from arborcast.console.screens.topics import looking
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.keyring import add_key
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import SCHEMES, Visitors, faults
@@ -50,6 +52,8 @@ PAGES = (
     "/deliveries/waiting",
     "/deliveries/dead",
     "/deliveries/audit",
+    "/deliveries/slo",
+    "/deliveries/erasures",
     "/topics/problems",
     "/queues",
     "/queues?queue={urn:plant}plant/inspections",
@@ -77,8 +81,12 @@ def address(answers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="module")
 def pages(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """All there are, also of an engine that is in no federation."""
-    with served(example(tmp_path_factory.mktemp("alone")).app) as alone:
-        yield [*(address + path for path in PAGES), f"{alone}/cluster"]
+    home = tmp_path_factory.mktemp("alone")
+    add_key(home / "secrets.keys", "k1")
+    parts = example(home)
+    link = urlsplit(receiver_page.link(parts.console.settings, parts.control, "s3", 1.0)).path
+    with served(parts.app) as alone:
+        yield [*(address + path for path in PAGES), f"{alone}/cluster", alone + link]
 
 
 @pytest.fixture

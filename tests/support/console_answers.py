@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from arborcast.admin import dead_letters, federation, messages, operations, queues, waiting
+from arborcast.admin import dead_letters, erasures, federation, messages, operations, queues, slo, waiting
 from arborcast.admin.dead_letters import Letter, LetterList
+from arborcast.admin.erasures import RequestedErasure
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
 from arborcast.admin.messages import LastAttempts, RecentNotification
 from arborcast.admin.operations import Recorded
@@ -17,8 +18,16 @@ from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
 from arborcast.dispatch.logs.attempts import Attempt, State
+from arborcast.dispatch.operations.slo import Objective, Objectives, SubscriptionObjective
 from arborcast.engine.monitoring.samples import Scrape
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    Erasure,
+    ErasureScope,
+    SubscriptionRecord,
+    TopicPolicy,
+    TopicRecord,
+)
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription
 
@@ -161,7 +170,19 @@ def _attempt(number: int, name: str, state: State, status: int, body: bytes = b"
 
 ATTEMPTS = (_attempt(1, "n2", "delivered", 202), _attempt(0, "n1", "parked", 503, b"<b>no room</b>"))
 
+OBJECTIVE = Objective(1_799_400, 310, 12, 5_120, 0.99982, 0.821, 0.0, 0.3)
+
+ERASURE = Erasure(
+    ErasureScope("5f0c1b2a9d3e", _AT_MS, "{urn:plant}plant//.", subject="4711"),
+    "anna@operations.example",
+    _AT_MS,
+    {"notifications": 1_204, "dead_letters": 1},
+    _AT_MS + 60_000,
+)
+
 ANSWERS: Mapping[Any, Any] = {
+    slo.measured: Objectives(OBJECTIVE, (SubscriptionObjective("s1", "anna", OBJECTIVE),), 4),
+    erasures.listed: [RequestedErasure(ERASURE, {"arborcast.notifications": _AT_MS + 9_000_000, "arborcast.dead": 0})],
     queues.job_figures: JOB,
     queues.requests: QueueRequests(REQUESTS, 4),
     operations.listed: (OPERATIONS, 3),

@@ -83,6 +83,9 @@ CONTROL = [
     f'"type":"trigger","subscription":{SUBSCRIPTION}',
     '"type":"trigger-ended","id":"s1","reason":"removed","at_ms":1',
     '"type":"peer-interest","peer":"G/b","sender":"G/b","version":1,"topics":["a//."],"others":["b"]',
+    '"type":"erasure","scope":{"id":"e1","before_ms":1},"by":"ann","at_ms":2',
+    """"type":"erasure","scope":{"id":"e1","before_ms":1,"topic":"a//.","notification":"n1","subject":"4711"},"by":"ann",
+    "at_ms":2,"erased":{"waiting":3},"done_ms":4,"kept_until_ms":{"parked":5}""",
 ]
 PLAIN: dict[str, Any] = {"id": "n1", "topic": "a/b", "payload": b"<x/>", "accepted_ms": 1}
 NOTIFICATION: dict[str, Any] = (
@@ -127,7 +130,7 @@ GIVEN_UP: dict[str, Any] = {"first": 1, "at": 2, "reason": "time", "since_ms": 1
 HOLDER = {"name": "0f", "host": "here", "pid": 7, "started": 8, "machine": "m", "since_ms": 9, "home": "/h"}
 RESULT: dict[str, Any] = {"promise": ["s1", "p-1", 1, 9, 2], "state": "failed", "at_ms": 5}
 KINDS = ("claim", "renewal", "release")
-DIVERTED = [["a"], ["b"], {0: 9}, ["c"], ["d"], ["e"], ["f"], ["g"], ["h"], ["i"], ["j"]]
+DIVERTED = [["a"], ["b"], {0: 9}, ["c"], ["d"], ["e"], ["f"], ["g"], ["h"], ["i"], ["j"], ["k"], ["l"]]
 SIGNS = [["http://h/", {"kind": "slow", "message": "n1", "wait_ms": 3, "late": True}]]
 
 

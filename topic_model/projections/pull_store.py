@@ -154,6 +154,12 @@ class PullStore:
             if claim.until_ms <= now_ms
         ]
 
+    def unsettled(self) -> tuple[set[int], set[int]]:
+        """The offsets of all messages that wait, and of those that are claimed."""
+        queues = self._queues.values()
+        waiting = {message.offset for queue in queues for message in queue.waiting}
+        return waiting, {message.offset for queue in queues for message in queue.kept()} - waiting
+
     def ids(self) -> list[str]:
         """The pull points with messages."""
         return list(self._queues)

@@ -10,6 +10,7 @@
     places:<path>      TopicPlaces | null
     trigger:<id>       TriggerRecord | TriggerEnded | null
     interest:<peer>    PeerInterest | null
+    erase:<id>         Erasure | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -196,6 +197,35 @@ class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
     others: tuple[str, ...] = ()
 
 
+ErasedPlace = Literal["notifications", "waiting", "dead_letters", "pull_points", "current_messages"]
+"""Where erasures count removed copies; `notifications` are rows of the table."""
+
+
+class ErasureScope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The notifications of the erasure `id`: all that were accepted before `before_ms` and fulfil each condition that
+    is not empty. `topic` is the normal form of a topic expression; `subject` is the whole text of an element or the
+    whole value of an attribute in the payload, or in the producer's reference."""
+
+    id: str
+    before_ms: int
+    topic: str = ""
+    notification: str = ""
+    subject: str = ""
+
+
+class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, tag="erasure"):
+    """An erasure of payloads, requested `by` a user at `at_ms`. The job counts in `erased` the copies that it has
+    removed, by place. With `done_ms` no place has a copy but those in `kept_until_ms`: by name of a Kafka topic or
+    table, the time at which it deletes the removed copies; 0: it has no limit."""
+
+    scope: ErasureScope
+    by: str
+    at_ms: int
+    erased: dict[ErasedPlace, int] = {}
+    done_ms: int = 0
+    kept_until_ms: dict[str, int] = {}
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity of this key is forgotten. It follows an Ended or Removed record."""
 
@@ -217,6 +247,7 @@ _Stated = (
     | TriggerRecord
     | TriggerEnded
     | PeerInterest
+    | Erasure
 )
 ControlRecord = _Stated | Tombstone
 
@@ -273,6 +304,11 @@ def interest_key(peer: str) -> str:
     return f"interest:{peer}"
 
 
+def erasure_key(erasure_id: str) -> str:
+    """Key of an erasure."""
+    return f"erase:{erasure_id}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key of a record."""
     match record:
@@ -300,6 +336,8 @@ def key_of(record: ControlRecord) -> str:
             return trigger_key(trigger_id)
         case PeerInterest(peer=peer):
             return interest_key(peer)
+        case Erasure(scope=scope):
+            return erasure_key(scope.id)
         case Tombstone(key=key):
             return key
 

@@ -129,6 +129,11 @@ def made_at(notification_id: str) -> int:
         return 0
 
 
+def original_of(notification_id: str) -> str:
+    """The id without that of a replay."""
+    return notification_id.partition(_AGAIN)[0]
+
+
 def is_replay(notification_id: str) -> bool:
     """Whether the id is that of a replayed notification."""
     return _AGAIN in notification_id

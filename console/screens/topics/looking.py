@@ -122,7 +122,8 @@ class Looking:
         policy = self._console.control.table.topics.policy(path)
         kept = not policy.queue and (settings.topics.retain_all if policy.retain is None else policy.retain)
         async with self._reading:
-            return await asyncio.to_thread(last_messages, reachable_kafka(settings), path, kept=kept)
+            erased = self._console.control.erasures.scopes
+            return await asyncio.to_thread(last_messages, reachable_kafka(settings), path, kept=kept, erased=erased)
 
     def _left(self, request: Request, at: str, q: str) -> dict[str, Any]:
         """The tree, or the results of a search in it."""

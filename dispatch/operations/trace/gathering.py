@@ -19,7 +19,7 @@ from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.attempts import Attempt, erased_by
 from arborcast.dispatch.operations.trace.story import AttemptRow, ControlHistory, Evidence, MatchedBy, Row, Taken
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.settings import TableSettings
@@ -104,6 +104,8 @@ class Gatherer:
         if not rows:
             return Evidence(notification_id, None, ControlHistory())
         row = rows[0]
+        if row.get("erased"):
+            notes.append(erased_by(row["erased"]))
         notification = Notification(
             id=notification_id,
             topic=row["topic"],

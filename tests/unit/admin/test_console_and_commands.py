@@ -31,6 +31,7 @@ ONLY_COMMANDS = {
     "keys.read": "`arborcast keys`",
     "operations.recorded": "`arborcast triggers list`",
     "operations.recorded_file": "`arborcast keys`",
+    "receiver_page.link": "`arborcast subscriptions link`",
     "resealing": "`arborcast keys`",
     "topic_units": "`arborcast topics import --from-ldap`",
     "users": "`users`, `access check`",
@@ -52,6 +53,8 @@ ONLY_CONSOLE = {
     "messages.last_attempts": "*Last attempts*",
     "messages.last_messages": "*Recent messages*",
     "messages.recent": "*Recent notifications*",
+    "receiver_page.linked": "[page of a receiver]",
+    "receiver_page.send_test": "[page of a receiver]",
     "subscriptions.changes": "*Pause*",
     "topic_documents.plan_import": "changes that are staged and saved together",
 }

@@ -31,9 +31,10 @@ UNRECORDED = {
     **dict.fromkeys(("init", "fetch", "federation key"), "they make files that belong to no engine yet"),
     **dict.fromkeys(("backup", "bundle", "topics export"), "they write a copy"),
     **dict.fromkeys(("publish", "listen", "subscribe", "unsubscribe", "rotate-secret"), "what any client may do"),
+    "subscriptions link": "it signs an address",
     **dict.fromkeys(
         (
-            *("audit", "trace", "why", "top", "report", "operations", "config show", "config spark"),
+            *("audit", "trace", "why", "slo", "erasures", "top", "report", "operations", "config show", "config spark"),
             *("topics list", "topics tree", "topics find", "topics match", "topics who", "topics problems"),
             *("subscriptions list", "triggers list", "waiting list", "queues list", "queues show", "keys list"),
             *("dead-letters list", "dead-letters show", "users list", "users check"),
@@ -49,6 +50,8 @@ RECORDED = {
     "/topics/save": "topics save",
     "/subscriptions/act": "subscriptions {action}",
     "/deliveries/dead/act": "dead-letters redrive",
+    "/deliveries/erasures": "erase",
+    "/receiver/{subscription}/{link}": "subscriptions {change}",
 }
 
 # Forms that change a draft, which `/topics/save` applies, or the visitor's own session.

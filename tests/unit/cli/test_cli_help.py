@@ -40,9 +40,11 @@ GROUPS = {
     "Topics and subscriptions": {
         *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
     },
-    "Deliveries": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
-    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys", "federation"}
-    | {"operations"},
+    "Deliveries": {"trace", "why", "audit", "slo", "waiting", "queues", "dead-letters", "replay"},
+    "Operating": {
+        *("top", "report", "backup", "restore", "bundle", "erase", "erasures", "users", "access", "keys", "federation"),
+        "operations",
+    },
 }
 
 

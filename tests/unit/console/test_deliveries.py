@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from arborcast.admin import dead_letters, messages, trace, waiting
+from arborcast.admin import dead_letters, erasures, messages, slo, trace, waiting
 from arborcast.admin.dead_letters import Letter, LetterFilter, LetterList, Redriven, WholeLetter
+from arborcast.admin.erasures import ErasureRequest, RequestedErasure
 from arborcast.admin.filters import DeliveryGroup, TopicTest
 from arborcast.admin.messages import RecentNotification
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.screens import deliveries
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
+from arborcast.dispatch.operations.slo import Objective, Objectives, SubscriptionObjective
 from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
+from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts
@@ -87,6 +90,11 @@ REPORT = Report(
 )
 
 
+OBJECTIVE = Objective(995, 3, 2, 7, 0.995, 0.5, 1.5, 0.2)
+
+ERASURE = Erasure(ErasureScope("e1", AT_MS, subject=EVIL), EVIL, AT_MS, {"dead_letters": 1_200}, AT_MS)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """The questions that were asked; their answers are those above."""
@@ -102,6 +110,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
             dead_letters.purge: 2,
             deliveries._audit: REPORT,
             messages.recent: (RecentNotification("01ab", TopicPath("a/b"), AT_MS),),
+            slo.measured: Objectives(OBJECTIVE, (SubscriptionObjective("s1", EVIL, OBJECTIVE),), 3),
+            erasures.listed: [RequestedErasure(ERASURE, {"dead": 0, "tables": AT_MS})],
+            erasures.erase: RequestedErasure(ERASURE, {}),
         },
     )
 
@@ -119,6 +130,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ("/deliveries/audit?since=1h", "1 discrepancy"),
         ("/deliveries/audit?since=1h", "1 not checked yet. 1 delivery repeated."),
         ("/deliveries/audit?since=1h&order=1", "9 first attempts, none out of order."),
+        ("/deliveries/slo", "99.500 %"),
+        ("/deliveries/slo?owner=ann", "and 3 more"),
+        ("/deliveries/erasures", "dead letters 1,200"),
+        ("/deliveries/erasures", "no limit: set max.compaction.lag.ms"),
     ],
 )
 def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words: str) -> None:
@@ -130,9 +145,11 @@ def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words:
 
 @pytest.mark.usefixtures("asked")
 def test_the_tabs_of_a_browser_differ(browser: Browser) -> None:
-    pages = ("", "/waiting", "/dead", "/audit")
+    pages = ("", "/waiting", "/dead", "/audit", "/slo", "/erasures")
     titles = [browser.get(f"/deliveries{each}") and browser.page.findtext("head/title") for each in pages]
-    assert titles == [f"{each} · Arborcast" for each in ("Trace", "Pending", "Dead letters", "Audit")]
+    assert titles == [
+        f"{each} · Arborcast" for each in ("Trace", "Pending", "Dead letters", "Audit", "Objective", "Erasures")
+    ]
 
 
 def test_nothing_is_run_that_nobody_asked_for(browser: Browser, asked: list[Any]) -> None:
@@ -251,3 +268,27 @@ def test_the_text_of_an_error_is_not_searched_for_another(browser: Browser, monk
     answering(monkeypatch, {waiting.oldest: ConfigError(f"topic x: error: {EVIL}")})
     browser.get("/deliveries/waiting")
     assert browser.page.xpath("//p[@class='refusal']/text()") == [f"topic x: error: {EVIL}"]
+
+
+def test_an_erasure_is_requested_after_a_question(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
+    browser.get("/deliveries/erasures")
+    browser.submit("/deliveries/erasures", subject="4711", topic="a//.")
+    assert "Erase these payloads?" in browser.text
+    assert [each for each, _ in asked] == [erasures.listed] * 2
+    browser.submit("/deliveries/erasures")
+    (_, (wanted, by, control)) = asked[2]
+    assert asked[2][0] is erasures.erase
+    assert (wanted, by) == (
+        ErasureRequest("4711", TopicTest("a//.")),
+        Operator("console", "without a name, from 127.0.0.1"),
+    )
+    assert control is parts.console.control
+    assert "Erasure e1 was requested." in browser.answer.text
+
+
+def test_a_bad_request_for_an_erasure_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {erasures.listed: [], erasures.erase: ConfigError("say what to erase")})
+    browser.get("/deliveries/erasures")
+    browser.submit("/deliveries/erasures")
+    browser.submit("/deliveries/erasures")
+    assert "say what to erase" in browser.text

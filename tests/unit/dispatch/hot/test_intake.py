@@ -16,6 +16,8 @@ from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
 from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.projections.erasures import Erasures
+from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, queue_of
@@ -67,6 +69,22 @@ def test_what_was_over_when_it_was_accepted_expires_for_everybody_who_matches() 
         ("paused", "expired"),
     }
     assert (world.journal.buried, world.journal.parked, world.lanes.size) == ([], {}, 0)
+
+
+def test_what_an_open_erasure_covers_ends_without_a_push() -> None:
+    world = World()
+    open_erasures = Erasures()
+    open_erasures.apply(Erasure(ErasureScope("e1", 5, topic="a"), "ann", 5))
+    world.intake.exclusions = Exclusions(erased=open_erasures.for_workers)
+    world.take(1)
+    later = Notification("later", TopicPath("a"), b"<x/>", 5)
+    world.intake.take(Received(later, 0, 2, 7), Found([ONE], []))
+
+    (row,) = world.journal.rows
+    assert (row.notification, row.state, row.error) == ("n1", "cancelled", "erased")
+    assert "e1" in row.detail
+    assert world.lanes.size == 1, "what was accepted after the request is pushed"
+    assert [each.subscriptions for each in world.intake.matched[0]] == [1, 1], "the audit counts it"
 
 
 def test_the_newest_match_of_a_deadline_is_reported_whatever_the_order_of_the_log() -> None:

@@ -124,6 +124,7 @@ def test_differences_of_endpoints_add_up(states: list[Exclusions]) -> None:
                     watched=_changed(known.watched, each.watched, each.unwatched),
                     unjudged=_changed(known.unjudged, each.unjudged, each.judged),
                     on_trial=_changed(known.on_trial, each.on_trial, each.off_trial),
+                    erased=_changed(known.erased, each.erased, each.erasure_done),
                 )
             before = now
             assert known[2:] == now[2:]

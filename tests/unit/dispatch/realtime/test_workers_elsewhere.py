@@ -270,7 +270,7 @@ def test_a_snapshot_is_written_again_only_after_as_many_bytes_of_differences(mon
 
     feeder = WorkerUpdates(KafkaSettings(), cast(Any, View()), told, 10)
     monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
-    for _ in range(2_000):
+    for _ in range(1_500):
         feeder._write()
     first, *following = sizes
     assert first > 100_000

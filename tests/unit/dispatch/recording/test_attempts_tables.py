@@ -193,7 +193,13 @@ def test_notification_becomes_a_row_with_every_column() -> None:
         "hops": 2,
         "path": "G/a H/b",
         "distribution": "group",
+        "erased": None,
     }
+
+
+def test_a_notification_that_an_erasure_covers_has_a_row_without_its_payload() -> None:
+    (row,) = notification_rows([archived(7)], 0, lambda notification: f"e-{notification.id}").to_pylist()
+    assert (row["payload"], row["producer"], row["payload_bytes"], row["erased"]) == (b"", b"", 4, "e-n7")
 
 
 def test_what_nobody_can_read_is_not_archived() -> None:

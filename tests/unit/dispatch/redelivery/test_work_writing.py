@@ -10,7 +10,7 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.topics import SYSTEM
-from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, World
+from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, World, retry
 
 
 def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_others_go_on() -> None:
@@ -125,3 +125,33 @@ def test_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert [row.response for row in world.attempts] == [b"not ..."]
     assert world.buried[0].response == b"not ..."
+
+
+def test_a_delivery_that_an_erasure_has_ended_leaves_no_dead_letter() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    world.endpoint("s").takes_ms = 1_000
+    delivery = world.park("s", "n")
+    world.run(500)
+    assert world.in_flight == 1
+    del world.log[delivery.key()]
+    world.store.apply(delivery.key(), None, 99)
+
+    world.run(10_000)
+    assert (world.buried, world.attempts) == ([], [])
+
+
+def test_a_lane_whose_deliveries_another_process_has_ended_holds_nothing() -> None:
+    world = World(retry=retry(first_wait_s=3_600.0))
+    world.subscribe("s", order="strict")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    first, second = world.park("s", "n1"), world.park("s", "n2")
+    world.run(1_000)
+    assert "s" in world.lanes, "the second waits for the first"
+    for number, each in enumerate((first, second)):
+        world.store.apply(each.key(), None, 98 + number)
+    while world.store.ended_elsewhere:
+        world.redelivery.ended_elsewhere(world.store.ended_elsewhere.pop())
+    world.run(1_000)
+    assert ("s" in world.lanes, world.redelivery.lanes) == (False, 0), "an hour before its next try"

@@ -1,0 +1,82 @@
+"""Erasures of payloads: requested, and what became of them. The job carries them out."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import NamedTuple
+
+from arborcast.admin import control_log
+from arborcast.admin.filters import TopicTest
+from arborcast.admin.moments import moment
+from arborcast.admin.operations import recorded, this_user
+from arborcast.admin.times import moment_ms
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
+from arborcast.dispatch.operations.erasure import kept_until
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import Erasure, ErasureScope
+from arborcast.topic_model.records.operations import Operator, change
+
+
+class ErasureRequest(NamedTuple):
+    """Notifications whose payloads are to be erased: all that fulfil each condition that is not empty, and were
+    accepted before `before` (a span before now, an ISO time; empty: now). `subject` is the whole text of an element, or
+    the whole value of an attribute."""
+
+    subject: str = ""
+    topic: TopicTest = TopicTest()
+    notification: str = ""
+    before: str = ""
+
+
+class RequestedErasure(NamedTuple):
+    """An erasure, and until when copies are in Kafka and in files of the tables, by name: as the job has noted it, or,
+    before the erasure is done, at the earliest. 0: its configuration has no limit."""
+
+    erasure: Erasure
+    kept_until_ms: dict[str, int]
+
+
+def erase(
+    kafka: KafkaSettings, request: ErasureRequest, by: Operator | None = None, control: ControlView | None = None
+) -> RequestedErasure:
+    """Request an erasure, by the user of this process if `by` is not given. Raises ConfigError for a request that names
+    nothing, ExpressionError, InfrastructureError."""
+    subject = request.subject.strip()
+    if not (subject or request.topic.text or request.notification or request.before):
+        raise ConfigError("say what to erase: a subject, a topic, a notification, or the time before which all goes")
+    now_ms = time_ms()
+    before_ms = moment_ms("before", request.before) if request.before else now_ms
+    if before_ms > now_ms:
+        raise ConfigError(f"before {request.before}: an erasure covers the past; this time is in the future")
+    topic = request.topic.normal(kafka, control)
+    scope = ErasureScope(secrets.token_hex(6), before_ms, topic, request.notification, subject)
+    by = by or this_user()
+    requested = Erasure(scope, by.who, now_ms)
+    with recorded(kafka, "erase", [change(scope.id, None, _recorded_scope(scope))], by) as said:
+        control_log.append(kafka, [requested])
+        said.append("requested")
+    return RequestedErasure(requested, kept_until(kafka, now_ms))
+
+
+def listed(kafka: KafkaSettings, control: ControlView | None = None) -> list[RequestedErasure]:
+    """All erasures of which Kafka may have a copy, the latest first. Raises InfrastructureError."""
+    found = (control_log.read_control(kafka) if control is None else control).erasures.all()
+    earliest_ms = kept_until(kafka, time_ms()) if any(not each.done_ms for each in found) else {}
+    return [RequestedErasure(each, each.kept_until_ms if each.done_ms else earliest_ms) for each in found]
+
+
+def described(erasure: Erasure) -> str:
+    """Its conditions, in words."""
+    scope = erasure.scope
+    named = (("subject", scope.subject), ("topic", scope.topic), ("notification", scope.notification))
+    return ", ".join([*(f"{name} {value}" for name, value in named if value), f"before {moment(scope.before_ms)}"])
+
+
+def _recorded_scope(scope: ErasureScope) -> dict[str, str]:
+    """Its conditions for the record of changes, in which a subject must not stay."""
+    subject = hashlib.sha256(scope.subject.encode()).hexdigest() if scope.subject else ""
+    named = {"topic": scope.topic, "notification": scope.notification, "subject_sha256": subject}
+    return {**{name: value for name, value in named.items() if value}, "before": moment(scope.before_ms)}

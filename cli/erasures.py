@@ -1,0 +1,115 @@
+"""`arborcast erase`, `arborcast erasures`: remove payloads from the logs and the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arborcast.admin.moments import iso, moment
+from arborcast.cli.common import (
+    OPERATING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    YesOption,
+    agreed,
+    kafka_of,
+    note_no_job,
+    topic_filter,
+)
+from arborcast.core.printable import one_line
+from arborcast.engine.terminal import complain, print_json, say
+
+if TYPE_CHECKING:
+    from arborcast.topic_model.records.control import Erasure
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=OPERATING)(erase)
+    app.command(rich_help_panel=OPERATING)(erasures)
+
+
+def erase(
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            "--subject",
+            help="Only payloads with this text, as the whole text of an element or value of an attribute.",
+            metavar="TEXT",
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only these topics: a/b, 'a//.' (a and all below).", metavar="TOPIC")
+    ] = None,
+    notification: Annotated[
+        str | None, typer.Option("--notification", help="Only this notification, and its replays.", metavar="ID")
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option("--before", help="Only accepted before: 30m, 90d, or 2026-01-31T12:00.", show_default="now"),
+    ] = None,
+    namespace: NamespaceOption = None,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove payloads of accepted notifications from logs, tables, waiting deliveries, dead letters and pull points."""
+    from arborcast.admin import erasures as admin
+
+    request = admin.ErasureRequest(subject or "", topic_filter(topic, namespace), notification or "", before or "")
+    kafka = kafka_of(config, home)
+    question = "Remove these payloads for good? Waiting deliveries of them end, and none can be sent again."
+    if not (yes or agreed(question)):
+        say("nothing was erased")
+        return
+    requested, kept_ms = admin.erase(kafka, request)
+    if json:
+        print_json(_facts(requested, kept_ms))
+        return
+    say(f"erasure {requested.scope.id} was requested: `arborcast erasures` shows when it is done")
+    _say_kept(kept_ms, "at the earliest ")
+    note_no_job(config, home)
+
+
+def erasures(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """List erasures, the latest first: what they have removed, and until when Kafka keeps copies."""
+    from arborcast.admin import erasures as admin
+
+    found = admin.listed(kafka_of(config, home))
+    if json:
+        print_json([_facts(*each) for each in found])
+        return
+    if not found:
+        complain("no erasures")
+    for each, kept_ms in found:
+        state = f"done {moment(each.done_ms)}" if each.done_ms else "not done"
+        say(f"{each.scope.id}  {moment(each.at_ms)} by {one_line(each.by)}, {state}")
+        say(f"  {one_line(admin.described(each))}")
+        removed = ", ".join(f"{place.replace('_', ' ')} {count:,}" for place, count in sorted(each.erased.items()))
+        say(f"  removed: {removed or 'nothing'}")
+        _say_kept(kept_ms, "" if each.done_ms else "at the earliest ")
+
+
+def _say_kept(kept_ms: dict[str, int], earliest: str) -> None:
+    for name, at_ms in kept_ms.items():
+        until = f"{earliest}{moment(at_ms)}" if at_ms else "no limit: set max.compaction.lag.ms of this Kafka topic"
+        say(f"  {name} keeps copies until {until}")
+
+
+def _facts(erasure: Erasure, kept_ms: dict[str, int]) -> dict[str, Any]:
+    scope = erasure.scope
+    return {
+        "erasure": scope.id,
+        "by": erasure.by,
+        "requested": iso(erasure.at_ms),
+        "before": iso(scope.before_ms),
+        "subject": scope.subject,
+        "topic": scope.topic,
+        "notification": scope.notification,
+        "removed": erasure.erased,
+        "done": iso(erasure.done_ms) if erasure.done_ms else "",
+        "kept_until": {name: iso(at_ms) if at_ms else "" for name, at_ms in kept_ms.items()},
+    }

@@ -1,0 +1,68 @@
+"""`arborcast slo`: deliveries against their service level objective."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arborcast.cli.common import (
+    FATES,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    SubscriptionOption,
+    document,
+    settings_of,
+    tell_of_more,
+)
+from arborcast.core.printable import one_line
+from arborcast.engine.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from arborcast.dispatch.operations.slo import Objective
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=FATES)(slo)
+
+
+def slo(
+    subscription: SubscriptionOption = None,
+    owner: Annotated[
+        str | None, typer.Option("--owner", help="Only deliveries to this subscriber's subscriptions.", metavar="NAME")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many subscriptions.", min=0)] = 10,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the share of deliveries in time over 28 days, the error budget left, and how fast it is spent."""
+    from arborcast.admin.slo import measured
+
+    settings = settings_of(config, home)
+    found = measured(settings, limit, subscription or "", owner)
+    objective = {"target": settings.slo.target, "latency_s": settings.slo.latency_s}
+    if json:
+        worst = [
+            {"subscription": each.subscription, "owner": each.owner} | document(each.objective) for each in found.worst
+        ]
+        print_json(objective | document(found.all) | {"subscriptions": worst, "more": found.more})
+        return
+    say(f"objective: {settings.slo.target:.5g} of deliveries within {settings.slo.latency_s:g} s, over 28 days")
+    say(in_words(found.all))
+    for name, its_owner, each in found.worst:
+        say(f"{one_line(name)}{f' of {one_line(its_owner)}' if its_owner else ''}: {in_words(each)}")
+    tell_of_more(found.more)
+
+
+def in_words(objective: Objective) -> str:
+    """One line."""
+    apart = f"; {objective.receiver:,} apart, for faults of receivers" if objective.receiver else ""
+    if objective.share is None or objective.budget_left is None:
+        return f"no deliveries{apart}"
+    return (
+        f"{objective.share:.3%} in time ({objective.late:,} late, {objective.lost:,} lost), "
+        f"{objective.budget_left:.1%} of the error budget left, "
+        f"burn rate {objective.burn_1h:.1f} over 1 h, {objective.burn_6h:.1f} over 6 h{apart}"
+    )

@@ -1,0 +1,480 @@
+"""Erasures: payloads are removed from the logs and the tables, by the job.
+
+An erasure is a record in the control log before anything is removed. The job passes over all places, again and again
+until a pass finds nothing, and all that was accepted before the request is dispatched and archived; so a restart in the
+middle, or a delivery under way, costs another pass and loses nothing. Each removal is idempotent. Workers cancel what
+an open erasure covers (`dispatch.hot.intake`), so that a backlog is not delivered meanwhile.
+
+Kafka removes records at its own times: those of a compacted log some time after a null, others by their age.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import islice
+from typing import Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from lxml import etree
+
+from arborcast.core import liveness
+from arborcast.core.errors import ExpressionError
+from arborcast.core.eventlog.client import Admin
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.topics import FRAGMENT_LOG, PULL_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
+from arborcast.core.xml import xml_parser
+from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, erased_by
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Parked, ParkingLog
+from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, letters
+from arborcast.dispatch.recording.folds import moment
+from arborcast.dispatch.recording.follower import Work
+from arborcast.dispatch.tables import DEAD_LETTERS, NOTIFICATIONS, RETRIES
+from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
+from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table, quoted
+from arborcast.topic_model.expressions import concrete_topic
+from arborcast.topic_model.projections.erasures import Erasures, covering, covers, selects
+from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
+from arborcast.topic_model.records import pull
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    ErasedPlace,
+    Erasure,
+    ErasureScope,
+    Tombstone,
+    erasure_key,
+)
+from arborcast.topic_model.records.notifications import Notification, notification_in
+from arborcast.topic_model.records.pull import Claimed, Settled, StoredMessage
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+# Deliveries of a pass, some 500 bytes each; a further pass has the others.
+_AT_ONCE = 50_000
+
+# Rows that one commit rewrites.
+_ROWS_AT_ONCE = 50_000
+
+# Files that are read and rewritten together; a larger one alone.
+_FILE_BYTES = 32 * 1024 * 1024
+
+# Payloads are up to some megabytes each, and all of a piece are in memory.
+_PAYLOADS_AT_ONCE = 64
+
+_SETTLE_S = 60.0
+
+# A claim that is settled in the same append needs no time.
+_CLAIM_MS = 60_000
+
+_UNLIMITED = PullLimits(messages=1 << 60, bytes=1 << 60, resident_bytes=0)
+
+# Kafka deletes at intervals: log.retention.check.interval.ms, log.cleaner.backoff.ms.
+_KAFKA_LOOKS_MS = 300_000
+
+# Kafka's default of a time without a limit is the largest number of 64 bits.
+_NO_LIMIT_MS = 1 << 50
+
+
+class ErasureView(Protocol):
+    """The part of `RoutingView` that is used here."""
+
+    @property
+    def erasures(self) -> Erasures: ...
+
+    def catch_up(self, timeout_s: float) -> int: ...
+
+    def subscription(self, subscription_id: str) -> Subscription | None: ...
+
+
+class Eraser(Work):
+    """Carries out the open erasures. `settled` returns the offsets before which all notifications are dispatched;
+    `append` writes to the control log; `location` returns the place of a table."""
+
+    name = "erasures"
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        view: ErasureView,
+        settled: Callable[[], Mapping[int, int]],
+        append: Callable[[Sequence[ControlRecord]], object],
+        location: Callable[[TableSpec], str],
+        *,
+        archive: bool,
+        unused_files_hours: int,
+        now_ms: Callable[[], int] = time_ms,
+    ) -> None:
+        self._kafka = kafka
+        self._view = view
+        self._settled = settled
+        self._append = append
+        self._location = location
+        self._archive = archive
+        self._unused_files_ms = unused_files_hours * 3_600_000
+        self._now_ms = now_ms
+        self._ends: dict[str, dict[int, int]] = {}  # by erasure: the end of the notifications, after its request
+        self._passed: frozenset[str] = frozenset()  # erasures for which the last pass found nothing
+        self.open = 0
+        self.erased = 0
+        """Removed copies since the start."""
+
+    def step(self) -> bool:
+        """A pass over all places for all open erasures, unless it can find nothing new. Raises InfrastructureError."""
+        self._view.catch_up(self._kafka.request_timeout_s)
+        erasures = self._view.erasures
+        self.open = len(erasures.open)
+        if not erasures.open:
+            self._forget(erasures)
+            return False
+        for each in erasures.open:
+            if each.scope.id not in self._ends:
+                self._ends[each.scope.id] = _ends(self._kafka, "notifications")
+        names = {each.scope.id for each in erasures.open}
+        settled = {name for name in names if self._is_settled(self._ends[name])}
+        if not settled and names <= self._passed:
+            return False  # what is left is not dispatched or archived yet
+        ends = {log: _ends(self._kafka, log) for log in ("parked", "dead")}
+        known = {each.scope.id: each for each in erasures.open}
+        found = self._pass_over(known)
+        self._passed = frozenset(names - found)
+        if self._tables_follow(ends):
+            self._finish([known[name] for name in settled & self._passed])
+        return False
+
+    def _pass_over(self, known: dict[str, Erasure]) -> set[str]:
+        """Remove all copies that there are; the erasures of which there was one. Counts are written place by place."""
+        scopes = [each.scope for each in known.values()]
+        found: set[str] = set()
+        places: tuple[tuple[ErasedPlace, Callable[[Sequence[ErasureScope]], Counter[str]]], ...] = (
+            ("waiting", self._waiting),
+            ("dead_letters", self._dead_letters),
+            ("current_messages", self._current_messages),
+            ("pull_points", self._pull_points),
+            ("notifications", self._archived),
+        )
+        for place, erase in places:
+            counts = erase(scopes)
+            found |= counts.keys()
+            self.erased += counts.total()
+            for name, count in (+counts).items():
+                erased = {**known[name].erased, place: known[name].erased.get(place, 0) + count}
+                known[name] = msgspec.structs.replace(known[name], erased=erased)
+            if +counts:
+                self._append([known[name] for name in +counts])
+        return found
+
+    def _finish(self, erasures: Sequence[Erasure]) -> None:
+        if not erasures:
+            return
+        now_ms = self._now_ms()
+        kept_ms = {**kept_until(self._kafka, now_ms), "tables": now_ms + self._unused_files_ms}
+        self._append([msgspec.structs.replace(each, done_ms=now_ms, kept_until_ms=kept_ms) for each in erasures])
+        for each in erasures:
+            del self._ends[each.scope.id]
+            logger.info("erasure %s is done: %s", each.scope.id, each.erased)
+
+    def _forget(self, erasures: Erasures) -> None:
+        """Remove records of erasures of which Kafka has no copy any more; the table keeps their rows."""
+        now_ms = self._now_ms()
+        over = [each for each in erasures.all() if all(0 < at_ms < now_ms for at_ms in each.kept_until_ms.values())]
+        if over:
+            self._append([Tombstone(erasure_key(each.scope.id)) for each in over])
+
+    def _is_settled(self, ends: Mapping[int, int]) -> bool:
+        """Whether all notifications before these offsets are dispatched, and archived."""
+        archived = not self._archive or _reached(self._written(NOTIFICATIONS, "notifications"), ends)
+        return archived and _reached(self._settled(), ends)
+
+    # Logs
+
+    def _waiting(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
+        waiting: dict[bytes, tuple[str, Attempt]] = {}
+        with LogScan(parked.roomy(self._kafka), "parked") as log:
+            for record in log.read_all():
+                delivery, is_tries = parked.decode_key(record.key)
+                if is_tries:
+                    continue
+                if record.value is None:
+                    waiting.pop(record.key, None)
+                    continue
+                entry = parked.decode(record.value)
+                name = covering(scopes, entry.notification) if isinstance(entry, Parked) else ""
+                if name and isinstance(entry, Parked) and len(waiting) < _AT_ONCE:
+                    waiting[record.key] = name, self._row(delivery, entry, name)
+        if waiting:
+            self._end(waiting)
+        return Counter(name for name, _ in waiting.values())
+
+    def _end(self, waiting: Mapping[bytes, tuple[str, Attempt]]) -> None:
+        """End these deliveries: their rows before the nulls, as everywhere."""
+        with closing(AttemptsLog(self._kafka)) as rows, closing(ParkingLog(self._kafka)) as log:
+            for _, row in waiting.values():
+                rows.add(row)
+            rows.settle(_SETTLE_S)
+            for key in waiting:
+                log.finished(parked.decode_key(key)[0], tried=True)
+            log.settle(_SETTLE_S)
+
+    def _row(self, delivery: Delivery, entry: Parked, name: str) -> Attempt:
+        subscription, message = self._view.subscription(delivery.subscription), entry.notification
+        return Attempt(
+            notification=message.id,
+            subscription=delivery.subscription,
+            topic=message.topic,
+            endpoint=subscription.consumer.address if subscription is not None else "",
+            number=entry.tries.number,
+            push="",
+            state="cancelled",
+            accepted_ms=message.accepted_ms,
+            started_ms=self._now_ms(),
+            duration_ms=0.0,
+            error="erased",
+            detail=erased_by(name),
+            batch=NO_BATCH,
+        )
+
+    def _dead_letters(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for scope in scopes:
+            with DeadLetterAdmin(self._kafka) as desk:
+                found[scope.id] = desk.purge(letters(self._kafka, _Covered(scope=scope)), erased_by(scope.id))
+        return +found
+
+    def _current_messages(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
+        last: dict[bytes, str] = {}
+        with LogScan(self._kafka, "retained") as log:
+            (number,), (end,) = log.ends().keys(), log.ends().values()
+            for record in log.read({number: Stretch(log.beginnings()[number], end)}):
+                message = None if record.value is None else notification_in(record)
+                last.pop(record.key, None)
+                if message is not None and (name := covering(scopes, message)):
+                    last[record.key] = name
+            if not last:
+                return Counter()
+            with closing(LogWriter(self._kafka, "retained")) as writer:
+                for keys in _pieces(last, 500):
+                    writer.append_encoded([(key, None) for key in keys])
+                # A message that a publisher has sent meanwhile is the current one again.
+                newer: dict[bytes, bytes] = {}
+                overtaken: dict[bytes, bytes] = {}
+                for record in log.read_from({number: end}):
+                    if record.value is not None:
+                        newer[record.key] = record.value
+                        overtaken.pop(record.key, None)
+                    elif record.key in newer and record.key in last:
+                        overtaken[record.key] = newer[record.key]
+                if overtaken:
+                    writer.append_encoded(list(overtaken.items()))
+        return Counter(last.values())
+
+    def _pull_points(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
+        store = PullStore(_UNLIMITED)
+        covered: dict[int, tuple[str, str]] = {}
+        with LogScan(self._kafka, PULL_LOG) as log:
+            for record in log.read_all():
+                pull_point, entry = pull.decode(record.key, record.value)
+                store.apply(pull_point, entry, record.offset)
+                if isinstance(entry, StoredMessage):
+                    name = covering(scopes, _as_notification(entry, record.timestamp, scopes))
+                    if name:
+                        covered[record.offset] = pull_point, name
+        waiting, claimed = store.unsettled()
+        # A claimed one is on its way to the client: handed out, or it waits again at the next pass.
+        found = Counter({name: 0 for offset, (_, name) in covered.items() if offset in claimed})
+        taken = [(offset, *covered[offset]) for offset in sorted(waiting & covered.keys())]
+        if taken:
+            with closing(LogWriter(self._kafka, PULL_LOG)) as writer:
+                for some in _pieces(taken, 500):
+                    writer.append_encoded([each for offset, point, _ in some for each in self._take_out(point, offset)])
+        found.update(name for _, _, name in taken)
+        return found
+
+    def _take_out(self, pull_point: str, offset: int) -> Iterator[tuple[bytes, bytes]]:
+        """The records that take a message out of a pull point, like those of a gateway that has handed it out."""
+        claim = secrets.token_hex(8)
+        yield pull.encode(pull_point, Claimed(claim, offset, offset, self._now_ms() + _CLAIM_MS))
+        yield pull.encode(pull_point, Settled(claim))
+
+    # Tables
+
+    def _archived(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
+        """Empty the payloads of the archive, day by day. Rows stay, with the erasure as a mark."""
+        found: Counter[str] = Counter()
+        location = self._location(NOTIFICATIONS)
+        if not is_there(location):
+            return found
+        with turn_to_commit(location):
+            table = NOTIFICATIONS.ensure(location)
+        last_day = moment(max(scope.before_ms for scope in scopes)).date().isoformat()
+        for day in sorted({str(each["day"]) for each in table.partitions()}):
+            if day <= last_day:
+                liveness.beat()
+                for files in _files_of_day(table, day):
+                    for some in _pieces(_covered_rows(files, scopes), _ROWS_AT_ONCE):
+                        found += _empty(location, day, some)
+        return found
+
+    def _tables_follow(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
+        """Whether the tables of waiting deliveries and dead letters, which have payloads, have come to these ends."""
+        return all(
+            not is_there(self._location(spec)) or _reached(self._written(spec, log), ends[log])
+            for spec, log in ((RETRIES, "parked"), (DEAD_LETTERS, "dead"))
+        )
+
+    def _written(self, spec: TableSpec, log: str) -> dict[int, int]:
+        """How far a table has a log: the next offset, by partition."""
+        known: dict[int, int] = {}
+        location = self._location(spec)
+        if is_there(location):
+            table = open_table(location)
+            while (offset := table.transaction_version(f"{log}-{len(known)}")) is not None:
+                known[len(known)] = offset
+        return known
+
+
+@dataclass(frozen=True)
+class _Covered(Wanted):
+    """Dead letters that an erasure covers."""
+
+    scope: ErasureScope = field(kw_only=True)
+
+    def includes(self, letter: DeadLetter) -> bool:
+        return covers(self.scope, letter.notification)
+
+
+def _as_notification(entry: StoredMessage, written_ms: int, scopes: Sequence[ErasureScope]) -> Notification:
+    """A message of a pull point, as far as scopes look at it."""
+    topic = _topic_of(entry.element) if any(scope.topic for scope in scopes) else TopicPath("")
+    return Notification(entry.notification, topic, entry.element, entry.accepted_ms or written_ms)
+
+
+def _topic_of(element: bytes) -> TopicPath:
+    """The topic of a wsnt:NotificationMessage; empty for none that can be read."""
+    try:
+        topic = etree.fromstring(element, xml_parser(comments=False)).find("{*}Topic")
+        if topic is None:
+            return TopicPath("")
+        namespaces = {prefix: uri for prefix, uri in topic.nsmap.items() if prefix}
+        return concrete_topic((topic.text or "").strip(), topic.get("Dialect"), namespaces)
+    except (etree.XMLSyntaxError, ExpressionError):
+        return TopicPath("")
+
+
+def _files_of_day(table: DeltaTable, day: str) -> Iterator[ds.FileSystemDataset]:
+    """The files of the archive, some megabytes at a time, in the order of their ids: a commit that rewrites them takes
+    several times their size in memory."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
+    firsts = dict(zip(files["path"].to_pylist(), files["min.notification"].to_pylist(), strict=True))
+    dataset = NOTIFICATIONS.dataset(table)
+    some: list[ds.Fragment] = []
+    size = 0
+    of_day = dataset.get_fragments(filter=ds.field("day") == date.fromisoformat(day))
+    for each in sorted(of_day, key=lambda each: firsts.get(each.path) or ""):
+        if some and size + sizes.get(each.path, 0) > _FILE_BYTES:
+            yield ds.FileSystemDataset(some, dataset.schema, dataset.format, dataset.filesystem)
+            some, size = [], 0
+        some.append(each)
+        size += sizes.get(each.path, 0)
+    if some:
+        yield ds.FileSystemDataset(some, dataset.schema, dataset.format, dataset.filesystem)
+
+
+def _covered_rows(files: ds.FileSystemDataset, scopes: Sequence[ErasureScope]) -> Iterator[tuple[str, str]]:
+    """Ids of archived notifications whose payloads are to be removed, each with the erasure. Payloads are only read
+    where an erasure names a subject."""
+    column = ds.field
+    where = column("erased").is_null() & (column("accepted_at") < moment(max(scope.before_ms for scope in scopes)))
+    if all(scope.notification for scope in scopes):
+        # Its replays, too: their ids begin with it.
+        ids, name = [scope.notification for scope in scopes], column("notification")
+        where &= functools.reduce(operator.or_, ((name >= each) & (name < each + "\x7f") for each in ids))
+    columns = ["notification", "topic", "accepted_at"]
+    subject = any(scope.subject for scope in scopes)
+    found = files.scanner(
+        columns=[*columns, "payload", "producer"] if subject else columns,
+        filter=where,
+        batch_size=_PAYLOADS_AT_ONCE if subject else _ROWS_AT_ONCE,
+        batch_readahead=1,
+        fragment_readahead=1,
+    )
+    for batch in found.to_batches():
+        liveness.beat()
+        topics = {each for each in pc.unique(batch["topic"]).to_pylist() if any(selects(one, each) for one in scopes)}
+        for row in batch.to_pylist() if topics else ():
+            if row["topic"] in topics:
+                accepted_ms = int(row["accepted_at"].timestamp() * 1000)
+                payload, producer = row.get("payload", b""), row.get("producer", b"")
+                message = Notification(row["notification"], row["topic"], payload, accepted_ms, producer)
+                if name := covering(scopes, message):
+                    yield message.id, name
+
+
+def _empty(location: str, day: str, rows: Sequence[tuple[str, str]]) -> Counter[str]:
+    ids = [notification for notification, _ in rows]
+    empty = pa.array([b""] * len(ids), pa.binary())
+    emptied = pa.table({"notification": ids, "payload": empty, "producer": empty, "erased": [name for _, name in rows]})
+    # The bounds leave out whole files by their statistics.
+    match = f"t.day = '{day}' and t.notification = s.notification"
+    match += f" and t.notification >= {quoted(min(ids))} and t.notification <= {quoted(max(ids))}"
+    with turn_to_rewrite(location), turn_to_commit(location):
+        # Not by a list of the ids: delta-rs overflows its stack with some ten thousands.
+        merger = open_table(location).merge(emptied, match, "s", "t", writer_properties=WRITER)
+        merger.when_matched_update({name: f"s.{name}" for name in ("payload", "producer", "erased")}).execute()
+    return Counter(name for _, name in rows)
+
+
+def _pieces(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    left = iter(items)
+    while some := list(islice(left, size)):
+        yield some
+
+
+def _ends(kafka: KafkaSettings, log: str) -> dict[int, int]:
+    """The ends of the partitions that have records."""
+    with LogScan(kafka, log) as scan:
+        beginnings, ends = scan.beginnings(), scan.ends()
+    return {number: end for number, end in ends.items() if end > beginnings[number]}
+
+
+def _reached(known: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+    return all(known.get(number, 0) >= end for number, end in ends.items())
+
+
+def kept_until(kafka: KafkaSettings, now_ms: int) -> dict[str, int]:
+    """Until when Kafka may keep what was accepted, or ended by a null, before now: by name of its topic; 0 where its
+    configuration has no limit. Raises InfrastructureError."""
+    found: dict[str, int] = {}
+    with closing(Admin(kafka)) as admin:
+        for log in ("notifications", PULL_LOG, FRAGMENT_LOG):
+            configs = admin.configs(kafka.topic(log))
+            found[kafka.topic(log)] = _until(now_ms, configs.get("retention.ms"), configs.get("segment.ms"))
+        for log in ("parked", "dead", "retained"):
+            configs = admin.configs(kafka.topic(log))
+            found[kafka.topic(log)] = _until(now_ms, configs.get("max.compaction.lag.ms"), "0")
+    return found
+
+
+def _until(now_ms: int, *spans_ms: str | None) -> int:
+    spans = [int(each or -1) for each in spans_ms]
+    return now_ms + sum(spans) + _KAFKA_LOOKS_MS if all(0 <= each < _NO_LIMIT_MS for each in spans) else 0

@@ -1,0 +1,124 @@
+"""The service level objective of deliveries: shares, error budgets and burn rates, from the table `slo`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from arborcast.dispatch.settings import SloSettings
+from arborcast.dispatch.tables import SLO
+from arborcast.dispatch.tables.spec import is_there, open_table
+
+DAYS = 28
+
+_HOUR_S = 3_600
+
+_COUNTS = ("in_time", "late", "lost", "receiver")
+
+
+class Objective(msgspec.Struct, frozen=True):
+    """Deliveries of 28 days against the objective. `receiver` are those that their receivers delayed or refused, which
+    do not count. `share` is the part in time of the others; `budget_left` the part of the error budget that is left,
+    negative if more is spent; None without deliveries. The burn rates are for the last hour and the last six: with 1
+    the budget lasts for 28 days exactly."""
+
+    in_time: int
+    late: int
+    lost: int
+    receiver: int
+    share: float | None
+    budget_left: float | None
+    burn_1h: float
+    burn_6h: float
+
+
+class SubscriptionObjective(NamedTuple):
+    subscription: str
+    owner: str
+    objective: Objective
+
+
+class Objectives(NamedTuple):
+    """The objective of all selected deliveries, and the subscriptions that have spent most of its budget, with the
+    number of further ones."""
+
+    all: Objective
+    worst: tuple[SubscriptionObjective, ...]
+    more: int
+
+
+def objectives(
+    location: str,
+    slo: SloSettings,
+    limit: int,
+    subscription: str = "",
+    owner: str | None = None,
+    now: float | None = None,
+) -> Objectives:
+    """Of one subscription, of the subscriptions of one owner, or of all. Raises DeltaError."""
+    at = datetime.now(UTC) if now is None else datetime.fromtimestamp(now, UTC)
+    since = at - timedelta(days=DAYS)
+    where = (ds.field("day") >= since.date()) & (ds.field("hour") > since)
+    if subscription:
+        where &= ds.field("subscription") == subscription
+    if owner is not None:
+        where &= ds.field("owner") == owner
+    columns = ["hour", "subscription", "owner", *_COUNTS]
+    rows = SLO.read(open_table(location), columns, where) if is_there(location) else SLO.arrow([]).select(columns)
+    weighed = _weighed(rows, at)
+    names = weighed.group_by("subscription", use_threads=False).aggregate(
+        [("owner", "last"), *((each, "sum") for each in weighed.column_names[3:])]
+    )
+    sums = {each: names[f"{each}_sum"] for each in weighed.column_names[3:]}
+    bad = pc.add(sums["late"], sums["lost"])
+    order = pc.sort_indices(pa.table({"bad": bad}), [("bad", "descending")])[:limit]
+    worst = tuple(
+        SubscriptionObjective(
+            row["subscription"],
+            row["owner_last"],
+            _objective({each: row[f"{each}_sum"] for each in sums}, slo.target),
+        )
+        for row in names.take(order).to_pylist()
+    )
+    total = {each: pc.sum(column).as_py() or 0 for each, column in sums.items()}
+    return Objectives(_objective(total, slo.target), worst, names.num_rows - len(worst))
+
+
+def _weighed(rows: pa.Table, at: datetime) -> pa.Table:
+    """With the good and bad ones of the last hour and of the last six: of the hour in which such a time begins, the
+    share that lies in it."""
+    ages = pc.subtract(int(at.timestamp()), pc.divide(rows["hour"].cast(pa.int64()), 1_000_000))
+    bad = pc.add(rows["late"], rows["lost"])
+    for hours in (1, 6):
+        begun = pc.min_element_wise(
+            pc.divide(pc.subtract((hours + 1) * _HOUR_S, ages).cast(pa.float64()), _HOUR_S), 1.0
+        )
+        weight = pc.max_element_wise(begun, 0.0)
+        rows = rows.append_column(f"bad_{hours}h", pc.multiply(bad.cast(pa.float64()), weight))
+        rows = rows.append_column(f"good_{hours}h", pc.multiply(rows["in_time"].cast(pa.float64()), weight))
+    return rows
+
+
+def _objective(sums: dict[str, float], target: float) -> Objective:
+    in_time, late, lost, receiver = (int(sums[each]) for each in _COUNTS)
+    total = in_time + late + lost
+    return Objective(
+        in_time=in_time,
+        late=late,
+        lost=lost,
+        receiver=receiver,
+        share=in_time / total if total else None,
+        budget_left=1 - burn_rate(in_time, late + lost, target) if total else None,
+        burn_1h=burn_rate(sums["good_1h"], sums["bad_1h"], target),
+        burn_6h=burn_rate(sums["good_6h"], sums["bad_6h"], target),
+    )
+
+
+def burn_rate(good: float, bad: float, target: float) -> float:
+    """The share of bad deliveries, as a multiple of the share that the objective allows."""
+    return bad / (good + bad) / (1 - target) if good + bad else 0.0

@@ -1,0 +1,269 @@
+"""The table `slo`, from the `attempts` log: each delivery counts once, with its first push or its end without one.
+
+Hours are counted and replaced as wholes, in one commit with the positions in the log: what is read again after a crash
+is counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
+
+A late delivery is the receiver's matter if, between its acceptance and its push, the receiver had refused or not
+answered a push, or its subscription was held (paused, suspended, earlier messages parked).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.follower import LogCursor
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.dispatch.hot.batch_outcomes import WORKER_ENDED
+from arborcast.dispatch.hot.intake import QUEUED, STRICT
+from arborcast.dispatch.logs.attempts import VERSION, State
+from arborcast.dispatch.recording.follower import TableFollower
+from arborcast.dispatch.tables import SLO
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
+from arborcast.dispatch.tables.spec import Row
+from arborcast.topic_model.subscriptions import queue_topic
+
+_HOUR_MS = 3_600_000
+
+_COMMIT_S = 60.0
+
+_RECORDS_PER_STEP = 2_000
+_BYTES_PER_STEP = 2 * 1024 * 1024
+
+# Hours in memory until the next commit. A backlog of the log is committed sooner.
+_MOST_HOURS = 3
+
+# Receivers that were held longer ago, without a further attempt, are forgotten at a restart.
+_HELD_DAYS = 2
+
+Result = Literal["in_time", "late", "lost", "receiver"]
+
+# Waits that no receiver causes.
+_OWN_WAITS = frozenset({STRICT, QUEUED, WORKER_ENDED})
+
+# Ends without a push that no receiver and no subscriber has chosen.
+_OWN_ENDS = frozenset({"lifespan", "resources"})
+
+_OWN_ERRORS = frozenset({"internal", "envelope"})
+
+
+class SloAttempt(msgspec.Struct, frozen=True, gc=False):
+    """The fields of an Attempt that matter here: decoding the others takes several times as long."""
+
+    subscription: str
+    number: int
+    push: str
+    state: State
+    accepted_ms: int
+    started_ms: int
+    duration_ms: float
+    error: str = ""
+    detail: str = ""
+
+
+class _Record(Versioned, frozen=True, gc=False):
+    attempts: list[SloAttempt]
+
+
+_codec = VersionedCodec(_Record, "an attempts record", VERSION)
+
+
+def result_of(row: SloAttempt, latency_ms: float, held_ms: int) -> Result | None:
+    """What a row means for the objective; None for one that does not count. `held_ms` is the receiver's last fault, or
+    the last wait for it; 0: none."""
+    if row.push:
+        if row.number != 1:
+            return None
+        if row.state != "delivered" and row.error != "later":
+            return "lost" if row.error in _OWN_ERRORS else "receiver"
+        if row.started_ms + row.duration_ms - row.accepted_ms <= latency_ms:
+            return "in_time"
+        return "receiver" if held_ms >= row.accepted_ms else "late"
+    if row.number > 1 or row.state in ("delivered", "parked"):
+        return None  # a later result, or a wait
+    if row.error in _OWN_ERRORS:
+        return "lost"
+    if row.number or row.error not in _OWN_ENDS:
+        return None
+    return "receiver" if held_ms >= row.accepted_ms else "lost"
+
+
+def holds(row: SloAttempt) -> bool:
+    """Whether the row is a fault of the receiver, or a wait for it."""
+    if row.push:
+        return row.state != "delivered" and row.error not in ("later", *_OWN_ERRORS)
+    return row.state == "parked" and row.error == "waiting" and row.detail not in _OWN_WAITS
+
+
+@dataclass
+class _Count:
+    """The counts of a subscription in an hour."""
+
+    owner: str
+    counts: Counter[Result]
+    held_ms: int = 0
+
+
+class SloTable(TableFollower):
+    """Writes the table. `owner_of` returns the owner of a subscription, empty for an ended one; `counted` is called
+    with the results of each commit."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        location: str,
+        latency_s: float,
+        owner_of: Callable[[str], str],
+        counted: Callable[[Mapping[str, int]], None] = lambda _: None,
+        interval_s: float = _COMMIT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = DeltaTableWriter(SLO, location)
+        super().__init__(kafka, "attempts", [self._table])
+        self.name = "slo"
+        self._latency_ms = latency_s * 1000
+        self._owner_of = owner_of
+        self._counted = counted
+        self._interval_s = interval_s
+        self._clock = clock
+        self._committed_at = clock()
+        self._hours: dict[int, dict[str, _Count]] = {}
+        self._changed: set[int] = set()  # hours that differ from the table
+        self._held: dict[str, int] | None = None
+        self._since: Counter[Result] = Counter()
+
+    def _opened(self) -> LogCursor:
+        self._held = self._known_holds()
+        return self._behind([self._table.positions(self._log)])
+
+    def _write(self, log: LogCursor) -> bool:
+        records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
+        self.take(records)
+        due = self._clock() - self._committed_at >= self._interval_s or len(self._hours) > _MOST_HOURS
+        if due and self._changed:
+            self._commit(log)
+        return len(records) >= _RECORDS_PER_STEP or sum(len(each.value or b"") for each in records) >= _BYTES_PER_STEP
+
+    def _restart(self) -> None:
+        beginning = dict.fromkeys(self._table.positions(self._log), 0)
+        self._table.extend(SLO.arrow([]), as_progress(self._log, beginning))
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._hours.clear()
+        self._changed.clear()
+        self._since.clear()
+        self._held = None
+
+    def take(self, records: Iterable[ConsumerRecord]) -> None:
+        """Count the rows of these records. One that cannot be read is left out, as by the table of attempts."""
+        for record in records:
+            try:
+                rows = _codec.decode(record.value).attempts
+            except RecordVersionError:
+                raise
+            except InfrastructureError:
+                continue
+            for row in rows:
+                if queue_topic(row.subscription) is None:
+                    self._take(row)
+
+    def _take(self, row: SloAttempt) -> None:
+        if self._held is None:
+            self._held = self._known_holds()
+        held_ms = self._held.get(row.subscription, 0)
+        result = result_of(row, self._latency_ms, held_ms)
+        if holds(row):
+            held_ms = self._held[row.subscription] = max(held_ms, row.started_ms)
+        elif result is None:
+            return
+        count = self._of(int(row.started_ms + row.duration_ms) // _HOUR_MS, row.subscription)
+        count.held_ms = max(count.held_ms, held_ms) if holds(row) else count.held_ms
+        if result is not None:
+            count.counts[result] += 1
+            self._since[result] += 1
+
+    def _of(self, hour: int, subscription: str) -> _Count:
+        self._changed.add(hour)
+        counts = self._hours.get(hour)
+        if counts is None:
+            counts = self._hours[hour] = self._known(hour)
+        count = counts.get(subscription)
+        if count is None:
+            count = counts[subscription] = _Count(self._owner_of(subscription), Counter())
+        return count
+
+    def _known(self, hour: int) -> dict[str, _Count]:
+        """The counts of an hour in the table."""
+        at = _moment(hour * _HOUR_MS)
+        where = (ds.field("day") == at.date()) & (ds.field("hour") == at)
+        found: dict[str, _Count] = {}
+        for row in self._read(where):
+            counts: Counter[Result] = Counter({each: row[each] for each in _RESULTS if row[each]})
+            held_ms = int(row["held_at"].timestamp() * 1000) if row["held_at"] else 0
+            found[row["subscription"]] = _Count(row["owner"], counts, held_ms)
+        return found
+
+    def _known_holds(self) -> dict[str, int]:
+        since = datetime.now(UTC) - timedelta(days=_HELD_DAYS)
+        where = (ds.field("day") >= since.date()) & ds.field("held_at").is_valid()
+        found: dict[str, int] = {}
+        for row in self._read(where):
+            held_ms = int(row["held_at"].timestamp() * 1000)
+            found[row["subscription"]] = max(held_ms, found.get(row["subscription"], 0))
+        return found
+
+    def _read(self, where: pc.Expression) -> list[Row]:
+        table = self._table.open()
+        table.update_incremental()
+        rows: list[Row] = SLO.read(table, None, where).to_pylist()
+        return rows
+
+    def _commit(self, log: LogCursor) -> None:
+        rows = [
+            {
+                "day": _moment(hour * _HOUR_MS).date(),
+                "hour": _moment(hour * _HOUR_MS),
+                "subscription": name,
+                "owner": count.owner,
+                **{each: count.counts[each] for each in _RESULTS},
+                "held_at": _moment(count.held_ms) if count.held_ms else None,
+            }
+            for hour in self._changed
+            for name, count in self._hours[hour].items()
+        ]
+        self._table.replace_where(SLO.arrow(rows), _where(self._changed), as_progress(self._log, log.positions))
+        self._committed_at = self._clock()
+        newest = max(self._hours)
+        self._hours = {newest: self._hours[newest]}
+        self._changed.clear()
+        oldest_ms = (newest - 24 * _HELD_DAYS) * _HOUR_MS
+        self._held = {name: at_ms for name, at_ms in (self._held or {}).items() if at_ms > oldest_ms}
+        self._counted({str(result): count for result, count in self._since.items()})
+        self._since.clear()
+
+
+_RESULTS: Sequence[Result] = ("in_time", "late", "lost", "receiver")
+
+
+def _where(hours: Iterable[int]) -> str:
+    """The rows of these hours. The days leave out whole partitions."""
+    moments = [_moment(hour * _HOUR_MS) for hour in sorted(hours)]
+    days = ", ".join(f"'{each}'" for each in sorted({each.date().isoformat() for each in moments}))
+    times = ", ".join(f"'{each.isoformat()}'" for each in moments)
+    return f"day in ({days}) and hour in ({times})"
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

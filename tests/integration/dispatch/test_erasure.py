@@ -1,0 +1,284 @@
+"""Erasures in a real Kafka, with a real job: every copy goes, the rows stay, and an interruption loses nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from arborcast.admin import audit, dead_letters, erasures, operations, replay, waiting
+from arborcast.admin.control_log import read_control
+from arborcast.admin.erasures import ErasureRequest
+from arborcast.admin.filters import TopicTest
+from arborcast.admin.operations import OperationFilter
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.dispatch.operations.erasure import Eraser
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.tables import ATTEMPTS, DEAD_LETTERS, ERASURES, NOTIFICATIONS, RETRIES
+from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.topic_model.control_log import ControlFollower, ControlLog
+from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
+from arborcast.topic_model.records import notifications, pull
+from arborcast.topic_model.records.control import Erasure
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.operations import Operator
+from arborcast.topic_model.records.pull import Claimed, StoredMessage
+from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import records_in
+from tests.support.dispatch_job import Logs, Row, running, subscription, wait_for_rows
+from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+PERSON, OTHER = b'<p id="4711">Smith</p>', b'<p id="14711">Miller</p>'
+
+
+def pullable(kafka: KafkaSettings) -> list[bytes]:
+    """The messages that wait in pull points, or are claimed."""
+    store, found = PullStore(PullLimits(100, 1 << 20, 0)), {}
+    for record in records_in(kafka, PULL_LOG):
+        name, entry = pull.decode(record.key, record.value)
+        store.apply(name, entry, record.offset)
+        if isinstance(entry, StoredMessage):
+            found[record.offset] = entry.element
+    return [found[each] for each in sorted(set().union(*store.unsettled()))]
+
+
+def current(kafka: KafkaSettings) -> dict[str, str]:
+    """The current messages, by topic."""
+    last = {record.key: record.value for record in records_in(kafka, "retained")}
+    return {key.decode(): notifications.decode(value).id for key, value in last.items() if value is not None}
+
+
+def done(kafka: KafkaSettings) -> Erasure:
+    return wait_until(lambda: next((each for each in read_control(kafka).erasures.all() if each.done_ms), None))
+
+
+def rows(settings: JobSettings, spec: TableSpec) -> list[Row]:
+    table = DeltaTable(spec.location(settings.tables, settings.home))
+    found: list[Row] = spec.read(table).to_pylist()
+    return found
+
+
+@pytest.mark.spark
+def test_a_person_is_erased_from_every_place_and_the_audit_balances(
+    spark: SparkSession, settings: JobSettings, log: Logs, kafka_settings: KafkaSettings
+) -> None:
+    kafka = kafka_settings
+    with Receiver() as receiver, running(spark, settings) as job:
+        log.subscribe(
+            subscription("waits", receiver.url("/status/503"), "a"),
+            subscription("refuses", receiver.url("/status/400"), "a"),
+            subscription("pulls", "http://broker.example/p", "a", pull_point="p"),
+            subscription("works", receiver.url("/works"), "a"),
+        )
+        person, other = log.notify("a", PERSON), log.notify("a", OTHER)
+        with closing(LogWriter(kafka, "retained")) as retained:
+            for name, topic, payload in ((person, "a", PERSON), (other, "b", OTHER)):
+                made = Notification(name, TopicPath(topic), payload, int(time.time() * 1000) - 1)
+                retained.append_encoded([notifications.encode(made)])
+        wait_until(lambda: len(dead_letters.listed(kafka, dead_letters.LetterFilter(), 10).letters) == 2)
+        wait_until(lambda: len(waiting.oldest(kafka, waiting.WaitingFilter(), 10).waiting) == 2)
+        wait_until(lambda: len(pullable(kafka)) == 2)
+        wait_for_rows(settings, NOTIFICATIONS, lambda them: {person, other} <= {row["notification"] for row in them})
+
+        requested = erasures.erase(kafka, ErasureRequest(subject="4711"), Operator("command", "ann@here"))
+        assert all(at_ms > time.time() * 1000 for at_ms in requested.kept_until_ms.values())
+        erased = done(kafka)
+
+        assert erased.erased == {
+            "notifications": 1,
+            "waiting": 1,
+            "dead_letters": 1,
+            "pull_points": 1,
+            "current_messages": 1,
+        }
+        assert [each.notification for each in waiting.oldest(kafka, waiting.WaitingFilter(), 10).waiting] == [other]
+        letters = dead_letters.listed(kafka, dead_letters.LetterFilter(), 10).letters
+        assert [each.notification for each in letters] == [other]
+        (left,) = pullable(kafka)
+        assert b"14711" in left
+        assert current(kafka) == {"b": other}
+        archived = {row["notification"]: row for row in rows(settings, NOTIFICATIONS)}
+        assert (archived[person]["payload"], archived[person]["erased"]) == (b"", erased.scope.id)
+        assert archived[person]["payload_bytes"] == len(PERSON)
+        assert (archived[other]["payload"], archived[other]["erased"]) == (OTHER, None)
+        for spec in (RETRIES, DEAD_LETTERS):
+            assert [row["notification"] for row in rows(settings, spec)] == [other], spec.name
+        (row,) = wait_for_rows(settings, ERASURES, lambda them: them and them[0]["done_at"])
+        assert (row["requested_by"], row["waiting"], row["erasure"]) == ("ann@here", 1, erased.scope.id)
+        assert "4711" not in str(row)
+        ((recorded,), _) = operations.listed(kafka, OperationFilter(), 10)
+        assert (recorded.who, recorded.what, recorded.result) == ("ann@here", "erase", "requested")
+        assert (recorded.subject, row["subject_sha256"] in recorded.after) == (erased.scope.id, True)
+        assert "4711" not in str(recorded)
+        report = audit.audit(kafka, 0, deep=True)
+        assert (report.problems, report.totals.cancelled) == ([], 1)
+
+        planned = replay.plan(kafka, "works", 0, None, TopicTest(), 10)
+        assert len(planned.places) == 1, "the log has it, and it is not replayed"
+        after = log.notify("a", PERSON)
+        wait_until(lambda: len(receiver.names("/works")) == 3)
+        assert receiver.names("/works") == [person, other, after], "an erasure covers the past"
+        job.restart()
+        assert current(kafka) == {"b": other}
+
+
+@pytest.mark.spark
+def test_what_was_erased_before_it_was_dispatched_is_not_delivered(
+    spark: SparkSession, settings: JobSettings, log: Logs, kafka_settings: KafkaSettings
+) -> None:
+    with Receiver() as receiver:
+        log.subscribe(subscription("s", receiver.url("/s"), "a"), subscription("p", "http://b/p", "a", pull_point="p"))
+        person, other = log.notify("a", PERSON), log.notify("a", OTHER)
+        erasures.erase(kafka_settings, ErasureRequest(notification=person))
+        with running(spark, settings):
+            assert receiver.wait_for(1, "/s")
+            done(kafka_settings)
+            found = wait_for_rows(settings, ATTEMPTS, lambda them: len(them) == 4)
+            assert receiver.names("/s") == [other]
+            archived = wait_for_rows(
+                settings, NOTIFICATIONS, lambda them: {person, other} <= {row["notification"] for row in them}
+            )
+    assert {(row["notification"], row["state"], row["error"]) for row in found} == {
+        (person, "cancelled", "erased"),
+        (other, "delivered", ""),
+    }
+    assert {(person, b""), (other, OTHER)} <= {(row["notification"], row["payload"]) for row in archived}
+    assert len(pullable(kafka_settings)) == 1
+
+
+class View(ControlState):
+    """The control log as the job sees it."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        super().__init__()
+        self._follower = ControlFollower(kafka, self.apply)
+
+    def catch_up(self, timeout_s: float) -> int:
+        self._follower.read_to_end(timeout_s)
+        return self._follower.position
+
+    def close(self) -> None:
+        self._follower.close()
+
+
+@pytest.fixture
+def view(kafka_settings: KafkaSettings) -> Iterator[View]:
+    ensure_topics(kafka_settings)
+    with closing(View(kafka_settings)) as opened:
+        yield opened
+
+
+def eraser(kafka: KafkaSettings, view: View, folder: Path, log: ControlLog) -> Eraser:
+    def settled() -> dict[int, int]:
+        with LogScan(kafka, "notifications") as scan:
+            return scan.ends()
+
+    return Eraser(
+        kafka, view, settled, log.append, lambda spec: str(folder / spec.name), archive=False, unused_files_hours=1
+    )
+
+
+def test_an_interrupted_erasure_goes_on_with_the_next_job(
+    kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, now_ms = kafka_settings, int(time.time() * 1000)
+    message = Notification("n1", TopicPath("a"), PERSON, now_ms - 5)
+    with closing(ParkingLog(kafka)) as parking, closing(DeadLetterLog(kafka)) as dead:
+        parking.park(Delivery("s1", Place(1, 0, 1)), message, Tries(2, 2, now_ms, now_ms))
+        parking.settle(60)
+        letter = DeadLetter("s2", "http://r/", message, "dead", now_ms, 1, "client-error", "HTTP 400", 400)
+        dead.write_dead_letter(Delivery("s2", Place(1, 0, 1)), letter)
+        dead.settle(60)
+    with closing(LogWriter(kafka, PULL_LOG)) as pulled:
+        stored = StoredMessage(b"<m><id>4711</id></m>", "n1", "s3", now_ms - 5)
+        offset = pulled.append_encoded([pull.encode("p", stored)])
+        pulled.append_encoded([pull.encode("p", Claimed("c", offset, offset, now_ms + 60_000))])
+    erasures.erase(kafka, ErasureRequest(subject="4711"))
+
+    with closing(ControlLog(kafka)) as log:
+        first = eraser(kafka, view, tmp_path, log)
+        with monkeypatch.context() as away:
+            away.setattr(Eraser, "_current_messages", _away)
+            with pytest.raises(InfrastructureError):
+                first.step()
+        assert [each.done_ms for each in read_control(kafka).erasures.all()] == [0]
+        assert waiting.oldest(kafka, waiting.WaitingFilter(), 10).waiting == ()
+
+        second = eraser(kafka, view, tmp_path, log)
+        second.step()
+        assert not read_control(kafka).erasures.all()[0].done_ms, "a client has the message of the pull point"
+        with closing(LogWriter(kafka, PULL_LOG)) as pulled:
+            pulled.append_encoded([pull.encode("p", pull.Returned("c"))])
+        second.step()
+        assert pullable(kafka) == []
+        second.step()
+        (erased,) = read_control(kafka).erasures.all()
+        assert erased.done_ms
+        assert erased.erased == {"waiting": 1, "dead_letters": 1, "pull_points": 1}
+        passes = len(records_in(kafka, "control"))
+        second.step()
+        assert len(records_in(kafka, "control")) == passes, "nothing is left to do"
+    written = [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
+    assert [(row.subscription, row.state, row.error) for row in written] == [
+        ("s1", "cancelled", "erased"),
+        ("s2", "dead", "purged"),
+    ]
+
+
+def _away(*_: object) -> None:
+    raise InfrastructureError("Kafka is away")
+
+
+def test_a_message_that_becomes_current_meanwhile_stays(
+    kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, now_ms = kafka_settings, int(time.time() * 1000)
+    erasures.erase(kafka, ErasureRequest(topic=TopicTest("a")))
+    old = Notification("old", TopicPath("a"), PERSON, now_ms - 60_000)
+    new = Notification("new", TopicPath("a"), PERSON, now_ms + 60_000)
+    with closing(LogWriter(kafka, "retained")) as writer:
+        writer.append_encoded([notifications.encode(old)])
+    append = LogWriter.append_encoded
+
+    def beside(self: LogWriter, encoded: list[tuple[bytes, bytes | None]]) -> int:
+        if encoded == [(b"a", None)]:
+            append(self, [notifications.encode(new)])  # a publisher, just before the null
+        return append(self, encoded)
+
+    monkeypatch.setattr(LogWriter, "append_encoded", beside)
+    with closing(ControlLog(kafka)) as log:
+        eraser(kafka, view, tmp_path, log).step()
+    assert current(kafka) == {"a": "new"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (ErasureRequest(), "say what to erase"),
+        (ErasureRequest(before="soon"), "write a span"),
+        (ErasureRequest(before="2099-01-01"), "in the future"),
+        (ErasureRequest(topic=TopicTest("a/*[")), ""),
+    ],
+)
+def test_bad_requests_change_nothing(kafka_settings: KafkaSettings, request_: ErasureRequest, why: str) -> None:
+    ensure_topics(kafka_settings)
+    with pytest.raises(ArborcastError) as refused:
+        erasures.erase(kafka_settings, request_)
+    assert why in str(refused.value)
+    assert records_in(kafka_settings, "control") == []

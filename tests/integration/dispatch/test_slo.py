@@ -1,0 +1,127 @@
+"""The table `slo` between a real log and a real table, and the command that reads it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, State
+from arborcast.dispatch.recording.slo import SloTable
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.tables import SLO
+from arborcast.topic_model.topics import TopicPath
+from tests.support.command import Shell
+from tests.support.dispatch_job import Logs, running, subscription, wait_for_rows
+from tests.support.make import Clock
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.kafka
+
+NOW_MS = int(time.time() * 1000)
+HOUR_MS = 3_600_000
+
+Counts = dict[tuple[int, str], tuple[int, int, int, int]]
+
+
+def attempt(name: str, to: str, late_ms: int = 0, state: State = "delivered", error: ErrorClass = "") -> Attempt:
+    at_ms = NOW_MS - 60_000
+    accepted_ms = at_ms - late_ms
+    return Attempt(name, to, TopicPath("a"), "http://r/", 1, "p", state, accepted_ms, at_ms, 5.0, error)
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> Iterator[AttemptsLog]:
+    ensure_topics(kafka_settings)
+    written = AttemptsLog(kafka_settings)
+    written.connect()
+    with closing(written):
+        yield written
+
+
+def counts(location: Path) -> Counts:
+    rows = SLO.read(DeltaTable(str(location))).to_pylist()
+    return {
+        (int(row["hour"].timestamp() * 1000) // HOUR_MS, row["subscription"]): (
+            row["in_time"],
+            row["late"],
+            row["lost"],
+            row["receiver"],
+        )
+        for row in rows
+    }
+
+
+def test_hours_are_counted_once_whatever_happens_to_the_writer(
+    kafka_settings: KafkaSettings, log: AttemptsLog, tmp_path: Path
+) -> None:
+    clock, seen = Clock(0.0), []
+
+    def opened() -> SloTable:
+        def counted(results: Mapping[str, int]) -> None:
+            seen.append(dict(results))
+
+        return SloTable(
+            kafka_settings, str(tmp_path), 30, lambda name: "ann" if name == "s1" else "", counted, 60.0, clock
+        )
+
+    def step(writer: SloTable) -> None:
+        clock.now += 60.0
+        while writer.step():
+            clock.now += 60.0
+
+    log.add(attempt("n1", "s1"))
+    log.add(attempt("n2", "s1", late_ms=40_000))
+    log.add(attempt("n3", "s2", state="parked", error="connect"))
+    log.settle(60)
+    hour = (NOW_MS - 60_000) // HOUR_MS
+    with closing(opened()) as writer:
+        step(writer)
+        assert counts(tmp_path) == {(hour, "s1"): (1, 1, 0, 0), (hour, "s2"): (0, 0, 0, 1)}
+        log.add(attempt("n4", "s1"))
+        log.settle(60)
+        clock.now += 1.0
+        writer.step()  # read, not committed
+    with closing(opened()) as writer:
+        log.add(attempt("n5", "s2", late_ms=40_000))
+        log.settle(60)
+        step(writer)
+        assert counts(tmp_path) == {(hour, "s1"): (2, 1, 0, 0), (hour, "s2"): (0, 0, 0, 2)}, "it had failed meanwhile"
+        version = DeltaTable(str(tmp_path)).version()
+        step(writer)
+        assert DeltaTable(str(tmp_path)).version() == version, "nothing has changed"
+    assert seen == [{"in_time": 1, "late": 1, "receiver": 1}, {"in_time": 1, "receiver": 1}]
+    (row,) = (each for each in SLO.read(DeltaTable(str(tmp_path))).to_pylist() if each["subscription"] == "s1")
+    assert row["owner"] == "ann"
+
+
+@pytest.mark.spark
+def test_a_job_measures_its_deliveries(
+    spark: SparkSession, settings: JobSettings, log: AttemptsLog, kafka_settings: KafkaSettings
+) -> None:
+    with Receiver() as receiver, closing(Logs(kafka_settings)) as logs:
+        logs.subscribe(
+            subscription("works", receiver.url("/works"), "a", owner="ann"),
+            subscription("refuses", receiver.url("/status/400"), "a", owner="bob"),
+        )
+        with running(spark, settings):
+            for _ in range(3):
+                logs.notify("a")
+            rows = wait_for_rows(settings, SLO, lambda them: sum(row["in_time"] + row["receiver"] for row in them) >= 6)
+    assert sum(row["in_time"] for row in rows if row["subscription"] == "works") == 3
+    assert sum(row["receiver"] for row in rows if row["subscription"] == "refuses") == 3
+    assert {row["owner"] for row in rows} == {"ann", "bob"}
+
+    run = Shell(settings.home / "arborcast.toml", kafka_settings, "slo", "--home", str(settings.home))
+    shown = json.loads(run("--json"))
+    assert (shown["in_time"], shown["receiver"], shown["share"], shown["budget_left"]) == (3, 3, 1.0, 1.0)
+    assert "100.000% in time" in run()
+    assert json.loads(run("--owner", "bob", "--json"))["share"] is None

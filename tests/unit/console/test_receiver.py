@@ -1,0 +1,227 @@
+"""The page of one subscription for its subscriber: what its link opens, and what it may do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from arborcast.admin import dead_letters, messages, receiver_page
+from arborcast.admin.dead_letters import LetterFilter, LetterList, Redriven
+from arborcast.admin.messages import LastAttempts
+from arborcast.console.signing import SigningIn
+from arborcast.core.errors import ConfigError, NotFound
+from arborcast.core.security.keyring import KeyFile, add_key
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.topic_model.grants import Caller, Identity
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, ending
+from arborcast.topic_model.records.operations import Operator
+from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console_answers import LETTER, Asked, answering
+from tests.support.routing import make_subscription
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+ROW = Attempt("01ab", "s1", TopicPath("a"), "http://r/", 2, "p", "parked", 1, 1_767_225_600_000, 7.0, "server-error")
+
+
+def made(name: str, owner: str = "ann") -> Subscription:
+    return msgspec.structs.replace(make_subscription(name, "a//."), owner=owner)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> ConsoleParts:
+    add_key(tmp_path / "secrets.keys", "k1")
+    opened = console_parts(tmp_path, settings={"console__public_url": "https://console.example/"})
+    opened.put(SubscriptionRecord(made("s1")), SubscriptionRecord(made("s2", "bob")))
+    return opened
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return answering(
+        monkeypatch,
+        {
+            messages.last_attempts: LastAttempts(
+                (msgspec.structs.replace(ROW, status=503, detail=EVIL),), complete=True
+            ),
+            receiver_page.send_test: "0test",
+            dead_letters.listed: LetterList((LETTER,), 2),
+            dead_letters.redrive: Redriven(3, 0, 0),
+        },
+    )
+
+
+def path_of(parts: ConsoleParts, name: str = "s1", days: float = 7.0) -> str:
+    url = receiver_page.link(parts.console.settings, parts.control, name, days)
+    assert url.startswith("https://console.example/receiver/")
+    return urlsplit(url).path
+
+
+def act(browser: Browser, path: str, action: str) -> None:
+    browser.get(path)
+    token = browser.page.xpath("//input[@name='token']/@value")[0]
+    browser.post(path, {"token": token, "action": action})
+
+
+@pytest.mark.usefixtures("asked")
+def test_it_shows_state_attempts_and_dead_letters_and_no_others(browser: Browser, parts: ConsoleParts) -> None:
+    assert browser.get(path_of(parts)).status_code == 200
+    for words in ("Subscription s1", "active", "server-error", "503", "01ab", LETTER.notification, "and 2 more"):
+        assert words in browser.text
+    assert "<img src=x" not in browser.answer.text
+    assert "s2" not in browser.answer.text
+    assert not browser.page.xpath("//nav"), "no way to the other screens"
+
+
+@pytest.mark.usefixtures("asked")
+def test_what_a_subscriber_may_do(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
+    path = path_of(parts)
+    act(browser, path, "pause")
+    paused = parts.control.table.get("s1")
+    assert paused is not None
+    assert paused.paused
+    assert "It is paused." in browser.answer.text
+    parts.put(SubscriptionSuspended("s1", "it fails", 1, 2))
+    act(browser, path, "resume")
+    resumed = parts.control.table.get("s1")
+    assert resumed is not None
+    assert not resumed.paused
+    assert "s1" not in parts.control.suspensions
+
+    act(browser, path, "test")
+    assert "Test 0test is sent." in browser.answer.text
+    act(browser, path, "redrive")
+    redriven = [arguments for function, arguments in asked if function is dead_letters.redrive]
+    assert redriven == [(LetterFilter(subscription="s1"), None, parts.control, Operator("console", "receiver of s1"))]
+    assert "3 deliveries are tried again." in browser.answer.text
+    act(browser, path, "end")
+    assert browser.answer.status_code == 400
+    assert parts.control.table.get("s1") is not None
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_rotated_secret_is_shown_once(browser: Browser, parts: ConsoleParts) -> None:
+    keys = KeyFile(Path(parts.console.settings.secrets.key_file))
+    signed = made("s1")
+    secret = SigningSecret(keys.seal(b"x" * 32, signed.sealing_context()))
+    parts.put(SubscriptionRecord(msgspec.structs.replace(signed, protection=Protection((secret,)))))
+    path = path_of(parts)
+    act(browser, path, "rotate")
+    shown = browser.page.xpath("//code[starts-with(text(), 'whsec_')]/text()")
+    assert len(shown) == 1
+    now = parts.control.table.get("s1")
+    assert now is not None
+    assert now.protection is not None
+    assert [each.sealed for each in now.protection.secrets][1:] == [secret.sealed], "the old one signs, too, for a time"
+    browser.get(path)
+    assert "whsec_" not in browser.answer.text
+
+
+@pytest.mark.usefixtures("asked")
+def test_tests_are_limited(browser: Browser, parts: ConsoleParts) -> None:
+    path = path_of(parts)
+    for _ in range(10):
+        act(browser, path, "test")
+    act(browser, path, "test")
+    assert browser.answer.status_code == 429
+
+
+def broken(parts: ConsoleParts, how: str) -> str:
+    path = path_of(parts)
+    _, _, name, text = path.split("/")
+    until, _, mark = text.partition(".")
+    match how:
+        case "for another subscription":
+            return f"/receiver/s2/{text}"
+        case "later":
+            return f"/receiver/{name}/{int(until) + 1}.{mark}"
+        case "another mark":
+            return f"/receiver/{name}/{until}.{mark[:-2]}AA"
+        case "another key":
+            return f"/receiver/{name}/{until}.k9.{mark.partition('.')[2]}"
+        case "no number":
+            return f"/receiver/{name}/x.{mark}"
+        case "the subscription is over":
+            parts.put(*ending("s1", "unsubscribed", 1))
+        case "of a session":
+            return f"/receiver/{name}/{until}.{parts.console.sessions.token(name)}"
+    return path
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "for another subscription",
+        "later",
+        "another mark",
+        "another key",
+        "no number",
+        "the subscription is over",
+        "of a session",
+    ],
+)
+def test_another_link_opens_nothing(browser: Browser, parts: ConsoleParts, asked: Asked, how: str) -> None:
+    path = broken(parts, how)
+    answer = browser.get(path)
+    assert (answer.status_code, asked) == (404, [])
+    assert "this link opens nothing" in browser.text
+    browser.get("/sign-in")  # a token of this session does not help
+    browser.post(path, {"token": parts.console.sessions.token("x"), "action": "pause"})
+    assert browser.answer.status_code in (403, 404)
+    assert all(not each.paused for each in parts.control.table.subscriptions())
+
+
+def test_a_link_that_has_ended_opens_nothing(parts: ConsoleParts) -> None:
+    settings, control = parts.console.settings, parts.control
+    _, _, name, text = path_of(parts, days=1.0).split("/")
+    marks = KeyFile(Path(settings.secrets.key_file))
+    now_s = time.time()
+    assert receiver_page.linked(marks, control, name, text, now_s).id == "s1"
+    with pytest.raises(NotFound, match="has ended"):
+        receiver_page.linked(marks, control, name, text, now_s + 86_401)
+
+
+@pytest.mark.parametrize(("name", "days"), [("s9", 7.0), ("s1", 0.0), ("s1", 91.0)])
+def test_a_link_that_cannot_be_made(parts: ConsoleParts, name: str, days: float) -> None:
+    with pytest.raises(NotFound if name == "s9" else ConfigError):
+        receiver_page.link(parts.console.settings, parts.control, name, days)
+
+
+def test_without_a_key_there_is_no_link(parts: ConsoleParts) -> None:
+    Path(parts.console.settings.secrets.key_file).unlink()
+    with pytest.raises(ConfigError, match="signed with the engine's key"):
+        receiver_page.link(parts.console.settings, parts.control, "s1", 1.0)
+
+
+class Callers:
+    """The gateway's users."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    async def find(self, name: str) -> Caller | None:
+        return Caller(Identity(name)) if name in self.names else None
+
+
+@pytest.mark.usefixtures("asked")
+def test_it_needs_no_sign_in_and_ends_with_its_user(tmp_path: Path) -> None:
+    add_key(tmp_path / "secrets.keys", "k1")
+    callers: Any = Callers("ann")
+    parts = console_parts(
+        tmp_path, signing=SigningIn(callers), settings={"console__public_url": "https://console.example"}
+    )
+    parts.put(SubscriptionRecord(made("s1")))
+    browser, path = Browser(parts.app), path_of(parts)
+    assert browser.get(path).status_code == 200
+    assert "Subscription s1" in browser.text
+    assert "Sign in" in browser.get("/subscriptions").text, "the link opens no other page"
+    callers.names = ()
+    assert browser.get(path).status_code == 404
+    assert "no user any more" in browser.text

@@ -1,0 +1,96 @@
+"""Payloads of the archive are emptied file by file; rows, and what no erasure covers, stay."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from deltalake import DeltaTable
+
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations import erasure
+from arborcast.dispatch.operations.erasure import Eraser
+from arborcast.dispatch.tables import NOTIFICATIONS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.topic_model.projections.erasures import Erasures
+from arborcast.topic_model.records.control import ErasureScope
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+EVER_MS = 1 << 42
+
+
+def row(number: int, topic: str, payload: bytes, days_ago: int = 0) -> dict[str, object]:
+    at = NOW - timedelta(days=days_ago)
+    texts = dict.fromkeys(("publisher", "message_id", "only", "traceparent", "cause", "path", "distribution"), "")
+    numbers = dict.fromkeys(("partition", "offset", "control", "priority", "hops"), 0)
+    times = {"accepted_at": at, "logged_at": at, "recorded_at": at}
+    own = {"day": at.date(), "notification": f"n{number:03}", "topic": topic, "payload": payload, "producer": b""}
+    return {**texts, **numbers, **times, **own, "payload_bytes": len(payload)}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Two days, in several files."""
+    writer = DeltaTableWriter(NOTIFICATIONS, str(tmp_path / "notifications"))
+    for commit in range(4):
+        numbers = range(commit * 10, commit * 10 + 10)
+        rows = [row(each, "a" if each % 2 else "b", b'<p id="%d"/>' % (each % 10), each % 2) for each in numbers]
+        writer.extend(NOTIFICATIONS.arrow(rows), {"notifications-0": commit})
+    return tmp_path
+
+
+def erase(folder: Path, *scopes: ErasureScope) -> dict[str, int]:
+    made = Eraser(
+        KafkaSettings(),
+        cast(Any, Erasures()),
+        dict,
+        list,
+        lambda spec: str(folder / spec.name),
+        archive=True,
+        unused_files_hours=1,
+    )
+    return dict(made._archived(scopes))
+
+
+def left(folder: Path) -> dict[str, bytes]:
+    """The payloads that are there, by notification; all rows are."""
+    rows = NOTIFICATIONS.read(DeltaTable(str(folder / "notifications"))).to_pylist()
+    assert len(rows) == 40
+    assert all(bool(each["payload"]) is (each["erased"] is None) for each in rows)
+    return {each["notification"]: each["payload"] for each in rows if each["payload"]}
+
+
+@pytest.mark.parametrize("file_bytes", [1, 1 << 25])
+@pytest.mark.parametrize(
+    ("scope", "gone"),
+    [
+        (ErasureScope("e", EVER_MS, topic="a"), {each for each in range(40) if each % 2}),
+        (ErasureScope("e", EVER_MS, subject="7"), {7, 17, 27, 37}),
+        (ErasureScope("e", EVER_MS, notification="n013"), {13}),
+        (ErasureScope("e", int((NOW - timedelta(hours=1)).timestamp() * 1000)), {e for e in range(40) if e % 2}),
+        (ErasureScope("e", EVER_MS, topic="a", subject="8"), set()),
+        (ErasureScope("e", 0), set()),
+    ],
+)
+def test_what_an_erasure_covers_is_emptied(
+    table: Path, monkeypatch: pytest.MonkeyPatch, scope: ErasureScope, gone: set[int], file_bytes: int
+) -> None:
+    monkeypatch.setattr(erasure, "_FILE_BYTES", file_bytes)
+    monkeypatch.setattr(erasure, "_ROWS_AT_ONCE", 3)
+    assert erase(table, scope) == ({"e": len(gone)} if gone else {})
+    assert left(table).keys() == {f"n{each:03}" for each in range(40) if each not in gone}
+    assert erase(table, scope) == {}, "a second pass finds nothing"
+
+
+def test_two_erasures_are_carried_out_together(table: Path) -> None:
+    assert erase(table, ErasureScope("e1", EVER_MS, subject="1"), ErasureScope("e2", EVER_MS, topic="b")) == {
+        "e1": 4,
+        "e2": 20,
+    }
+    assert len(left(table)) == 16
+
+
+def test_without_an_archive_there_is_nothing_to_empty(tmp_path: Path) -> None:
+    assert erase(tmp_path, ErasureScope("e", EVER_MS)) == {}

@@ -1,0 +1,65 @@
+"""Shares, budgets and burn rates, from rows of the table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from arborcast.dispatch.operations.slo import Objective, burn_rate, objectives
+from arborcast.dispatch.settings import SloSettings
+from arborcast.dispatch.tables import SLO
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+
+NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+
+
+def table(folder: Path, *rows: tuple[float, str, str, int, int, int, int]) -> str:
+    """Rows: how many hours before the present hour, and the counts."""
+    made = []
+    for ago, name, owner, in_time, late, lost, receiver in rows:
+        hour = NOW.replace(minute=0) - timedelta(hours=ago)
+        counts = {"in_time": in_time, "late": late, "lost": lost, "receiver": receiver}
+        made.append({"day": hour.date(), "hour": hour, "subscription": name, "owner": owner, **counts})
+    location = str(folder / "slo")
+    DeltaTableWriter(SLO, location).extend(SLO.arrow(made), {"attempts-0": 1})
+    return location
+
+
+def test_the_objective_of_all_of_an_owner_and_of_a_subscription(tmp_path: Path) -> None:
+    location = table(
+        tmp_path,
+        (0, "s1", "ann", 90, 8, 2, 50),
+        (100, "s1", "ann", 900, 0, 0, 0),
+        (100, "s2", "bob", 1_000, 0, 0, 7),
+        (28 * 24 + 1, "s1", "ann", 0, 999, 0, 0),
+    )
+    slo = SloSettings(target=0.99)
+
+    found = objectives(location, slo, 1, now=NOW.timestamp())
+    assert (found.all.in_time, found.all.late, found.all.lost, found.all.receiver) == (1_990, 8, 2, 57)
+    assert found.all.share == pytest.approx(0.995)
+    assert found.all.budget_left == pytest.approx(0.5)
+    assert found.all.burn_1h == pytest.approx(found.all.burn_6h) == pytest.approx(10.0)
+    assert ([each.subscription for each in found.worst], found.more) == (["s1"], 1)
+    assert found.worst[0].objective.budget_left == pytest.approx(0.0)
+
+    assert objectives(location, slo, 10, owner="bob", now=NOW.timestamp()).all.share == 1.0
+    assert objectives(location, slo, 10, subscription="s2", now=NOW.timestamp()).all.in_time == 1_000
+    nothing = Objective(0, 0, 0, 0, None, None, 0.0, 0.0)
+    assert objectives(location, slo, 10, owner="eve", now=NOW.timestamp()) == (nothing, (), 0)
+    assert objectives(str(tmp_path / "none"), slo, 10) == (nothing, (), 0)
+
+
+def test_of_the_oldest_hour_the_part_within_the_time_counts(tmp_path: Path) -> None:
+    """At half past twelve half of eleven o'clock's hour is within an hour."""
+    location = table(tmp_path, (0, "s", "", 50, 0, 0, 0), (1, "s", "", 0, 100, 0, 0), (2, "s", "", 0, 100, 0, 0))
+    found = objectives(location, SloSettings(target=0.9), 1, now=NOW.timestamp()).all
+    assert found.burn_1h == pytest.approx(5.0), "50 late of 100"
+    assert found.burn_6h == pytest.approx(8.0), "200 late of 250"
+
+
+def test_a_burn_rate_of_one_spends_the_budget_exactly() -> None:
+    assert burn_rate(999, 1, 0.999) == pytest.approx(1.0)
+    assert burn_rate(0, 0, 0.999) == 0.0

@@ -1,0 +1,111 @@
+"""Erasures of payloads: a fold over the control log, and the test of a notification.
+
+Each process tests notifications only where an erasure is not done, and where a log still has what was erased (replay,
+archive): without erasures the test is that of an empty tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+import msgspec
+from lxml import etree
+
+from arborcast.core.xml import xml_parser
+from arborcast.topic_model.expressions import compile_normal
+from arborcast.topic_model.records.control import ControlRecord, Erasure, ErasureScope, Tombstone, erasure_key
+from arborcast.topic_model.records.notifications import Notification, made_at, original_of
+from arborcast.topic_model.topics import TopicPath
+
+_KEY = erasure_key("")
+
+_encode = msgspec.json.encode
+
+_BEGIN, _END = b"<subject>", b"</subject>"
+
+
+class Erasures:
+    """The current erasures, a function of the last record of each key."""
+
+    def __init__(self) -> None:
+        self._erasures: dict[str, Erasure] = {}
+        self.open: tuple[Erasure, ...] = ()
+        """Those that are not done."""
+        self.scopes: tuple[ErasureScope, ...] = ()
+        """Those of all, for `covering`."""
+        self.for_workers: frozenset[str] = frozenset()
+        """Scopes of those that are not done, as text for `scopes_of`."""
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        match record:
+            case Erasure(scope=scope):
+                self._erasures[scope.id] = record
+            case Tombstone(key=key) if key.startswith(_KEY):
+                self._erasures.pop(key.removeprefix(_KEY), None)
+            case _:
+                return
+        self.open = tuple(each for each in self._erasures.values() if not each.done_ms)
+        self.scopes = tuple(each.scope for each in self._erasures.values())
+        self.for_workers = frozenset(_encode(each.scope).decode() for each in self.open)
+
+    def all(self) -> list[Erasure]:
+        """All, the latest first."""
+        return sorted(self._erasures.values(), key=lambda each: each.at_ms, reverse=True)
+
+    def get(self, erasure_id: str) -> Erasure | None:
+        return self._erasures.get(erasure_id)
+
+
+@lru_cache(16)
+def scopes_of(texts: frozenset[str]) -> tuple[ErasureScope, ...]:
+    """The scopes behind `Erasures.for_workers`."""
+    return tuple(msgspec.json.decode(each, type=ErasureScope) for each in sorted(texts))
+
+
+def covering(scopes: Iterable[ErasureScope], notification: Notification) -> str:
+    """The id of an erasure that covers a notification; empty for none."""
+    for scope in scopes:
+        if covers(scope, notification):
+            return scope.id
+    return ""
+
+
+def covers(scope: ErasureScope, notification: Notification) -> bool:
+    # A replay, or a dead letter that was sent again, has a later acceptance time than the notification had.
+    original = original_of(notification.id)
+    accepted_ms = min(notification.accepted_ms, made_at(original) or notification.accepted_ms)
+    return (
+        accepted_ms < scope.before_ms
+        and (not scope.notification or scope.notification in (notification.id, original))
+        and (not scope.topic or _topics(scope.topic)(notification.topic))
+        and (not scope.subject or any(mentions(scope.subject, each) for each in _texts(notification)))
+    )
+
+
+def selects(scope: ErasureScope, topic: TopicPath) -> bool:
+    """Whether the erasure covers notifications of a topic."""
+    return not scope.topic or _topics(scope.topic)(topic)
+
+
+def mentions(subject: str, fragment: bytes) -> bool:
+    """Whether an element of the fragment has this whole text, or an attribute this whole value, without blanks around
+    it. In a fragment that is not XML any occurrence counts."""
+    if b"&" not in fragment and subject.encode() not in fragment:
+        return False  # most of them: the text is there as it is, unless characters are escaped
+    try:
+        root = etree.fromstring(_BEGIN + fragment + _END, xml_parser(comments=False))
+    except etree.XMLSyntaxError:
+        return subject.encode() in fragment
+    texts = (text for element in root.iter() for text in (element.text, element.tail, *element.attrib.values()))
+    return any(text is not None and subject == str(text).strip() for text in texts)
+
+
+def _texts(notification: Notification) -> tuple[bytes, ...]:
+    return tuple(each for each in (notification.payload, notification.subject, notification.producer) if each)
+
+
+@lru_cache(256)
+def _topics(normal: str) -> Callable[[TopicPath], bool]:
+    return compile_normal(normal).matches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -78,6 +79,8 @@ def class_archive(tools: Tools, cache: Path) -> Path | None:
     pattern = class_archive_name(tools, cache, "*")
     for file in sorted(pattern.parent.glob(pattern.name)):
         if file.stem.rpartition("-")[2] == str(file.stat().st_size):
+            with contextlib.suppress(OSError):
+                os.utime(file)  # in use: `engine.install.class_archive` deletes old ones
             return file
     return None
 

@@ -35,8 +35,8 @@ _STOP_S = 600.0
 
 _STEP_S = 0.1
 
-# Several environments of one user share a cache.
-_KEPT = 3
+# Environments of one user share a cache.
+_UNUSED_S = 30 * 24 * 3_600
 
 
 def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold) -> bool:
@@ -70,9 +70,10 @@ def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold)
 
 
 def _remove_old(folder: Path) -> None:
-    """Delete all archives but the newest: each update of Java, Spark or a jar makes another."""
-    for old in sorted(folder.glob("classes-*.jsa"), key=lambda each: each.stat().st_mtime)[:-_KEPT]:
-        old.unlink(missing_ok=True)
+    """Delete archives that no start has used for a while: each environment has one, and each update makes another."""
+    for each in folder.glob("classes-*.jsa"):
+        if each.stat().st_mtime < time.time() - _UNUSED_S:
+            each.unlink(missing_ok=True)
 
 
 def _run_job(tools: Tools, folder: Path, draft: Path) -> None:

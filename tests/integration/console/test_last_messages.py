@@ -1,16 +1,18 @@
-"""The last messages of a topic, of real logs."""
+"""The last messages and attempts, of real logs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from arborcast.admin.messages import LastMessages, last_messages
+from arborcast.admin.messages import LastMessages, last_attempts, last_messages, recent
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
 from arborcast.topic_model.records.notifications import Notification, encode
 from arborcast.topic_model.topics import TopicPath
 
@@ -34,6 +36,22 @@ def write(kafka: KafkaSettings, log: str, notifications: Iterable[Notification],
         producer.send(kafka.topic(log), key=taken_back.encode(), value=None)
     producer.flush(timeout=120)
     producer.close(timeout=1)
+
+
+def attempt(subscription: str, number: int, response: bytes = b"", push: str = "p") -> Attempt:
+    return Attempt(
+        notification="n",
+        subscription=subscription,
+        topic=A,
+        endpoint="http://r/",
+        number=number,
+        push=push,
+        state="parked",
+        accepted_ms=0,
+        started_ms=number,
+        duration_ms=1.0,
+        response=response,
+    )
 
 
 def read(kafka: KafkaSettings, path: TopicPath, *, kept: bool = False) -> LastMessages:
@@ -77,3 +95,26 @@ def test_a_long_message_is_cut_and_a_log_that_is_away_is_said(kafka_settings: Ka
     write(kafka_settings, "notifications", [Notification("n", A, b"<n>" + b"x" * 100_000, 1)])
     (long,) = read(kafka_settings, A).messages
     assert len(long.payload) == 2_001
+
+
+def test_the_newest_notifications_of_all_topics_come_first(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    write(kafka_settings, "notifications", [made(f"t{number % 7}", number) for number in range(60)])
+    write(kafka_settings, "notifications", [made("t1", 99, only="s1")])
+    assert [each.at_ms for each in recent(kafka_settings, 5)] == [59, 58, 57, 56, 55]
+
+
+def test_the_last_attempts_of_a_subscription_and_no_others(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    log = AttemptsLog(kafka_settings)
+    log.connect()
+    with closing(log):
+        for number in range(60):
+            for name in ("s1", "s2"):
+                log.add(attempt(name, number, b"y" * 10_000 if number == 59 else b""))
+        log.add(attempt("s1", 60, push=""))
+        log.settle(120)
+    found = last_attempts(kafka_settings, "s1", 3)
+    assert [(each.subscription, each.number) for each in found.attempts] == [("s1", 59), ("s1", 58), ("s1", 57)]
+    assert len(found.attempts[0].response) == 2_000
+    assert last_attempts(kafka_settings, "none").attempts == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,16 +66,20 @@ def test_archives_of_earlier_versions_do_not_pile_up(
 ) -> None:
     played(monkeypatch, _JOB)
     (tmp_path / "java").mkdir()
-    for number in range(5):
-        old = tmp_path / "java" / f"classes-{number}-7.jsa"
-        old.write_text("earlier")
-        os.utime(old, (number, number))
+    unused, recent = (tmp_path / "java" / f"classes-{name}-7.jsa" for name in ("a", "b"))
+    for each, days in ((unused, 31), (recent, 29)):
+        each.write_text("earlier")
+        os.utime(each, (0, time.time() - days * 86_400))
+    own = engine.class_archive_name(tools, tmp_path, 5)
+    own.write_text("known")
+    os.utime(own, (0, 0))
+    assert engine.class_archive(tools, tmp_path) == own, "which marks it as used"
 
-    assert class_archive.make(tools, tmp_path, lambda _line: None)
+    newer = dataclasses.replace(tools, java_home=Path("/opt/newer"))
+    assert class_archive.make(newer, tmp_path, lambda _line: None)
 
-    left = [each.name for each in sorted((tmp_path / "java").iterdir(), key=lambda each: each.stat().st_mtime)]
-    assert left[:2] == ["classes-3-7.jsa", "classes-4-7.jsa"]
-    assert len(left) == 3
+    assert {own, recent} < {*(tmp_path / "java").iterdir()}
+    assert not unused.exists()
 
 
 @pytest.mark.parametrize(

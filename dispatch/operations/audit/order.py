@@ -61,9 +61,10 @@ class _Record(Versioned, frozen=True, gc=False):
 
 _decode = VersionedCodec(_Record, "an attempts record", VERSION).decode
 
-BY_PRIORITY, TIMELY, STRICT, UNORDERED = range(4)
-"""The order of a subscription: first attempts within each priority; first attempts whatever the priority; one message
-settled before the next is pushed; none, for servers of queues and for triggers, which push nothing."""
+BY_PRIORITY, STRICT, UNORDERED = range(3)
+"""The order of a subscription: first attempts within each priority; one message settled before the next is pushed; none
+for servers of queues, and for triggers, which push nothing. Timely subscriptions ignore priorities except for reliable
+messages, which rows do not show: theirs is checked within each priority, too."""
 
 # Of a row: the first attempt of its delivery; a push; the end of its delivery; a redrive.
 _FIRST, _PUSH, _END, _AGAIN = 1, 2, 4, 8
@@ -102,9 +103,7 @@ def order_of(subscription: Subscription) -> int:
     """The order that holds for the subscription."""
     if subscription.queue or subscription.trigger is not None:
         return UNORDERED
-    if subscription.policy.strict:
-        return STRICT
-    return TIMELY if subscription.policy.reliability == "timely" else BY_PRIORITY
+    return STRICT if subscription.policy.strict else BY_PRIORITY
 
 
 def orders_in(kafka: KafkaSettings) -> dict[str, int]:
@@ -159,7 +158,7 @@ class OrderCheck:
         if old:
             report.notes.append(
                 f"{old} notifications were evaluated by an earlier version, which did not record their priority: their "
-                "order was checked for strict and timely subscriptions only"
+                "order was checked for strict subscriptions only"
             )
         names = list(self._ledger.numbers)
         orders = np.array([_order(name, self._orders) for name in names], np.int8)
@@ -278,7 +277,7 @@ class _Deliveries(NamedTuple):
 def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.int8], last_ms: Numbers) -> _Deliveries:
     if len(rows):
         order = orders[rows["subscription"]]
-        judged = (order == STRICT) | (order == TIMELY) | (evaluations.priority[rows["place"]] != NO_PRIORITY)
+        judged = (order == STRICT) | (evaluations.priority[rows["place"]] != NO_PRIORITY)
         rows = rows[(order != UNORDERED) & judged]
     rows = rows[np.lexsort((rows["place"], rows["log"], rows["subscription"]))]  # stable: by log, within a delivery
     starts = np.flatnonzero(_changes(rows["subscription"], rows["log"], rows["place"]))

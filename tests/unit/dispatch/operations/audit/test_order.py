@@ -12,7 +12,7 @@ import pytest
 
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.operations.audit.ledger import Ledger
-from arborcast.dispatch.operations.audit.order import STRICT, TIMELY, UNORDERED, OrderCheck, order_of
+from arborcast.dispatch.operations.audit.order import STRICT, UNORDERED, OrderCheck, order_of
 from arborcast.dispatch.operations.audit.report import Report
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -153,8 +153,7 @@ def test_each_topic_priority_and_subscription_has_its_own_order() -> None:
     assert late(checked(urgent, pushed("n2", "w-1"), pushed("n3", "w-2"), pushed("n1", "w-3"))) == [
         ("out-of-order", "n1")
     ]
-    for order in (TIMELY, STRICT):
-        assert checked(urgent, pushed("n2", "w-1"), pushed("n1", "w-2"), orders={"s": order}).disordered == 1
+    assert checked(urgent, pushed("n2", "w-1"), pushed("n1", "w-2"), orders={"s": STRICT}).disordered == 1
     two = {"s": 0, "t": 0}
     assert not checked(THREE, pushed("n2", "w-1"), pushed("n1", "w-2", subscription="t"), orders=two).disordered
     assert not checked(THREE, pushed("n2", "w-1"), pushed("n1", "w-2"), orders={"s": UNORDERED}).first_attempts
@@ -194,12 +193,12 @@ def test_a_message_at_several_places_is_not_judged() -> None:
     assert not checked(twice, pushed("n2", "w-1"), pushed("n1", "w-2")).disordered
 
 
-def test_records_without_a_priority_prove_the_order_of_strict_and_timely_subscriptions_only() -> None:
+def test_records_without_a_priority_prove_the_order_of_strict_subscriptions_only() -> None:
     old = [evaluation({"n1": 1, "n2": 1}, priority=None)]
     report = checked(old, pushed("n2", "w-1"), pushed("n1", "w-2"))
     assert (report.first_attempts, report.disordered) == (0, 0)
     assert "2 notifications were evaluated by an earlier version" in report.notes[0]
-    assert checked(old, pushed("n2", "w-1"), pushed("n1", "w-2"), orders={"s": TIMELY}).disordered == 1
+    assert checked(old, pushed("n2", "w-1"), pushed("n1", "w-2"), orders={"s": STRICT}).disordered == 1
 
 
 def test_subscriptions_that_the_control_log_has_no_more_are_counted() -> None:
@@ -216,7 +215,7 @@ def test_rows_of_notifications_outside_of_the_interval_are_passed_over() -> None
 @pytest.mark.parametrize("seed", range(40))
 def test_it_finds_what_a_comparison_of_all_pairs_finds(seed: int) -> None:
     chance = random.Random(seed)
-    orders = {name: chance.choice((0, TIMELY, STRICT)) for name in ("s", "t", "u")}
+    orders = {name: chance.choice((0, 0, STRICT)) for name in ("s", "t", "u")}
     evaluated, known = [], {}
     for offset in range(60):
         name, topic, priority = f"n{offset}", chance.choice("ab"), chance.choice((0, 0, 3))
@@ -258,7 +257,7 @@ def _number(each: Attempt) -> int:
         (DeliveryPolicy(), 0),
         (DeliveryPolicy(reliability="strict"), STRICT),
         (DeliveryPolicy(order="strict"), STRICT),
-        (DeliveryPolicy(reliability="timely"), TIMELY),
+        (DeliveryPolicy(reliability="timely"), 0),
     ],
 )
 def test_the_order_of_a_subscription_is_that_of_its_policy(policy: DeliveryPolicy, order: int) -> None:

@@ -312,15 +312,13 @@ class SloSettings:
 
     target: float = setting(
         0.999,
-        "Share of deliveries, without those that their receivers delayed, that are in time. The rest is the error "
-        "budget.",
+        "Share of deliveries in time, without those that their receivers delayed; the rest is the error budget.",
         minimum=0.5,
         maximum=0.99999,
     )
     latency_s: float = setting(
         30.0,
-        "A delivery is in time if its first push is taken within this time after acceptance. Hours that are counted "
-        "keep the value that was set then.",
+        "Time from acceptance within which the first push is to be taken. A change holds for later hours.",
         minimum=0.01,
         maximum=86_400,
         unit="s",

@@ -371,8 +371,7 @@ class JobMetrics:
         )
         self._slo = registry.counter(
             "arborcast_slo_deliveries_total",
-            "Deliveries by their result for the service level objective: in_time, late, lost, or receiver (a fault of "
-            "the receiver, outside of the objective).",
+            "Deliveries by result for the objective: in_time, late, lost, or receiver (its fault; not counted).",
             ("result",),
         )
         registry.gauge(
@@ -383,7 +382,7 @@ class JobMetrics:
         )
         registry.counted(
             "arborcast_erased_total",
-            "Copies of payloads that erasures have removed from logs and tables.",
+            "Copies of payloads that erasures removed.",
             lambda: self.sources.erased(),
         )
         registry.gauges(

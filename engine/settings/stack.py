@@ -65,8 +65,7 @@ class ConsoleSettings:
     )
     public_url: str = setting(
         "",
-        "Address of the console for links to subscribers (`arborcast subscriptions link`), if it is not "
-        "console.host and console.port, for instance behind a proxy.",
+        "Address of the console in links to subscribers, if it is not console.host and console.port (a proxy).",
     )
     engines: str = setting(
         "",

@@ -24,6 +24,7 @@ from arborcast.dispatch.operations.audit.ledger import Ledger
 from arborcast.dispatch.recording.archive import notification_rows
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
+    ErasuresFold,
     IncompleteFold,
     OperationsFold,
     RetriesFold,
@@ -133,7 +134,10 @@ def control_state(records: list[Read]) -> Any:
         "matches": {path: sorted(each.id for each in table.match(TopicPath(path))) for path in ("a/b", "{urn:t}a")},
         "suspended": sorted(view.suspensions.ids()),
         "registration": registrations.get("r2"),
-        "tables": [rows(fold, records) for fold in (TopicsFold(), SubscriptionsFold(), SuspensionsFold())],
+        "erasures": view.erasures.all(),
+        "tables": [
+            rows(fold, records) for fold in (TopicsFold(), SubscriptionsFold(), SuspensionsFold(), ErasuresFold())
+        ],
     }
 
 

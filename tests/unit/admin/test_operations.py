@@ -34,7 +34,19 @@ UNRECORDED = {
     "subscriptions link": "it signs an address",
     **dict.fromkeys(
         (
-            *("audit", "trace", "why", "slo", "erasures", "top", "report", "operations", "config show", "config spark"),
+            *(
+                "audit",
+                "trace",
+                "why",
+                "slo",
+                "erasures",
+                "top",
+                "report",
+                "operations",
+                "config show",
+                "config schema",
+                "config spark",
+            ),
             *("topics list", "topics tree", "topics find", "topics match", "topics who", "topics problems"),
             *("subscriptions list", "triggers list", "waiting list", "queues list", "queues show", "keys list"),
             *("dead-letters list", "dead-letters show", "users list", "users check"),
@@ -51,7 +63,7 @@ RECORDED = {
     "/subscriptions/act": "subscriptions {action}",
     "/deliveries/dead/act": "dead-letters redrive",
     "/deliveries/erasures": "erase",
-    "/receiver/{subscription}/{link}": "subscriptions {change}",
+    "/subscriptions/replay": "replay",
 }
 
 # Forms that change a draft, which `/topics/save` applies, or the visitor's own session.

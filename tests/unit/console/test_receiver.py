@@ -19,7 +19,7 @@ from arborcast.core.security.keyring import KeyFile, add_key
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.topic_model.grants import Caller, Identity
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, ending
-from arborcast.topic_model.records.operations import Operator
+from arborcast.topic_model.records.operations import OperationBegun, Operator
 from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
@@ -101,6 +101,8 @@ def test_what_a_subscriber_may_do(browser: Browser, parts: ConsoleParts, asked: 
     redriven = [arguments for function, arguments in asked if function is dead_letters.redrive]
     assert redriven == [(LetterFilter(subscription="s1"), None, parts.control, Operator("console", "receiver of s1"))]
     assert "3 deliveries are tried again." in browser.answer.text
+    made_by = [(each.who, each.what) for each in parts.operations if isinstance(each, OperationBegun)]
+    assert made_by == [("receiver of s1", "subscriptions pause"), ("receiver of s1", "subscriptions resume")]
     act(browser, path, "end")
     assert browser.answer.status_code == 400
     assert parts.control.table.get("s1") is not None

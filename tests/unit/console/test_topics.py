@@ -381,7 +381,7 @@ def test_last_messages_are_read_when_somebody_asks(
 ) -> None:
     asked: list[tuple[str, bool]] = []
 
-    def read(_: object, path: TopicPath, *, kept: bool) -> LastMessages:
+    def read(_: object, path: TopicPath, *, kept: bool, erased: object) -> LastMessages:
         asked.append((path, kept))
         return found
 

@@ -246,7 +246,8 @@ def _engine(home: Home, running: bool) -> Iterator[Check]:
         yield Check(
             "engine",
             "fail",
-            f"its supervisor (pid {known.supervisor.pid}) has been silent for {silent_s:.0f} s and restarts nothing",
+            f"its supervisor (pid {known.supervisor.pid}) has made no progress for {silent_s:.0f} s and restarts "
+            "nothing",
             f"If it was stopped: kill -CONT {known.supervisor.pid}. Else: arborcast down, arborcast up.",
         )
     elif sick:

@@ -139,7 +139,7 @@ def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() ->
     ]
     told = only(evidence(history(subscription("s")), *rows))
     assert told.outcome == "delivered"
-    assert told.why == "delivered on attempt 3: said so after 5.0 s: printed"
+    assert told.why == "delivered on attempt 3: reported this after 5.0 s: printed"
     assert [(step.what, step.detail) for step in told.steps][1::2] == [
         ("failed, its receiver says", "no paper"),
         ("no result in time", "silence"),

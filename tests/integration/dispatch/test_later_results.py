@@ -100,7 +100,7 @@ def test_delivered_failed_and_refused(job: RunningJob, gateway: GatewayRun) -> N
         done, failed, refused = (publish(gateway, topic) for _ in range(3))
         for each in (done, failed, refused):
             patient.of(each)
-        assert "how it ended; else it is tried again" in story_of(job, done, "waiting")
+        assert "reports the result by" in story_of(job, done, "waiting")
 
         patient.taken[done].delivered("printed")
         patient.taken[failed].failed("no paper")

@@ -14,7 +14,6 @@ from arborcast.admin.times import moment_ms
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.operations.erasure import kept_until
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.records.operations import Operator, change
@@ -58,14 +57,21 @@ def erase(
     with recorded(kafka, "erase", [change(scope.id, None, _recorded_scope(scope))], by) as said:
         control_log.append(kafka, [requested])
         said.append("requested")
-    return RequestedErasure(requested, kept_until(kafka, now_ms))
+    return RequestedErasure(requested, _kept_until(kafka, now_ms))
 
 
 def listed(kafka: KafkaSettings, control: ControlView | None = None) -> list[RequestedErasure]:
     """All erasures of which Kafka may have a copy, the latest first. Raises InfrastructureError."""
     found = (control_log.read_control(kafka) if control is None else control).erasures.all()
-    earliest_ms = kept_until(kafka, time_ms()) if any(not each.done_ms for each in found) else {}
+    earliest_ms = _kept_until(kafka, time_ms()) if any(not each.done_ms for each in found) else {}
     return [RequestedErasure(each, each.kept_until_ms if each.done_ms else earliest_ms) for each in found]
+
+
+def _kept_until(kafka: KafkaSettings, now_ms: int) -> dict[str, int]:
+    # Sixty MB of libraries, for this question alone.
+    from arborcast.dispatch.operations.erasure import kept_until
+
+    return kept_until(kafka, now_ms)
 
 
 def described(erasure: Erasure) -> str:

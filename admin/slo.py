@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from deltalake.exceptions import DeltaError
+from typing import TYPE_CHECKING
 
 from arborcast.admin.filters import subscription_id
 from arborcast.core.errors import InfrastructureError
-from arborcast.dispatch.operations.slo import Objectives, objectives
-from arborcast.dispatch.tables import SLO
 from arborcast.engine.settings.loading import Settings
+
+if TYPE_CHECKING:
+    from arborcast.dispatch.operations.slo import Objectives
 
 
 def measured(settings: Settings, limit: int, subscription: str = "", owner: str | None = None) -> Objectives:
     """The objective over 28 days of one subscription (id or address), of the subscriptions of one owner, or of all,
     with those that have spent most of the budget. Raises InfrastructureError for a table that cannot be read."""
+    # Sixty MB of libraries, for this question alone.
+    from deltalake.exceptions import DeltaError
+
+    from arborcast.dispatch.operations.slo import objectives
+    from arborcast.dispatch.tables import SLO
+
     location = SLO.location(settings.tables, settings.home)
     try:
         return objectives(location, settings.slo, limit, subscription_id(subscription), owner)

@@ -177,7 +177,7 @@ def test_a_message_that_is_published_arrives_beside_it_and_nothing_is_left(
     page.get_by_text("subscribed", exact=True).wait_for()
     hostile = "<reading><img src='x' onerror='alert(1)'/></reading>"
     page.get_by_label("Topic", exact=True).fill(f"{tree}/press")
-    page.get_by_label("Message").fill(hostile)
+    page.get_by_label("Message", exact=True).fill(hostile)
     page.get_by_role("button", name="Publish").click()
     page.get_by_text("accepted", exact=True).wait_for()
     page.locator(".arrived li").first.wait_for()

@@ -158,7 +158,7 @@ def test_what_waits_is_found_with_what_became_of_it_last(
 
     parking.park(Delivery("s2", Place(1, 0, 9)), notification("taken"), Tries(1, 0, NOW_MS + HOUR_MS, NOW_MS, "p-7"))
     parking.settle(20)
-    assert "1 try, its receiver says how it ended by " in run("--notification", "taken")
+    assert "1 try, awaits a result by " in run("--notification", "taken")
 
 
 def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(

@@ -103,7 +103,7 @@ def _print(report: Report) -> None:
     accepted = f"{', '.join(first)} and {last}" if first else last
     say(
         f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
-        f"{report.matches:,} deliveries; {report.waiting:,} not checked yet"
+        f"{report.matches:,} deliveries; {report.waiting:,} not evaluated yet"
     )
     if report.system_notices:
         out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)

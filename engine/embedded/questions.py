@@ -121,7 +121,7 @@ def _why_not(ask: Callable[[float], object], deadline_s: float) -> str:
     except TimeoutError:
         return f"no answer within {deadline_s:g} s"
     except ConnectionRefusedError:
-        return "nobody listens"
+        return "no process listens"
     except OSError:
         return ""
     return ""

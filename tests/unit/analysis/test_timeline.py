@@ -142,4 +142,4 @@ def test_the_picture() -> None:
     assert found.outcomes.attempts.to_dict() == {"s": 2, "t": 0}
     nobody = timeline(story(), [], {})
     assert nobody.png()
-    assert "there are no subscriptions" in nobody.outcomes._repr_html_()  # type: ignore[union-attr]
+    assert "no one is subscribed to this topic" in nobody.outcomes._repr_html_()  # type: ignore[union-attr]

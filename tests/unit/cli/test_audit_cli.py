@@ -56,7 +56,7 @@ def test_it_says_what_it_counts_in_words_that_need_no_manual(monkeypatch: pytest
     report.replays, report.duplicates = 2, 1
     text = " ".join(CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split())
     assert "5 notifications, 2 replayed ones and 11 system notices accepted" in text
-    assert "1 delivery was taken more than once" in text
+    assert "1 delivery was accepted more than once" in text
     report.triggered = 1
     assert "4 notifications, 1 of triggers, 2 replayed ones and 11 system notices accepted" in " ".join(
         CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()

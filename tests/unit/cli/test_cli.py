@@ -25,7 +25,7 @@ def engine(tmp_path: Path) -> Engine:
     [
         (["upp"], 2, "No such command 'upp'"),
         (["--home", "x", "status"], 2, "--home belongs after the command, for instance: arborcast status --home"),
-        (["--config=x", "up"], 2, "--config goes behind the command"),
+        (["--config=x", "up"], 2, "--config belongs after the command"),
         (["up", "--detach", "--demo"], 2, "choose one"),
         (["up", "--kafka-port", "x"], 2, "valid integer"),
         (["up", "--kafka-port", "70000"], 2, "stack.kafka_port = 70000"),

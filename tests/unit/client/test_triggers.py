@@ -102,7 +102,7 @@ def test_what_a_callback_fails_at_counts_for_nobody_as_seen() -> None:
 def test_who_waits_gets_the_next_message_and_none_from_before() -> None:
     made = Triggers()
     made(message("a", b"<before/>"))
-    with pytest.raises(TimeoutError, match=r"nothing came on a within 0\.01 s"):
+    with pytest.raises(TimeoutError, match=r"no message arrived on a within 0\.01 s"):
         made.wait_for("a", 0.01)
     got: list[ReceivedMessage] = []
     waiting = [threading.Thread(target=lambda: got.append(made.wait_for("a", 30))) for _ in range(2)]

@@ -129,10 +129,10 @@ def test_failures_are_logged_once_for_each_kind_until_a_step_succeeds(caplog: py
 
     assert steps.count == 7
     assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
-        ("WARNING", "test failed, and is tried again: Kafka is away"),
-        ("ERROR", "test failed, and is tried again: ValueError('a mistake')"),
+        ("WARNING", "test failed and is retried: Kafka is away"),
+        ("ERROR", "test failed and is retried: ValueError('a mistake')"),
         ("INFO", "test works again"),
-        ("WARNING", "test failed, and is tried again: Kafka is away"),
+        ("WARNING", "test failed and is retried: Kafka is away"),
         ("INFO", "test works again"),
     ]
     assert [each.exc_info is not None for each in caplog.records] == [False, True, False, False, False]
@@ -154,7 +154,7 @@ def test_a_failure_after_a_success_within_a_step_is_logged_again(caplog: pytest.
     with caplog.at_level(logging.INFO):
         service.start()
         assert over.wait(60)
-    failed, works = "test failed, and is tried again: away", "test works again"
+    failed, works = "test failed and is retried: away", "test works again"
     assert [record.getMessage() for record in caplog.records] == [failed, works, failed, works, failed, works]
 
 

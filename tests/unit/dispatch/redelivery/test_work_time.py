@@ -47,7 +47,7 @@ def test_what_its_publisher_wants_no_more_ends_and_leaves_no_dead_letter() -> No
 
     assert all(world.states()["s", f"short{number}"] == "expired" for number in range(700))
     assert {row.error for row in world.attempts if row.state == "expired"} <= {"lifespan", "connect"}
-    assert any("until 2023-11-14T22:13:25.000Z" in row.detail for row in world.attempts if row.state == "expired")
+    assert any("ended at 2023-11-14T22:13:25.000Z" in row.detail for row in world.attempts if row.state == "expired")
     assert (world.buried, world.store.count) == ([], 700)
 
     world.run(DAY_MS)

@@ -42,7 +42,7 @@ from arborcast.dispatch.settings import PushSettings
 _RESULT = RESULT_HEADER.lower().encode()
 
 # An attempt has the address and the duration in fields of their own.
-_WHERE = re.compile(r"^Failed to connect to .{1,300} after \d+ ms: ")
+_WHERE = re.compile(r"^Failed to connect to .{1,300} after [0-9]+ ms: ")
 
 _EVENTS = {
     pycurl.POLL_IN: selectors.EVENT_READ,

@@ -25,7 +25,7 @@
     configuration   settings in force, and a file to begin with
     keys            key files
     replay          notifications delivered again to one subscription
-    operations      what operators changed: records, and their list
+    operations      changes by operators: records, and their list
     doctor          checks of a machine and its settings
     kafka_safety    checks of Kafka's settings
     backup, archive the logs as an archive, and an engine filled from it

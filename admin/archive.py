@@ -104,7 +104,7 @@ def verify(folder: Path) -> Manifest:
         except OSError as error:
             raise BackupError(f"the backup in {folder} cannot be read: {reason_of(error)}") from error
         if actual != contents.sha256:
-            raise BackupError(f"{_file(folder, log)} differs from what was written: use another backup")
+            raise BackupError(f"{_file(folder, log)} is damaged: use another backup")
     return manifest
 
 

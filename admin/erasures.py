@@ -1,4 +1,4 @@
-"""Erasures of payloads: requested, and what became of them. The job carries them out."""
+"""Erasures of payloads: requests, and their progress. The job carries them out."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ class ErasureRequest(NamedTuple):
     notification: str = ""
     before: str = ""
 
+    def check(self) -> None:
+        """Raises ConfigError for a request that names nothing."""
+        if not (self.subject.strip() or self.topic.text or self.notification or self.before):
+            raise ConfigError(
+                "say what to erase: a subject, a topic, a notification, or the time before which all goes"
+            )
+
 
 class RequestedErasure(NamedTuple):
     """An erasure, and until when copies are in Kafka and in files of the tables, by name: as the job has noted it, or,
@@ -43,15 +50,13 @@ def erase(
 ) -> RequestedErasure:
     """Request an erasure, by the user of this process if `by` is not given. Raises ConfigError for a request that names
     nothing, ExpressionError, InfrastructureError."""
-    subject = request.subject.strip()
-    if not (subject or request.topic.text or request.notification or request.before):
-        raise ConfigError("say what to erase: a subject, a topic, a notification, or the time before which all goes")
+    request.check()
     now_ms = time_ms()
     before_ms = moment_ms("before", request.before) if request.before else now_ms
     if before_ms > now_ms:
         raise ConfigError(f"before {request.before}: an erasure covers the past; this time is in the future")
     topic = request.topic.normal(kafka, control)
-    scope = ErasureScope(secrets.token_hex(6), before_ms, topic, request.notification, subject)
+    scope = ErasureScope(secrets.token_hex(6), before_ms, topic, request.notification, request.subject.strip())
     by = by or this_user()
     requested = Erasure(scope, by.who, now_ms)
     with recorded(kafka, "erase", [change(scope.id, None, _recorded_scope(scope))], by) as said:

@@ -10,7 +10,7 @@
     erasures                remove payloads
     watching, top_frame     top and report
     maintenance             backup, restore, keys
-    operations              what operators changed
+    operations              changes by operators
     demo                    publisher and subscribers of `arborcast up --demo`
     reference               the generated pages of docs/
     common                  options that several commands share

@@ -60,6 +60,7 @@ def erase(
     from arborcast.admin import erasures as admin
 
     request = admin.ErasureRequest(subject or "", topic_filter(topic, namespace), notification or "", before or "")
+    request.check()
     kafka = kafka_of(config, home)
     question = "Remove these payloads for good? Waiting deliveries of them end, and none can be sent again."
     if not (yes or agreed(question)):
@@ -75,7 +76,7 @@ def erase(
 
 
 def erasures(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """List erasures, the latest first: what they have removed, and until when Kafka keeps copies."""
+    """List erasures, the latest first: the removed copies, and until when Kafka keeps others."""
     from arborcast.admin import erasures as admin
 
     found = admin.listed(kafka_of(config, home))

@@ -1,4 +1,4 @@
-"""`arborcast operations`: what operators changed."""
+"""`arborcast operations`: changes by operators."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _ERASED_BY = ("subject", "topic", "notification", "before")
 
 _AT_ONCE = 100
 
-# Pages of a list: what is shown of a page's end is in memory.
+# Pages of a list: all entries up to the end of the page are in memory.
 _PAGES = 100
 
 _TYPED = "delete all"

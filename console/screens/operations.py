@@ -1,4 +1,4 @@
-"""The screen *Changes*: what operators changed, by command, here and in the directory."""
+"""The screen *Changes*: changes by operators, by command, here and in the directory."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Eraser(Work):
         names = {each.scope.id for each in erasures.open}
         settled = {name for name in names if self._is_settled(self._ends[name])}
         if not settled and names <= self._passed:
-            return False  # what is left is not dispatched or archived yet
+            return False  # the others are not dispatched or archived yet
         ends = {log: _ends(self._kafka, log) for log in ("parked", "dead")}
         known = {each.scope.id: each for each in erasures.open}
         found = self._pass_over(known)
@@ -462,7 +462,7 @@ def _reached(known: Mapping[int, int], ends: Mapping[int, int]) -> bool:
 
 
 def kept_until(kafka: KafkaSettings, now_ms: int) -> dict[str, int]:
-    """Until when Kafka may keep what was accepted, or ended by a null, before now: by name of its topic; 0 where its
+    """Until when Kafka may keep records that were accepted, or removed by a null, before now: by topic; 0 where its
     configuration has no limit. Raises InfrastructureError."""
     found: dict[str, int] = {}
     with closing(Admin(kafka)) as admin:

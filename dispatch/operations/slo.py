@@ -63,30 +63,42 @@ def objectives(
     """Of one subscription, of the subscriptions of one owner, or of all. Raises DeltaError."""
     at = datetime.now(UTC) if now is None else datetime.fromtimestamp(now, UTC)
     since = at - timedelta(days=DAYS)
-    where = (ds.field("day") >= since.date()) & (ds.field("hour") > since)
+    where = ds.field("hour") > since
     if subscription:
         where &= ds.field("subscription") == subscription
     if owner is not None:
         where &= ds.field("owner") == owner
     columns = ["hour", "subscription", "owner", *_COUNTS]
-    rows = SLO.read(open_table(location), columns, where) if is_there(location) else SLO.arrow([]).select(columns)
-    weighed = _weighed(rows, at)
-    names = weighed.group_by("subscription", use_threads=False).aggregate(
-        [("owner", "last"), *((each, "sum") for each in weighed.column_names[3:])]
-    )
-    sums = {each: names[f"{each}_sum"] for each in weighed.column_names[3:]}
+    days = [_by_subscription(_weighed(SLO.arrow([]).select(columns), at))]
+    if is_there(location):
+        table = open_table(location)
+        # One day in memory: the rows of a month are thirty million with fifty thousand active subscriptions.
+        for number in range(DAYS + 1):
+            of_day = where & (ds.field("day") == (since + timedelta(days=number)).date())
+            days.append(_by_subscription(_weighed(SLO.read(table, columns, of_day), at)))
+    names = _by_subscription(pa.concat_tables(days))
+    sums = {each: names[each] for each in names.column_names if each not in ("subscription", "owner")}
     bad = pc.add(sums["late"], sums["lost"])
     order = pc.sort_indices(pa.table({"bad": bad}), [("bad", "descending")])[:limit]
     worst = tuple(
         SubscriptionObjective(
             row["subscription"],
-            row["owner_last"],
-            _objective({each: row[f"{each}_sum"] for each in sums}, slo.target),
+            row["owner"],
+            _objective({each: row[each] for each in sums}, slo.target),
         )
         for row in names.take(order).to_pylist()
     )
     total = {each: pc.sum(column).as_py() or 0 for each, column in sums.items()}
     return Objectives(_objective(total, slo.target), worst, names.num_rows - len(worst))
+
+
+def _by_subscription(rows: pa.Table) -> pa.Table:
+    """The sums of each subscription, with its last owner."""
+    sums = [each for each in rows.column_names if each not in ("hour", "subscription", "owner")]
+    found = rows.group_by("subscription", use_threads=False).aggregate(
+        [("owner", "last"), *((each, "sum") for each in sums)]
+    )
+    return found.rename_columns([each.removesuffix("_last").removesuffix("_sum") for each in found.column_names])
 
 
 def _weighed(rows: pa.Table, at: datetime) -> pa.Table:

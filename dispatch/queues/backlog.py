@@ -48,10 +48,10 @@ class Backlog:
 
     def restart(self) -> None:
         """The log is read to its end: requests that were under way in an earlier process wait again."""
-        self._store.query(f"UPDATE waiting SET tried = 0 WHERE {OF_QUEUES} AND tried = 1 AND number = 0")  # noqa: S608 - constants
-        again = f"UPDATE waiting SET server = '' WHERE {OF_QUEUES} AND tried = 1 AND server IS NULL"  # noqa: S608 - constants
+        self._store.query(f"UPDATE waiting SET tried = 0 WHERE {OF_QUEUES} AND tried = 1 AND number = 0")  # noqa: S608  # constants
+        again = f"UPDATE waiting SET server = '' WHERE {OF_QUEUES} AND tried = 1 AND server IS NULL"  # noqa: S608  # constants
         self._store.query(again)
-        newest = f"SELECT lane, MAX(turn) FROM waiting WHERE {OF_QUEUES} AND tried = 0 GROUP BY lane"  # noqa: S608 - constants
+        newest = f"SELECT lane, MAX(turn) FROM waiting WHERE {OF_QUEUES} AND tried = 0 GROUP BY lane"  # noqa: S608  # constants
         self._maybe_sent = {str(lane): int(turn) for lane, turn in self._store.query(newest)}
 
     def next(self, lane: str, server: str, now_ms: int) -> QueueRequest | None:
@@ -102,7 +102,7 @@ class Backlog:
 
     def again(self, together: Iterable[Delivery], server: str, refused: Collection[str], due_ms: int) -> None:
         """These wait again, for this server, empty for any server that has not refused them."""
-        waits = f"UPDATE waiting SET server = ?, refused = ?, due_ms = ? WHERE {_KEY}"  # noqa: S608 - constants
+        waits = f"UPDATE waiting SET server = ?, refused = ?, due_ms = ? WHERE {_KEY}"  # noqa: S608  # constants
         for delivery in together:
             self._store.query(waits, server, " ".join(sorted(refused)), due_ms, *_row(delivery))
 
@@ -126,14 +126,14 @@ class Backlog:
 
     def clock_put_back(self, now_ms: int) -> None:
         """Requests that are due later than now are due now."""
-        due = f"UPDATE waiting SET due_ms = ? WHERE {OF_QUEUES} AND server IS NOT NULL AND due_ms > ?"  # noqa: S608 - constants
+        due = f"UPDATE waiting SET due_ms = ? WHERE {OF_QUEUES} AND server IS NOT NULL AND due_ms > ?"  # noqa: S608  # constants
         self._store.query(due, now_ms, now_ms)
 
     def _is_maybe_sent(self, waiting: WaitingDelivery) -> bool:
         last = self._maybe_sent.get(waiting.delivery.subscription)
         if last is None:
             return False
-        asked = self._store.query(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608 - constants
+        asked = self._store.query(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608  # constants
         return any(turn <= last for (turn,) in asked)
 
 

@@ -1,7 +1,7 @@
 """The table `slo`, from the `attempts` log: each delivery counts once, with its first push or its end without one.
 
-Hours are counted and replaced as wholes, in one commit with the positions in the log: what is read again after a crash
-is counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
+Hours are counted and replaced as wholes, in one commit with the positions in the log: records that are read again
+after a crash are counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
 
 A late delivery is the receiver's matter if, between its acceptance and its push, the receiver had refused or not
 answered a push, or its subscription was held (paused, suspended, earlier messages parked).

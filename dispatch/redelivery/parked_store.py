@@ -267,8 +267,8 @@ class ParkedStore:
 
     def lose_all(self, now_ms: int) -> list[str]:
         """No result of a push of a worker will come: their deliveries are due. Returns their lanes."""
-        found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608 - constants
-        lost = f"UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = '' WHERE {_OF_WORKERS}"  # noqa: S608 - constants
+        found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608  # constants
+        lost = f"UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = '' WHERE {_OF_WORKERS}"  # noqa: S608  # constants
         self._execute(lost, (now_ms, now_ms, *_PUSHES))
         return [lane for (lane,) in found]
 
@@ -313,7 +313,7 @@ class ParkedStore:
 
     def under_way(self, lane: str) -> bool:
         """Whether a worker waits for the answer to the first push of deliveries of a lane."""
-        found = f"SELECT 1 FROM waiting WHERE lane = ? AND {_OF_WORKERS} LIMIT 1"  # noqa: S608 - constants
+        found = f"SELECT 1 FROM waiting WHERE lane = ? AND {_OF_WORKERS} LIMIT 1"  # noqa: S608  # constants
         return self._one(found, lane, *_PUSHES) is not None
 
     def oldest_untried(self, lane: str, limit: int) -> list[Delivery]:
@@ -431,7 +431,7 @@ class ParkedStore:
     def forget(self) -> None:
         """Nothing waits and nothing is read: the log is read again from its beginning. Facts stay."""
         for table in ("waiting", "position"):
-            self._execute(f"DELETE FROM {table}", ())  # noqa: S608 - constants
+            self._execute(f"DELETE FROM {table}", ())  # noqa: S608  # constants
         self._count = 0
         self.commit()
 

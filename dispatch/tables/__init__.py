@@ -304,7 +304,7 @@ OPERATIONS = TableSpec(
 
 ERASURES = TableSpec(
     name="erasures",
-    help="Erasures of payloads: what was erased, who requested it, and whether it is done.",
+    help="Erasures of payloads: conditions, requester and progress.",
     columns=(
         Column("erasure", "string", "The erasure's id."),
         Column("requested_by", "string", "The user who requested it."),

@@ -50,7 +50,7 @@ outbound.allow = "{NODE}"
 stack.broker = "external"
 """
 
-_CHECKOUT = "/root/arborcast"
+_CHECKOUT = "/srv/arborcast"
 
 # Run by unshare, with the root folder; what a runtime of containers mounts for a systemd.
 _BOOT = """

@@ -1,4 +1,4 @@
-"""What operators did: the records of the log `operations`, and changes of control records as text.
+"""Changes by operators: the records of the log `operations`, and changes of control records as text.
 
 A record is written before its change is made. A second record of the same operation has its result, or why it failed;
 without one the process has ended meanwhile.
@@ -157,7 +157,7 @@ def control_changes(
 
 
 def _shown(value: object) -> object:
-    """A topic's facts; of a subscription what operators change, without its secrets."""
+    """A topic's facts; of a subscription the fields that operators change, without its secrets."""
     if isinstance(value, TopicRecord):
         facts: dict[str, Any] = msgspec.to_builtins(value.facts)
         return {name: each for name, each in facts.items() if name != "path"}

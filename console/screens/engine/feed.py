@@ -166,8 +166,7 @@ class EngineFeed:
 def _drawn(points: Sequence[MetricsSample], between: tuple[float, float]) -> Mapping[str, Markup]:
     ahead = datetime.fromtimestamp(between[1]).astimezone().utcoffset()
     drawn = draw_all(points, between, ahead.total_seconds() if ahead else 0.0)
-    # All that is in them is written by `line_plot`, which escapes it.
-    return {name: Markup(figure) for name, figure in drawn}  # noqa: S704
+    return {name: Markup(figure) for name, figure in drawn}  # noqa: S704  # `line_plot` escapes all texts
 
 
 def _spread(samples: Sequence[MetricsSample], stretch: float) -> list[MetricsSample]:

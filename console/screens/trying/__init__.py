@@ -75,7 +75,7 @@ class Trying:
     def asks_who(self) -> bool:
         return bool(self.console.settings.access.chosen())
 
-    def whom(self, request: Request) -> Credentials | None:
+    def signed_in(self, request: Request) -> Credentials | None:
         """The visitor's user at the gateway."""
         return self.credentials.get(visitor_of(request.scope).session)
 
@@ -111,7 +111,7 @@ def _routes(console: Console) -> list[Route]:
                 trying.expression(wanted)
             except ArborcastError as error:
                 problem = str(error)
-        whom = trying.whom(request)
+        signed_in = trying.signed_in(request)
         values = {
             "topic": said.get("topic", request.query_params.get("topic", "")),
             "payload": said.get("payload", _EXAMPLE),
@@ -119,7 +119,7 @@ def _routes(console: Console) -> list[Route]:
             "watch_problem": problem,
             "answer": answer,
             "asks_who": trying.asks_who,
-            "whom": whom.user if whom else "",
+            "user": signed_in.user if signed_in else "",
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
         }
 
@@ -154,7 +154,7 @@ def _routes(console: Console) -> list[Route]:
             wanted, gateway = trying.expression(request.query_params.get("watch", "")), trying.gateway
         except ArborcastError as error:
             raise HTTPException(400, str(error)) from error
-        return console.live.response(arrivals(console, request, gateway, trying.whom(request), wanted))
+        return console.live.response(arrivals(console, request, gateway, trying.signed_in(request), wanted))
 
     return [
         console.get("/try", page),
@@ -169,7 +169,9 @@ async def _published(trying: Trying, request: Request, topic: str, payload: str)
 
     try:
         path = trying.topic(topic)
-        return PublishAnswer(id=await asyncio.to_thread(publish, trying.gateway, trying.whom(request), path, payload))
+        return PublishAnswer(
+            id=await asyncio.to_thread(publish, trying.gateway, trying.signed_in(request), path, payload)
+        )
     except ArborcastError as error:
         return PublishAnswer(refused=str(error))
 

@@ -228,8 +228,7 @@ def check_order(
     report: Report,
     limit: int,
 ) -> None:
-    """Add to the report what was pushed out of order, of the notifications of these evaluations. Raises as the audit
-    does."""
+    """Add pushes out of order, of the notifications of these evaluations, to the report. Raises as the audit does."""
     check = OrderCheck(ledger, evaluations, orders_in(kafka))
     try:
         for record in attempts:

@@ -39,7 +39,7 @@ def test_a_changed_byte_is_seen(folder: Path, at: int) -> None:
     content = bytearray(file.read_bytes())
     content[at] ^= 1
     file.write_bytes(content)
-    with pytest.raises(BackupError, match="differs from what was written"):
+    with pytest.raises(BackupError, match="is damaged"):
         verify(folder)
 
 

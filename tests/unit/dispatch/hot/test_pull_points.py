@@ -107,7 +107,7 @@ class Deliveries:
     ) -> None:
         self.journal = SinkJournal(KafkaSettings(), timeout_s, connect, clock)
         self.rows = Rows()
-        self.journal._attempts = self.rows  # type: ignore[assignment]
+        self.journal._attempts = self.rows  # type: ignore[assignment]  # no Kafka: the rows are looked at
         self.journal.begin(4)
 
     def store(self, notification: Notification) -> None:

@@ -53,7 +53,7 @@ _MOST_USED: Mapping[str, tuple[str, ...]] = {
     "dispatch": ("task_slots", "driver_memory_mb", "max_rows_per_batch", "starting_offsets"),
     "push": ("connect_timeout_s", "total_timeout_s", "max_notify_messages", "max_in_flight_per_endpoint", "proxy"),
     "retry": ("retransmissions", "first_wait_s", "factor", "longest_wait_s", "lifespan_s", "suspend_after_s"),
-    "tables": ("path", "interval_s", "archive", "notifications_days", "attempts_days", "deliveries_days"),
+    "tables": ("path", "interval_s", "archive", "notifications_days", "deliveries_days", "history_days"),
     "secrets": ("key_file", "overlap_s", "client_certificates"),
     "stack": ("broker", "job", "home_access", "kafka_port", "kafka_heap_mb", "kafka_fsync", "min_free_disk_mb"),
 }

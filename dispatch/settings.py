@@ -23,14 +23,6 @@ class DispatchSettings:
         "cost each; auto: realtime, and batch for a backlog. realtime needs a task slot for each "
         "partition of notifications.",
     )
-    round_s: float = setting(
-        3.0,
-        "A longer batch is dispatched in rounds of about this length; changes of subscriptions and a "
-        "stop take effect between two.",
-        minimum=0.1,
-        maximum=600,
-        unit="s",
-    )
     idle_poll_ms: int = setting(
         40,
         "Poll interval of an idle query; half of it is added to the latency of a single notification.",
@@ -55,12 +47,6 @@ class DispatchSettings:
     fail_on_data_loss: bool = setting(
         True,
         "Stop, instead of skipping the gap, when Kafka no longer has notifications that were not dispatched.",
-    )
-    outcomes_timeout_s: float = setting(
-        600.0,
-        "Time for Kafka to accept the outcomes of pushes; after it the batch is repeated.",
-        minimum=10,
-        unit="s",
     )
     spark_authenticate: bool = setting(
         True,
@@ -269,11 +255,13 @@ class TableSettings:
         maximum=10_000_000,
     )
     notifications_days: int = setting(30, "Retention of archived notifications.", minimum=1, unit="days")
-    attempts_days: int = setting(30, "Retention of attempts.", minimum=1, unit="days")
-    deliveries_days: int = setting(30, "Retention of ended deliveries.", minimum=1, unit="days")
-    endpoint_health_days: int = setting(90, "Retention of changes of endpoint health.", minimum=1, unit="days")
-    ended_subscriptions_days: int = setting(90, "Retention of ended subscriptions.", minimum=1, unit="days")
-    incomplete_days: int = setting(90, "Retention of incomplete messages that were given up.", minimum=1, unit="days")
+    deliveries_days: int = setting(30, "Retention of attempts and of ended deliveries.", minimum=1, unit="days")
+    history_days: int = setting(
+        90,
+        "Retention of ended subscriptions, changes of endpoint health and incomplete messages that were given up.",
+        minimum=1,
+        unit="days",
+    )
     operations_days: int = setting(1_095, "Retention of changes by operators.", minimum=1, unit="days")
     # What delta-rs keeps in memory of a table grows with its files: some 100 KB for each commit until they are joined.
     upkeep_interval_s: float = setting(

@@ -137,13 +137,6 @@ class GatewaySettings:
         False, "Only registered publishers (RegisterPublisher) may publish, on their topics."
     )
     registrations: int = setting(10_000, "Maximum number of registered publishers.", minimum=0)
-    demand_publishing: bool = setting(
-        True,
-        "Subscribe at publishers that registered with Demand while their topics have subscribers.",
-    )
-    upstream_termination_s: int = setting(
-        600, "Termination time requested from a publisher; renewed in time.", minimum=30, unit="s"
-    )
     deduplication_window_s: int = setting(
         120,
         "Time in which a Notify repeated under the same wsa:MessageID is accepted once; 0: every time.",
@@ -211,12 +204,6 @@ class ZmqSettings:
         "slash", "Form of topics sent to receivers: a/b, or a:b as in the older system. Both are accepted."
     )
     send_hwm: int = setting(1_000, "Messages waiting for one receiver; others are dropped.", minimum=1)
-    receive_hwm: int = setting(
-        1_000,
-        "Messages of one publisher waiting to be read.",
-        minimum=1,
-    )
-    io_threads: int = setting(1, "I/O threads of ZeroMQ; at most the number of cores.", minimum=1, maximum=64)
     user: str = setting("", "User of the edges at the gateway, where it has users.")
     password: str = setting("", "Password of that user.", secret=True)
     curve_key_file: str = setting(

@@ -16,6 +16,7 @@ from pyspark.accumulators import Accumulator
 from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, parked_in_batch, settled_in_batch
+from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
 from arborcast.dispatch.hot.task import PartitionTask, TaskJob
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
@@ -142,7 +143,7 @@ def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
     known = job.known
     if not _is_repeated():
         return known, frozenset()
-    asked = job.settings.kafka, job.number, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
+    asked = job.settings.kafka, job.number, job.begun_ms, OUTCOMES_TIMEOUT_S
     parked = parked_in_batch(*asked)
     found = RecoveredDeliveries.of(known.settled | settled_in_batch(*asked), parked, job.number)
     return (

@@ -69,6 +69,9 @@ class _TimedWriter(DurableWriter):
 # Kafka adds a key and some bytes to the value.
 _ROOM = 8 * 1024
 
+# Time for Kafka to accept the outcomes of pushes; after it the batch is repeated.
+OUTCOMES_TIMEOUT_S = 600.0
+
 
 class SinkJournal(Journal):
     """The journal of a worker, with the records of a batch only. `begin` sets the batch. A repeated batch skips

@@ -51,6 +51,9 @@ class Rounds:
         self.most = max(_FEWEST, int(self.most * min(growth, _MOST_GROWTH)))
 
 
+# Length of a round of a longer batch: changes of subscriptions and a stop take effect between two rounds.
+_ROUND_S = 3.0
+
 # Reading back the records of a batch that was cut off: some 100,000 attempts a second.
 _READ_BACK_S = 300.0
 
@@ -105,7 +108,7 @@ class HotPath:
         """The offsets behind the last round, by partition."""
         self.clean = False
         """Whether no push was started behind these: a query was started, and no round of it is under way or failed."""
-        self._rounds = Rounds(parts.settings.dispatch.round_s)
+        self._rounds = Rounds(_ROUND_S)
         self._interval_policies = IntervalPolicies(parts.view)
         self._passed: Passed = {}  # before the next batch
 

@@ -15,7 +15,7 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.hot.pump import Pump
-from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S, SinkJournal
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.monitoring.under_way import Gauge
 from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
@@ -43,7 +43,7 @@ class Worker:
         self._resting: Service | None = None
         self.conditions = Conditions()
         self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
-        self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
+        self.journal = SinkJournal(settings.kafka, OUTCOMES_TIMEOUT_S)
         self.spans = make_push_spans(settings.tracing)
         self.gauge = Gauge(under_way)
         self.pump = Pump(

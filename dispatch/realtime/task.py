@@ -16,6 +16,7 @@ from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import HELD, Exclusions
 from arborcast.dispatch.hot.pump import SlowLanes
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
 from arborcast.dispatch.hot.task import REST_S, DriverLink, PartitionTask, TakenIn, TaskJob
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
@@ -125,7 +126,6 @@ class LogLink(DriverLink):
         self._view = view
         self._held = held
         self._exclusions = Exclusions()  # as of the last message
-        self._timeout_s = job.settings.dispatch.outcomes_timeout_s
         self._ready = False
         self._written = -1
         self._marked: int | None = None  # the position that is written after the journal's mark
@@ -193,7 +193,7 @@ class LogLink(DriverLink):
             self._ready = True
             self._write(task, -1)
         if self._progress.is_late():
-            self._progress.settle(self._timeout_s)
+            self._progress.settle(OUTCOMES_TIMEOUT_S)
         if self._marked is not None and task.worker.journal.passed():
             self._write(task, self._marked)
             self._marked = None
@@ -208,7 +208,7 @@ class LogLink(DriverLink):
         self._marked = None
         if task.stopped or task.taken.next >= 0:
             self._write(task, task.taken.next, clean=True, stopped=task.stopped)
-        self._progress.settle(self._timeout_s)
+        self._progress.settle(OUTCOMES_TIMEOUT_S)
 
     def _is_dirty(self, task: PartitionTask) -> bool:
         return task.taken.next > self._written or bool(task.intake.outcomes.report.signs)

@@ -199,15 +199,15 @@ class Recording:
             states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 3 * interval_s))))
         # In the thread of the merges, since a compaction during a merge makes one of them fail.
         states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS, ERASURES)]
-        ended = settings.ended_subscriptions_days
-        states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
-        states.append((self._upkeep(INCOMPLETE, settings.incomplete_days, "given_up_at < '{}'"), upkeep_s))
+        kept = settings.history_days
+        states.append((self._upkeep(SUBSCRIPTIONS, kept, "state = 'ended' and ended_at < '{}'"), upkeep_s))
+        states.append((self._upkeep(INCOMPLETE, kept, "given_up_at < '{}'"), upkeep_s))
         states.append((self._upkeep(OPERATIONS, settings.operations_days, "at < '{}'"), upkeep_s))
         events: list[tuple[Work, float]] = [
             (self._upkeep(NOTIFICATIONS, settings.notifications_days, joiner=joiner), upkeep_s),
-            (self._upkeep(ATTEMPTS, settings.attempts_days, joiner=joiner), upkeep_s),
+            (self._upkeep(ATTEMPTS, settings.deliveries_days, joiner=joiner), upkeep_s),
             (self._upkeep(DELIVERIES, settings.deliveries_days, joiner=joiner), upkeep_s),
-            (self._upkeep(ENDPOINT_HEALTH, settings.endpoint_health_days, joiner=joiner), upkeep_s),
+            (self._upkeep(ENDPOINT_HEALTH, kept, joiner=joiner), upkeep_s),
         ]
         step_s = min(_STEP_S, interval_s)
         archive = [(self.archive, step_s)] if self.archive else []

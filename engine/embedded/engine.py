@@ -26,7 +26,7 @@ from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
 from arborcast.engine.embedded.parts import PartSpec
 from arborcast.engine.embedded.questions import Question
 from arborcast.engine.install import jars, java
-from arborcast.engine.install.java import Java, java_environ
+from arborcast.engine.install.java import JavaRuntime, java_environ
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.processes import words
 from arborcast.engine.settings.loading import ENV_PREFIX, Settings, dump
@@ -43,7 +43,7 @@ _PASSED_ON = frozenset({ENV_PREFIX + "CACHE", ENV_PREFIX + "JAVA"})
 class Tools:
     """The prerequisites of a start."""
 
-    java: Java
+    java: JavaRuntime
     java_home: Path
     spark_jars: list[Path]
     broker_jars: list[Path]

@@ -79,7 +79,7 @@ class Part:
         self.spec = spec
         self._settings = settings
         self._report = report
-        waits = RestartWaits(settings.restart_first_s, settings.restart_max_s, settings.restart_forget_s)
+        waits = RestartWaits(settings.restart_first_s, settings.restart_max_s)
         self.process = ManagedProcess(waits)
         self._id: ProcessId | None = None
         self._log: threading.Thread | None = None

@@ -150,11 +150,10 @@ class GatewayProcess:
         work: dict[str, Work] = {
             "expiry": partial(end_expired_forever, self._gateway),
             "parts": partial(parts.look_after_forever, self._gateway),
+            "demand": lambda: DemandWorker(self._gateway, lambda: control.view.applied).run(),
         }
         if control.codes is not None:
             work["codes"] = partial(control.codes.give_forever, self._gateway)
-        if self._settings.gateway.demand_publishing:
-            work["demand"] = lambda: DemandWorker(self._gateway, lambda: control.view.applied).run()
         if self._federation is not None:
             federation = self._federation
             work["federation"] = lambda: federation.member().run()

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from arborcast.core.progress import Progress, untold
 from arborcast.engine.install import java
-from arborcast.engine.install.java import Java, java_environ
+from arborcast.engine.install.java import JavaRuntime, java_environ
 from arborcast.engine.processes.errors import HomeError, JarError
 from arborcast.engine.terminal import complain
 
@@ -207,7 +207,7 @@ def is_fetched(which: str, cache: Path | None = None) -> bool:
 
 
 def fetch(
-    java: Callable[[], Java],
+    java: Callable[[], JavaRuntime],
     report: Report,
     cache: Path | None = None,
     source: Path | None = None,
@@ -242,7 +242,7 @@ def fetch(
                 report(f"jars: {which} set complete, {len(pins(which))} jars, checksums right")
 
 
-def _resolve(which: str, draft: Path, cache: Path, java: Java, report: Report, progress: Progress) -> None:
+def _resolve(which: str, draft: Path, cache: Path, java: JavaRuntime, report: Report, progress: Progress) -> None:
     pinned = pins(which)
     report(f"jars: fetching the {which} set, {len(pinned)} jars")
     with resources.as_file(resources.files("arborcast.engine.install") / "jars.xml") as descriptor:

@@ -54,7 +54,7 @@ _COMMON_PLACES = (
 
 
 @dataclass(frozen=True)
-class Java:
+class JavaRuntime:
     """A Java runtime: its executable, the version that it calls itself, and how it was found."""
 
     executable: Path
@@ -87,7 +87,7 @@ def java_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**environ, "LC_ALL": "C.UTF-8"} if sys.platform == "linux" else dict(environ)
 
 
-def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = _COMMON_PLACES) -> Java:
+def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = _COMMON_PLACES) -> JavaRuntime:
     """The Java to use. Raises JavaNotFound, or JavaTooOld naming each that was found.
 
     ARBORCAST_JAVA, a home or an executable, is the last word; then one of the preferred releases, then anything new
@@ -103,8 +103,8 @@ def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] =
             raise JavaTooOld(f"ARBORCAST_JAVA is {java}, and {OLDEST} is the oldest that works. {_WAY_OUT}")
         return java
 
-    newer: list[Java] = []
-    older: list[Java] = []
+    newer: list[JavaRuntime] = []
+    older: list[JavaRuntime] = []
     for path, found in _candidates(environ, places):
         java = _inspect(path, found)
         if java is None:
@@ -122,7 +122,7 @@ def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] =
     )
 
 
-def home_for_spark(java: Java, cache: Path) -> Path:
+def home_for_spark(java: JavaRuntime, cache: Path) -> Path:
     """A JAVA_HOME that Spark starts with: the Java's own, or one made below `cache` whose `java` drops the argument
     that a runtime without the vector module refuses.
     """
@@ -166,7 +166,7 @@ def _candidates(environ: Mapping[str, str], places: tuple[str, ...]) -> Iterator
         yield Path(wheel.origin).parent / "java-runtime", "the java extra"
 
 
-def _inspect(path: Path, found: str) -> Java | None:
+def _inspect(path: Path, found: str) -> JavaRuntime | None:
     """The Java at `path`, a home or an executable; None when it does not run."""
     executable = path if path.is_file() else path / "bin" / "java"
     if not executable.is_file() or not os.access(executable, os.X_OK):
@@ -179,7 +179,7 @@ def _inspect(path: Path, found: str) -> Java | None:
     if version is None:
         # A version manager's shim, or a stub such as macOS has, which only prints advice: ask it, by its own name.
         real, version = executable.absolute(), _ask(executable)
-    return Java(real, version, found) if version else None
+    return JavaRuntime(real, version, found) if version else None
 
 
 def _ask(executable: Path) -> str | None:

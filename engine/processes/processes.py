@@ -27,7 +27,7 @@ class RestartWaits(NamedTuple):
 
     first_s: float
     longest_s: float
-    forget_s: float
+    forget_s: float = 60.0
 
 
 class ManagedProcess:

@@ -127,7 +127,6 @@ class StackSettings:
         0.5, "Delay of the first restart of a part; doubled each time.", minimum=0.05, maximum=60, unit="s"
     )
     restart_max_s: float = setting(30.0, "Maximum delay of a restart.", minimum=0.1, maximum=3_600, unit="s")
-    restart_forget_s: float = setting(60.0, "After this uptime the first delay applies again.", minimum=1, unit="s")
     min_free_disk_mb: int = setting(512, "Minimum free space in the data directory for a start.", minimum=0, unit="MiB")
     log_bytes: int = setting(
         8 * 1024 * 1024, "Size at which a log file is rotated; two older ones are kept.", minimum=4_096, unit="bytes"

@@ -4,7 +4,7 @@
 process can continue. Each publisher is handled separately: one that hangs or refuses is retried with growing delays.
 
 A process that dies between a publisher's answer to Subscribe and its record leaves an unknown subscription, which
-expires after gateway.upstream_termination_s without a renewal; likewise if the publisher was unreachable at the end of
+expires after ten minutes without a renewal; likewise if the publisher was unreachable at the end of
 the registration.
 """
 
@@ -33,6 +33,9 @@ from arborcast.wire import times
 from arborcast.wire.errors import PublisherRefused, PublisherUnreachable
 
 logger = logging.getLogger(__name__)
+
+# Termination time requested from a publisher, renewed in time.
+_TERMINATION_S = 600
 
 # Interval of checks for changes of the control log, and in any case, for expired times.
 _LOOK_S = 0.1
@@ -78,9 +81,7 @@ class DemandWorker:
         self._gateway = gateway
         self._position = position
         self._backoff = backoff
-        self._calls = PublisherCalls(
-            gateway.own, gateway.settings.upstream_termination_s, gateway.outbound, gateway.route
-        )
+        self._calls = PublisherCalls(gateway.own, _TERMINATION_S, gateway.outbound, gateway.route)
         self._known: dict[str, Registration] = {}
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._troubles: dict[str, _Trouble] = {}

@@ -166,11 +166,10 @@ class _DatagramAddresses:
 
 
 class _Summary:
-    """The topics that subscriptions of this engine want, as at most `most` expressions."""
+    """The topics that subscriptions of this engine want, as one summary."""
 
-    def __init__(self, table: RoutingTable, most: int, in_thread: _InThread) -> None:
+    def __init__(self, table: RoutingTable, in_thread: _InThread) -> None:
         self._table = table
-        self._most = most
         self._in_thread = in_thread
         self._wanted: tuple[str, ...] = ()
         self._position, self._next = -2, 0.0  # no position
@@ -178,7 +177,7 @@ class _Summary:
     async def current(self, now: float) -> tuple[str, ...]:
         if self._table.position != self._position and now >= self._next:
             position, there = self._table.position, list(self._table.subscriptions())
-            self._wanted = await self._in_thread(lambda: interest.wanted(there, self._most))
+            self._wanted = await self._in_thread(lambda: interest.wanted(there))
             self._position, self._next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
         return self._wanted
 
@@ -251,7 +250,7 @@ class FederationMember:
         self._threads = pool("federation", _CALLS)
         self._outbound = _LoggedPolicy(gateway.outbound)
         self._datagrams = _DatagramAddresses(settings, self._outbound, self._in_thread)
-        self._summary = _Summary(gateway.table, settings.summary, self._in_thread)
+        self._summary = _Summary(gateway.table, self._in_thread)
         self._told = _ToldPeers(
             settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_TELLING, name="interest"), keys
         )
@@ -373,12 +372,12 @@ class FederationMember:
     # Interest
 
     async def _tell(self) -> None:
-        own, most, now = self._settings.engine, self._settings.summary, time.monotonic()
+        own, now = self._settings.engine, time.monotonic()
         wanted = await self._summary.current(now)
         for to, tell in links.told_to(own, self.topology, self._interests, wanted).items():
             member = links.reached(to, self.topology)
             if member is not None and self._outbound.allows_url(to, member.url):
-                said = interest.together(tell.topics, most), interest.together(tell.others, most)
+                said = interest.together(tell.topics), interest.together(tell.others)
                 if self._told.is_due(to, said, member.number, now):
                     self._spawn(self._told.tell(to, member.url))
         await asyncio.sleep(_TELL_S)

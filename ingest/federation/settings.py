@@ -25,13 +25,6 @@ class FederationSettings:
         "File with the shared secret, created by: arborcast federation key. Of several lines the "
         "first signs, and all are accepted.",
     )
-    summary: int = setting(
-        250,
-        "Maximum number of topics and subtrees in the interest of the engine; beyond it siblings become subtrees.",
-        minimum=1,
-        maximum=256,  # alternatives of a topic expression
-    )
-
     inside: Literal["confirmed", "fast"] = setting(
         "confirmed",
         "Transport to engines of the group for topics with neither fast nor reliable: confirmed "

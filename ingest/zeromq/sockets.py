@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 _CONNECTS = ">"
 
+# Messages of one publisher that wait to be read: the default of ZeroMQ.
+_RECEIVE_HWM = 1_000
+
 # After a loss a peer that we connect to is tried again after so long, then twice as long, and so on.
 _RECONNECT_MS, _LONGEST_RECONNECT_MS = 100, 30_000
 
@@ -42,7 +45,7 @@ class Sockets:
         self._settings = settings
         self._largest = largest
         self.clients = _clients(settings)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(settings.io_threads)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
         self._keys: tuple[bytes, bytes] | None = None
         try:
@@ -97,7 +100,7 @@ class Sockets:
         opened.setsockopt(zmq.LINGER, 500)
         # One task at a time: else who connects first takes the first thousand.
         opened.setsockopt(zmq.SNDHWM, 1 if name == "tasks" else self._settings.send_hwm)
-        opened.setsockopt(zmq.RCVHWM, self._settings.receive_hwm)
+        opened.setsockopt(zmq.RCVHWM, _RECEIVE_HWM)
         # Receivers and workers send only subscriptions and their handshake.
         opened.setsockopt(zmq.MAXMSGSIZE, 2 * LONGEST_PREFIX if kind in (zmq.XPUB, zmq.PUSH) else self._largest)
         if kind == zmq.XPUB:

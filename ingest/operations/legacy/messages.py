@@ -77,7 +77,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Part:
+class MessagePart:
     """A part of a message that waits for the others. `content` is what stood in its Message, as it was written;
     `namespaces` are those in scope there. `as_text`: it came as text, which is to be decoded once when it is whole."""
 
@@ -96,7 +96,7 @@ class Notify:
     messages: tuple[Message, ...]
 
 
-Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify | Part
+Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify | MessagePart
 
 
 def read(text: str, default: TopicPath | None = None) -> Asked:
@@ -190,13 +190,15 @@ def _message(
     return Message(path, *_payload(content, inside, source, strip=not fragment.part), said)
 
 
-def _part(element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None) -> Part:
+def _part(
+    element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None
+) -> MessagePart:
     path, content = _topic_and_content(element, default)
     fragment, identification = _package(element)
     # Repaired text may be half of a tag or reference whose other half is in the next part.
     sent = node.children[element.index(content)]
     inside = source.inside(sent).decode() if text is None else raw_content(text)
-    return Part(path, identification, fragment, inside, _scope(content), text is not None)
+    return MessagePart(path, identification, fragment, inside, _scope(content), text is not None)
 
 
 def joined(content: str, namespaces: Mapping[str, str], most_elements: int) -> tuple[bytes, str]:

@@ -26,7 +26,7 @@ from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.legacy import messages, parts
-from arborcast.ingest.operations.legacy.messages import CreatePullPoint, Notify, Part, Subscribe, Unsubscribe
+from arborcast.ingest.operations.legacy.messages import CreatePullPoint, MessagePart, Notify, Subscribe, Unsubscribe
 from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
 from arborcast.ingest.operations.pull_points import open_pull_point
 from arborcast.ingest.operations.subscribing import (
@@ -79,7 +79,7 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
     match asked:
         case Notify():
             return await _notify(gateway, asked, target, request)
-        case Part():
+        case MessagePart():
             await parts.take(gateway, asked, target, request)
             return NOTIFIED
         case Subscribe():

@@ -18,7 +18,7 @@ from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.addresses import Target, derived_id
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.legacy import messages
-from arborcast.ingest.operations.legacy.messages import Part
+from arborcast.ingest.operations.legacy.messages import MessagePart
 from arborcast.ingest.operations.legacy.text import decoded_once
 from arborcast.ingest.operations.publishing import PublishingClient, PublishRequest, check_rate, check_rights, publish
 from arborcast.topic_model.message_types import kept_type
@@ -43,7 +43,7 @@ _OLDEST_MS = 50 * 60 * 1000
 _LARGE = 64 * 1024
 
 
-async def take(gateway: Gateway, part: Part, target: Target, request: Request) -> None:
+async def take(gateway: Gateway, part: MessagePart, target: Target, request: Request) -> None:
     """Return when the part is stored and, if it was the one that was missing, the message is. Raises PeerError, or
     InfrastructureError."""
     publisher, topics = PublishingClient(request.caller, request.client, target), (part.topic,)

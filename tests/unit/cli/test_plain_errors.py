@@ -27,7 +27,7 @@ from arborcast.core.security import keyring
 from arborcast.engine.embedded import questions
 from arborcast.engine.embedded.engine import Tools
 from arborcast.engine.embedded.home import Home
-from arborcast.engine.install.java import Java
+from arborcast.engine.install.java import JavaRuntime
 from tests.support.command import Engine
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
@@ -368,7 +368,7 @@ def test_who_starts_an_engine_is_told_that_its_kafka_is_away(engine: Engine, mon
 
 
 def test_a_start_without_an_archive_of_classes_names_fetch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = Tools(Java(Path("/opt/java"), "17", "the test"), Path("/opt"), [], [])
+    tools = Tools(JavaRuntime(Path("/opt/java"), "17", "the test"), Path("/opt"), [], [])
     monkeypatch.setattr("arborcast.engine.embedded.commands.engine.find_tools", lambda: tools)
     monkeypatch.setattr("arborcast.engine.embedded.commands.engine.write_settings", failing(errno.EIO))
     ports = {"ARBORCAST_GATEWAY_PORT": "0", "ARBORCAST_STACK_KAFKA_PORT": "0", "ARBORCAST_METRICS_PORT": "0"}

@@ -15,7 +15,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.engine.embedded import engine
 from arborcast.engine.embedded.engine import Tools
 from arborcast.engine.embedded.home import Home
-from arborcast.engine.install.java import Java
+from arborcast.engine.install.java import JavaRuntime
 from arborcast.engine.processes.errors import PortInUse
 from arborcast.engine.settings.loading import Settings, load_settings
 from tests.support.held_port import HeldPort
@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def tools() -> Tools:
-    java = Java(Path("/opt/jdk/bin/java"), "17", "the test")
+    java = JavaRuntime(Path("/opt/jdk/bin/java"), "17", "the test")
     return Tools(java, java.home, [Path("/jars/connector.jar")], [Path("/jars/kafka.jar")])
 
 

@@ -14,7 +14,7 @@ from arborcast.engine.settings.stack import StackSettings
 from tests.support.engine import gone
 from tests.support.waiting import wait_until
 
-SETTINGS = StackSettings(start_timeout_s=120, restart_first_s=0.5, restart_forget_s=60)
+SETTINGS = StackSettings(start_timeout_s=120, restart_first_s=0.5)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from arborcast.engine.embedded.engine import Tools
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.parts import PartSpec
 from arborcast.engine.install import class_archive
-from arborcast.engine.install.java import Java
+from arborcast.engine.install.java import JavaRuntime
 from arborcast.engine.settings.loading import Settings
 
 # Writes the archive when it is told to stop, as Java does.
@@ -29,7 +29,7 @@ while :; do sleep 0.05; done
 
 @pytest.fixture
 def tools() -> Tools:
-    java = Java(Path("/opt/jdk/bin/java"), "17", "the test")
+    java = JavaRuntime(Path("/opt/jdk/bin/java"), "17", "the test")
     return Tools(java, java.home, [Path("/jars/connector.jar")], [Path("/jars/kafka.jar")])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from arborcast.engine.install import jars
-from arborcast.engine.install.java import Java
+from arborcast.engine.install.java import JavaRuntime
 from arborcast.engine.processes.errors import HomeError, JarError
 
 CONTENT = {
@@ -62,9 +62,9 @@ class PlayedIvy:
         )
         self._script.chmod(0o755)
 
-    def java(self) -> Java:
+    def java(self) -> JavaRuntime:
         self.asked += 1
-        return Java(self._script, "17", "the test")
+        return JavaRuntime(self._script, "17", "the test")
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from arborcast.core.errors import ExpressionError
 from arborcast.ingest.operations.legacy.messages import (
     CreatePullPoint,
     Message,
+    MessagePart,
     Notify,
-    Part,
     Subscribe,
     Unsubscribe,
     joined,
@@ -126,7 +126,7 @@ def test_a_part_is_what_stood_there_whatever_it_was(content: str) -> None:
     scope = {"wsnt": legacy.WSNT}
     for text in (legacy.notify("a", content, "1-1-0-4"), wrapped_in_notify(legacy.notify("a", content, "1-1-0-4"))):
         asked = read(text)
-        assert isinstance(asked, Part)
+        assert isinstance(asked, MessagePart)
         assert (asked.topic, asked.identification) == ("a", "10481519:1")
         assert (asked.fragment, asked.content) == (Fragment(part=True, more=True, number=4), content)
         assert asked.namespaces.items() >= scope.items()

@@ -144,13 +144,15 @@ def _job_and_broker(report: Report) -> None:
         running.warm(running.subscribe(["one"]), 5)
         time.sleep(report.options.settle)
         processes = running.processes()
-        before, began = {name: cpu_s(*each) for name, each in processes.items()}, time.monotonic()
+        before, began = {one: cpu_s(one) for each in processes.values() for one in each}, time.monotonic()
         time.sleep(report.options.seconds)
         elapsed = time.monotonic() - began
         with report.table("idle, job and broker", "part", "processes", "PSS MiB", "CPU % of a core") as table:
             for name, each in processes.items():
-                memory = sum(process.memory_full_info().pss for process in each) / 2**20
-                table.add(name, len(each), memory, (cpu_s(*each) - before[name]) / elapsed * 100)
+                alive = [one for one in each if one.is_running()]  # idle Python workers of Spark end by themselves
+                memory = sum(one.memory_full_info().pss for one in alive) / 2**20
+                used = sum(cpu_s(one) - before[one] for one in alive)
+                table.add(name, len(alive), memory, used / elapsed * 100)
             assert running.job is not None
             running.job.kill()
             time.sleep(report.options.settle / 2)  # until the broker has given up the job's sessions

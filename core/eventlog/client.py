@@ -15,6 +15,7 @@ from kafka.partitioner import murmur2
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client_fixes import ClosingSocket, LeanConsumer, LeanProducer, built
+from arborcast.core.eventlog.loop_producer import LoopProducer
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 
@@ -79,6 +80,25 @@ class Producer(Protocol):
 
     def abort(self) -> None:
         """Give up everything that is not acknowledged, without waiting."""
+
+
+class EventLoopProducer(Protocol):
+    """A producer whose records are settled on an event loop, where their callbacks run."""
+
+    def attach(self) -> None:
+        """Bind it to the running event loop; until then its methods block."""
+
+    def send(
+        self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
+    ) -> RecordFuture: ...
+
+    def partitions_for(self, topic: str) -> set[int]: ...
+
+    async def drained(self, timeout: float) -> None:
+        """Return when all records are settled, or after `timeout` seconds."""
+
+    def abort(self) -> None:
+        """Close, and give up everything that is not acknowledged."""
 
 
 class ConsumerRecord(Protocol):
@@ -205,8 +225,17 @@ def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Produ
 
     Raises InfrastructureError when no broker answers within `request_timeout_s`.
     """
+    return cast(Producer, _connected(LeanProducer, kafka_settings, _producing(kafka_settings, linger_ms)))
+
+
+def make_loop_producer(kafka_settings: KafkaSettings) -> EventLoopProducer:
+    """The same for an event loop. Blocks until it is connected."""
+    return cast(EventLoopProducer, _connected(LoopProducer, kafka_settings, _producing(kafka_settings)))
+
+
+def _producing(kafka_settings: KafkaSettings, linger_ms: int = 0) -> dict[str, Any]:
     total_ms = int(kafka_settings.request_timeout_s * 1000)
-    arguments = _CLIENT | {
+    return _CLIENT | {
         "acks": "all",
         "enable_idempotence": True,
         "linger_ms": linger_ms,
@@ -218,7 +247,6 @@ def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Produ
         "delivery_timeout_ms": total_ms + linger_ms,
         "max_block_ms": total_ms,
     }
-    return cast(Producer, _connected(LeanProducer, kafka_settings, arguments))
 
 
 _FETCH_BYTES = 8 * 1024 * 1024
@@ -244,9 +272,12 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
     return cast(Consumer, _connected(LeanConsumer, kafka_settings, arguments))
 
 
+_Connected = TypeVar("_Connected", Producer, EventLoopProducer)
+
+
 def producer_for(
-    kafka_settings: KafkaSettings, topics: Sequence[str], connect: Callable[[KafkaSettings], Producer] = make_producer
-) -> tuple[Producer, list[int]]:
+    kafka_settings: KafkaSettings, topics: Sequence[str], connect: Callable[[KafkaSettings], _Connected]
+) -> tuple[_Connected, list[int]]:
     """A producer with the metadata of these topics, so that the first record need not wait, and their numbers of
     partitions. Raises InfrastructureError without one; then no connection is left."""
     producer = connect(kafka_settings)

@@ -8,7 +8,8 @@
     LeanProducer     producer/kafka.py, KafkaProducer.send       a shorter path for bytes on a chosen partition
     LeanProducer     producer/kafka.py, KafkaProducer.close      no flush for timeout=0
     built            the constructors of all clients             free threads and sockets without a broker
-    built            cluster.py, ClusterMetadata                 take retry_backoff_ms from the client
+    built            cluster.py, ClusterMetadata                 take its settings from the client
+    Loop.resolve     net/inet.py, KafkaNetSocket.dns_lookup      look up names without blocking
 
 `Connections` and the `kafka_client` of `built` only put them in place. Only `client` uses this module. When the pinned
 version is raised, check whether each is still needed.
@@ -20,7 +21,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import kafka
 from kafka.net.compat import KafkaNetClient
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from arborcast.core.eventlog.client import RecordFuture
 
 # More than a record needs beside its key and value, with the batch that it may be alone in.
-_RECORD_OVERHEAD = 256
+RECORD_OVERHEAD = 256
 
 # Unreachable brokers are retried as rarely as `reconnect_backoff_max_ms` sets.
 _LOOK_AGAIN_MS = 10
@@ -57,6 +58,12 @@ class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no ty
     """
 
     SCHEMES = ("direct",)
+    resolved: ClassVar[dict[tuple[str, int], list[Any]]] = {}
+    """Addresses that were looked up for the next connection to a host and port."""
+
+    def dns_lookup(self, host: str, port: int, raise_error: bool = False) -> Any:
+        found = self.resolved.pop((host, port), None)
+        return super().dns_lookup(host, port, raise_error) if found is None else found
 
     def socket(
         self,
@@ -123,6 +130,8 @@ class KeepingSelector(selectors.DefaultSelector):
 class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types
     """Woken once per turn, however many requests arrive."""
 
+    resolve: Callable[[str, int], Any] | None = None
+    """Looks up the addresses of a host without blocking; set where the loop must not block."""
     _awake = False
 
     def wakeup(self) -> None:
@@ -164,8 +173,10 @@ class TlsTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]  # the bas
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has no types
-    async def _build_transport(self, *args: Any, **options: Any) -> Any:
-        transport = await super()._build_transport(*args, **options)
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        if self._net.resolve is not None:
+            await self._net.resolve(node.host, node.port)
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
         # It has no setting for the class, and names it within the code of a connection.
         transport.__class__ = TlsTransport if self.ssl_enabled else PlainTransport
         return transport
@@ -204,7 +215,7 @@ class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has n
     def __init__(self, **configs: Any) -> None:
         super().__init__(**configs)
         self._known_topics: set[str] = set()
-        self._longest = int(self.config["max_request_size"]) - _RECORD_OVERHEAD
+        self._longest = int(self.config["max_request_size"]) - RECORD_OVERHEAD
 
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
@@ -246,10 +257,11 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
     def network(**options: Any) -> KafkaNetClient:
         options["selector"] = KeepingSelector
         loop = Loop(**options)
-        networks.append(KafkaNetClient(loop, Connections(loop, **options)))
-        # After the search for brokers it waits 100 ms before that for a log; the setting of that name has no effect
-        # here.
-        networks[-1].cluster.config["retry_backoff_ms"] = _LOOK_AGAIN_MS
+        kind = getattr(factory, "network", KafkaNetClient)
+        networks.append(kind(loop, Connections(loop, **options)))
+        # Settings of the same names have no effect here. After the search for brokers it waits 100 ms before that for a
+        # log.
+        networks[-1].cluster.config |= {"retry_backoff_ms": _LOOK_AGAIN_MS, "allow_auto_create_topics": False}
         return networks[-1]
 
     try:

@@ -1,9 +1,7 @@
 """Appends to the `notifications` log from asyncio, for the hot path.
 
-kafka-python sends and settles records in a thread, and each meeting of the two threads costs more than a record. A
-request while nothing is in progress is passed on at once; others are collected for two milliseconds (a producer's
-linger_ms would also delay a single request). Acknowledgements are collected, too: one wake-up of the event loop settles
-all.
+The producer runs on the same event loop (`core.eventlog.loop_producer`). Records that come while a request to a broker
+is in progress are sent together in its next one.
 
 Without Kafka, unacknowledged records fail with InfrastructureError after the timeout, the producer is closed (its
 records must not be written after their publishers got an error), and until a new one is connected every append fails at
@@ -16,16 +14,16 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import (
     RETRY_AFTER_S,
     Acknowledgement,
-    Producer,
+    EventLoopProducer,
     as_infrastructure_error,
-    make_producer,
+    make_loop_producer,
     partition_of_key,
     producer_for,
 )
@@ -37,16 +35,15 @@ from arborcast.topic_model.records.notifications import Notification, encode
 
 logger = logging.getLogger(__name__)
 
-# How long requests gather while earlier ones are under way. CPU per request, 64 at a time, without HTTP: 135 us when
-# none gather, 90 us at 1 ms, 77 us at 2 ms, and the throughput doubles.
-_GATHER_S = 0.002
-
 # Records passed on before the event loop serves others: five milliseconds.
 _AT_A_TIME = 250
 _ALL_SENT: Final = object()
 
 # Interval of the search for appends that take too long; only while there are appends.
 _SWEEP_S = 0.25
+
+# Time for pending appends at a stop.
+_STOP_S = 1.0
 
 # Between attempts to find the broker again.
 _RECONNECT_S = 0.5
@@ -81,60 +78,33 @@ class _Append:
         self.size = size  # of the values
         self.deadline = deadline
         self.outcomes: list[BaseException | None] = []
-        """What became of each record so far; appended to in the producer's thread as well."""
+        """The outcomes of records so far."""
 
     @property
     def settled(self) -> bool:
         return len(self.outcomes) == len(self.records)
 
 
-class _Settled:
-    """Appends whose records are acknowledged or failed. The producer's thread adds them, the event loop takes them;
-    one wake-up of the loop serves all that were added."""
-
-    def __init__(self, on_wake: Callable[[], None]) -> None:
-        self._on_wake = on_wake
-        self._appends: deque[_Append] = deque()
-        self._wake_pending = False
-        self._loop: asyncio.AbstractEventLoop
-
-    def use(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def add(self, append: _Append, outcome: BaseException | None) -> None:
-        """One more outcome of an append. In any thread."""
-        append.outcomes.append(outcome)
-        if append.settled:
-            self._appends.append(append)
-            # A wake-up too many is harmless, one too few is not: `take` clears the mark before it reads the queue.
-            if not self._wake_pending:
-                self._wake_pending = True
-                self._loop.call_soon_threadsafe(self._on_wake)
-
-    def take(self) -> Iterator[_Append]:
-        self._wake_pending = False
-        while self._appends:
-            yield self._appends.popleft()
-
-
 class _Topics:
     """A producer, and the topics to which it appends, with their partitions."""
 
-    def __init__(self, producer: Producer, notifications: str, retained: str, partitions: int) -> None:
+    def __init__(self, producer: EventLoopProducer, notifications: str, retained: str, partitions: int) -> None:
         self.producer = producer
         self.notifications = notifications
         self.retained = retained
         self._partitions = partitions
         self._known_partitions: Recent[bytes, int] = Recent(_REMEMBERED)
 
-    def send(self, append: _Append, settled: _Settled) -> Iterator[None]:
-        """Sends a record at each step."""
+    def send(self, append: _Append, settle: Callable[[_Append], None]) -> Iterator[None]:
+        """Sends a record at each step, and calls `settle` when all of them have an outcome."""
+
+        def ended(outcome: BaseException | None) -> None:
+            append.outcomes.append(outcome)
+            if append.settled:
+                settle(append)
 
         def acknowledged(_: Acknowledgement) -> None:
-            settled.add(append, None)
-
-        def failed(error: BaseException) -> None:
-            settled.add(append, error)
+            ended(None)
 
         sent = 0
         try:
@@ -143,12 +113,12 @@ class _Topics:
                 future = self.producer.send(topic, value=value, key=key, partition=partition)
                 sent += 1
                 future.add_callback(acknowledged)
-                future.add_errback(failed)
+                future.add_errback(ended)
                 yield
         except Exception as error:
             # Not sent, nor are the ones behind it: they must not be stored without it.
             for _ in range(len(append.records) - sent):
-                settled.add(append, error)
+                ended(error)
 
     def _partition(self, key: bytes) -> int:
         known = self._known_partitions.get(key)
@@ -166,8 +136,8 @@ class _Outgoing:
         self._appends: deque[Iterator[None]] = deque()
         self._next_turn: asyncio.Handle | None = None
 
-    def add(self, appends: Iterable[Iterator[None]]) -> None:
-        self._appends.extend(appends)
+    def add(self, records: Iterator[None]) -> None:
+        self._appends.append(records)
         if self._next_turn is None:
             self._turn()
 
@@ -190,7 +160,7 @@ class _Outgoing:
 
 
 class NotificationLog:
-    """The gateway's way into the log. Everything but the acknowledgements runs on the event loop's thread."""
+    """The gateway's way into the log, on the event loop's thread."""
 
     def __init__(self, kafka: KafkaSettings, settings: GatewaySettings) -> None:
         self._kafka = kafka
@@ -198,9 +168,6 @@ class NotificationLog:
         self._timeout_s = kafka.request_timeout_s
         self._topics: _Topics | None = None
         self._under_way: dict[_Append, None] = {}
-        self._settled = _Settled(self._settle)
-        self._gathered: list[_Append] = []
-        self._gathering: asyncio.TimerHandle | None = None
         self._outgoing = _Outgoing()
         self._sweep: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -220,7 +187,6 @@ class NotificationLog:
     def start(self) -> None:
         """Begin to look for the broker, and never stop. Call on the event loop."""
         self._loop = asyncio.get_running_loop()
-        self._settled.use(self._loop)
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     async def settled(self) -> None:
@@ -236,13 +202,13 @@ class NotificationLog:
             self._connecting.cancel()
         if self._sweep is not None:
             self._sweep.cancel()
-        self._hand_over()
         self._outgoing.flush()
         topics, self._topics = self._topics, None
         if topics is not None:
-            await asyncio.to_thread(topics.producer.close, 1)
-        self._settle()
+            await topics.producer.drained(_STOP_S)
         self._fail_all(stops())
+        if topics is not None:
+            topics.producer.abort()
 
     def append(
         self, notifications: Sequence[Notification], retained: Sequence[Notification] = ()
@@ -265,13 +231,9 @@ class NotificationLog:
         began = self._loop.time()
         accepted = sum(not each.only for each in notifications)
         append = _Append(self._loop.create_future(), records, size, began, began + self._timeout_s, accepted)
-        self._gathered.append(append)
-        if not self._under_way:
-            self._hand_over()
-        elif self._gathering is None:
-            self._gathering = self._loop.call_later(_GATHER_S, self._hand_over)
         self._under_way[append] = None
         self.unacknowledged_bytes += append.size
+        self._outgoing.add(topics.send(append, self._settle))
         if self._sweep is None:
             self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
         return append.future
@@ -289,33 +251,20 @@ class NotificationLog:
                 )
         return records
 
-    def _hand_over(self) -> None:
-        """Give the collected records to the producer."""
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        gathered, self._gathered = self._gathered, []
-        topics = self._topics
-        if topics is not None:  # else what had gathered was failed when the producer went
-            self._outgoing.add([topics.send(append, self._settled) for append in gathered])
-
-    def _settle(self) -> None:
-        away = False
-        for append in self._settled.take():
-            if append not in self._under_way:
-                continue  # given up, or reported by both threads
-            self._forget(append)
-            if append.future.done():
-                continue
-            error = next(filter(None, append.outcomes), None)
-            if error is None:
-                append.future.set_result(None)
-                self.acknowledged(append.accepted, self._loop.time() - append.began)
-            else:
-                failure = as_infrastructure_error("the notification cannot be stored", error)
-                append.future.set_exception(failure)
-                away = away or failure.retry_after is not None
-        if away and self._topics is not None:
+    def _settle(self, append: _Append) -> None:
+        if append not in self._under_way:
+            return  # given up
+        self._forget(append)
+        if append.future.done():
+            return
+        error = next(filter(None, append.outcomes), None)
+        if error is None:
+            append.future.set_result(None)
+            self.acknowledged(append.accepted, self._loop.time() - append.began)
+            return
+        failure = as_infrastructure_error("the notification cannot be stored", error)
+        append.future.set_exception(failure)
+        if failure.retry_after is not None and self._topics is not None:
             self._give_up()
 
     def _forget(self, append: _Append) -> None:
@@ -337,12 +286,11 @@ class NotificationLog:
         logger.warning("Kafka does not acknowledge: connecting again")
         topics, self._topics = self._topics, None
         if topics is not None:
-            self._loop.run_in_executor(None, topics.producer.abort)
+            self._loop.call_soon(topics.producer.abort)  # this may be a callback of it
         self._fail_all(InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S))
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     def _fail_all(self, error: InfrastructureError) -> None:
-        self._gathered.clear()
         self._outgoing.clear()
         waiting = list(self._under_way)
         self._under_way.clear()
@@ -353,7 +301,7 @@ class NotificationLog:
 
     async def _connect(self) -> None:
         warned = False
-        while self._topics is None:
+        while self._topics is None and not self._ended:
             try:
                 await asyncio.to_thread(self._find_producer)
             except InfrastructureError as error:
@@ -362,12 +310,17 @@ class NotificationLog:
                 warned = True
                 await asyncio.sleep(_RECONNECT_S)
             else:
-                logger.info("notifications are accepted")
+                self._attach()
+
+    def _attach(self) -> None:
+        if self._topics is not None:  # else the gateway stops
+            self._topics.producer.attach()
+            logger.info("notifications are accepted")
 
     def _find_producer(self) -> None:
         # Its asking for the topics now keeps `send` from waiting for them on the event loop.
         names = self._kafka.topic("notifications"), self._kafka.topic("retained")
-        producer, (partitions, _) = producer_for(self._kafka, names, make_producer)
+        producer, (partitions, _) = producer_for(self._kafka, names, make_loop_producer)
         with self._ending:
             if not self._ended:
                 self._topics = _Topics(producer, *names, partitions)

@@ -3,6 +3,7 @@ time out and are in the log all the same."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from bisect import bisect_left
 from collections import deque
@@ -153,8 +154,15 @@ class Broker:
 class _Sent:
     """A record on its way: the future of `send`."""
 
-    def __init__(self, partition: Partition, key: bytes | None, value: bytes | None) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.partition, self.key, self.value = partition, key, value
+        self._loop = loop
         self.settled = False
         self._calls: list[Callable[[Any], object]] = []
         self._error_calls: list[Callable[[BaseException], object]] = []
@@ -177,11 +185,14 @@ class _Sent:
             return
         self.settled, self.outcome = True, outcome
         for call in self._error_calls if isinstance(outcome, BaseException) else self._calls:
-            call(outcome)
+            if self._loop is None:
+                call(outcome)
+            else:
+                self._loop.call_soon_threadsafe(call, outcome)
 
 
 class SimulatedProducer:
-    """A KafkaProducer."""
+    """A KafkaProducer, and a LoopProducer: with `attach`, outcomes are settled on the event loop."""
 
     def __init__(self, broker: Broker, process: Process, timeout_s: float, most_bytes: int) -> None:
         self._broker, self._kernel, self._process = broker, broker.kernel, process
@@ -190,6 +201,15 @@ class SimulatedProducer:
         self._order: dict[tuple[str, int], deque[_Sent]] = {}
         self._given_up = False
         self._waiters = Waiters(self._kernel)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def drained(self, timeout: float) -> None:
+        until = self._kernel.now + timeout
+        while self._under_way and not self._given_up and self._kernel.now < until:
+            await asyncio.sleep(0.01)
 
     def partitions_for(self, topic: str) -> set[int]:
         self._wait_for_broker()
@@ -209,7 +229,7 @@ class SimulatedProducer:
         if self._kernel.current is not None:
             self._process.step()
         assert partition is not None
-        sent = _Sent(self._broker.partition(topic, partition), key, value)
+        sent = _Sent(self._broker.partition(topic, partition), key, value, self._loop)
         if len(value or b"") > self._most_bytes:
             raise errors.MessageSizeTooLargeError("the record is too large")
         if self._given_up:

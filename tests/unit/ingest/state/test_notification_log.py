@@ -1,4 +1,4 @@
-"""The bridge between a producer's thread and the event loop, over a producer that does what the test says."""
+"""The gateway's appends over a producer that acknowledges and fails as the test says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KAFKA = KafkaSettings(request_timeout_s=1)
 
 @dataclass
 class Sent:
-    """One record under way; `acknowledge` and `fail` are what the producer's thread would do."""
+    """One record under way; `acknowledge` and `fail` are what the producer would do."""
 
     topic: str
     key: bytes
@@ -64,7 +64,10 @@ class ScriptedProducer:
     def partitions_for(self, topic: str) -> set[int]:
         return {0, 1, 2}
 
-    def close(self, timeout: float | None = None) -> None: ...
+    def attach(self) -> None:
+        assert asyncio.get_running_loop()
+
+    async def drained(self, timeout: float) -> None: ...
 
     def abort(self) -> None:
         self.aborted = True
@@ -76,7 +79,7 @@ class Brokers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.producers: list[ScriptedProducer] = []
         self.away = False
-        monkeypatch.setattr(notification_log, "make_producer", self._connect)
+        monkeypatch.setattr(notification_log, "make_loop_producer", self._connect)
         monkeypatch.setattr(notification_log, "_RECONNECT_S", 0.01)
         monkeypatch.setattr(notification_log, "_SWEEP_S", 0.01)
 
@@ -111,10 +114,10 @@ async def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
     assert (first.topic, first.key, second.key) == ("arborcast.notifications", b"a", b"b/c")
     assert (first.partition, second.partition) == (partition_of_key(b"a", 3), partition_of_key(b"b/c", 3))
     assert log.unacknowledged_bytes == len(first.value) + len(second.value)
-    await asyncio.to_thread(second.acknowledge)
+    second.acknowledge()
     await asyncio.sleep(0.02)
     assert not future.done()
-    await asyncio.to_thread(first.acknowledge)
+    first.acknowledge()
     await asyncio.wait_for(future, 120)
     assert log.unacknowledged_bytes == 0
     await log.stop()
@@ -127,25 +130,9 @@ async def test_what_is_sent_again_to_a_late_subscriber_is_not_counted_as_accepte
     for notifications in ([one(1), one(2)], [msgspec.structs.replace(one(1), only="s1")]):
         future = log.append(notifications)
         for sent in brokers.producers[0].sent[-len(notifications) :]:
-            await asyncio.to_thread(sent.acknowledge)
+            sent.acknowledge()
         await asyncio.wait_for(future, 120)
     assert counted == [2, 0]
-    await log.stop()
-
-
-async def test_a_lone_request_is_handed_over_at_once_and_those_behind_it_together(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notification_log, "_GATHER_S", 0.05)
-    log = await connected()
-    producer = brokers.producers[0]
-    log.append([one(1)])
-    assert len(producer.sent) == 1
-    log.append([one(2), one(3)])
-    log.append([one(4)])
-    assert len(producer.sent) == 1
-    await wait_until_async(lambda: len(producer.sent) > 1)
-    assert [decode(sent.value).id for sent in producer.sent] == ["n1", "n2", "n3", "n4"]
     await log.stop()
 
 
@@ -171,30 +158,6 @@ def test_a_record_that_the_producer_does_not_take_fails_its_request_only(brokers
             await bad
         assert caught.value.retry_after is None
         assert log.unacknowledged_bytes == 0
-        await log.stop()
-
-    asyncio.run(scenario())
-
-
-def test_one_wake_up_settles_many(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        futures = [log.append([one(number)]) for number in range(1_000)]
-        await wait_until_async(lambda: len(brokers.producers[0].sent) == 1_000)
-        loop = asyncio.get_running_loop()
-        wake_ups = 0
-        original = loop.call_soon_threadsafe
-
-        def counting(*args: object, **kwargs: object) -> object:
-            nonlocal wake_ups
-            wake_ups += 1
-            return original(*args, **kwargs)  # type: ignore[arg-type]
-
-        loop.call_soon_threadsafe = counting  # type: ignore[method-assign,assignment]
-        for sent in brokers.producers[0].sent:  # the loop does not run meanwhile, as under load
-            sent.acknowledge()
-        await asyncio.gather(*futures)
-        assert wake_ups == 1
         await log.stop()
 
     asyncio.run(scenario())

@@ -1,0 +1,194 @@
+"""kafka-python's producer on an asyncio event loop, without a thread of its own.
+
+Its sender is a loop of steps that do not block and of one wait for sockets and timers. Here the event loop waits. An
+append from a request costs no change of threads, which took more time than the append. One request at a time is in
+progress with each broker; records that come meanwhile are sent together in the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from kafka import errors
+from kafka.future import Future
+from kafka.net.compat import KafkaNetClient
+from kafka.producer.record_accumulator import RecordAccumulator
+from kafka.producer.sender import Sender
+from kafka.producer.transaction_manager import TransactionManager
+from kafka.structs import TopicPartition
+
+from arborcast.core.eventlog.client_fixes import RECORD_OVERHEAD, ClosingSocket
+
+if TYPE_CHECKING:
+    from arborcast.core.eventlog.client import RecordFuture
+
+logger = logging.getLogger(__name__)
+
+# Shortest and longest time to the next step without an event: the sender asks for steps at once while it connects.
+_SHORTEST_S = 0.005
+_LONGEST_S = 1.0
+
+
+class LoopClient(KafkaNetClient):  # type: ignore[misc]  # the base has no types
+    """Blocks in `poll` until it is attached to an event loop."""
+
+    attached = False
+    wanted_s = _LONGEST_S
+    """Time after which the sender wants its next step."""
+
+    def is_ready(self, node_id: int) -> bool:
+        return bool(super().is_ready(node_id)) and not self.in_flight_request_count(node_id)
+
+    def is_free(self) -> bool:
+        """Whether there are connections, and all of them can take a request."""
+        nodes = list(self._manager._conns)  # noqa: SLF001
+        return bool(nodes) and all(map(self.is_ready, nodes))
+
+    def poll(self, timeout_ms: float | None = None, future: Any = None) -> None:
+        if self.attached:
+            self.wanted_s = _LONGEST_S if timeout_ms is None else timeout_ms / 1_000
+            timeout_ms = 0
+        super().poll(timeout_ms=timeout_ms, future=future)
+
+
+class LoopProducer:
+    """Connects in its constructor, which blocks, in any thread; then `attach` binds it to the running event loop, whose
+    thread calls everything else."""
+
+    network = LoopClient
+
+    def __init__(self, kafka_client: Any, **configs: Any) -> None:
+        client: LoopClient = kafka_client(**configs)
+        self._client = client
+        self._deadline = time.monotonic() + configs["max_block_ms"] / 1_000
+        client._manager.bootstrap(configs["bootstrap_timeout_ms"])  # noqa: SLF001  # as KafkaProducer does
+        self._transactions = TransactionManager(api_version=client._manager.broker_version, metadata=client.cluster)  # noqa: SLF001
+        shared = {"transaction_manager": self._transactions}
+        self._accumulator = RecordAccumulator(**shared, **configs)
+        self._sender = Sender(
+            client, client.cluster, self._accumulator, guarantee_message_order=True, **shared, **configs | {"acks": -1}
+        )
+        while not self._transactions.has_producer_id():
+            self._check_time("no producer id")
+            self._sender.run_once()
+        self._longest = int(configs["max_request_size"])
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """Blocks; before `attach` only."""
+        cluster = self._client.cluster
+        cluster.add_topic(topic)
+        while (partitions := cluster.partitions_for_topic(topic)) is None:
+            self._check_time(f"no metadata of topic {topic}")
+            future = cluster.request_update()
+            self._client.poll(timeout_ms=100, future=future)
+            if future.failed() and not future.retriable():
+                raise future.exception
+            if topic in cluster.unauthorized_topics:
+                raise errors.TopicAuthorizationFailedError({topic})
+        found: set[int] = partitions
+        return found
+
+    def attach(self) -> None:
+        """Go on on the running event loop."""
+        self._client.attached = True
+        self._client._net.resolve = self._resolve  # noqa: SLF001  # of the class Loop in client_fixes
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fileno(), self._step)
+        self._step(due=True)
+
+    def send(
+        self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
+    ) -> RecordFuture:
+        """The record is sent at the end of this turn of the event loop, or with the next request to its broker. Raises
+        KafkaError for a record that is too large."""
+        if len(value or b"") + len(key or b"") > self._longest - RECORD_OVERHEAD:
+            raise errors.MessageSizeTooLargeError(f"a record of more than {self._longest} bytes")
+        future: RecordFuture
+        future, *_ = self._accumulator.append(TopicPartition(topic, partition), None, key, value, [])
+        if self._soon is None and self._loop is not None:
+            self._soon = self._loop.call_soon(self._step, False)
+        return future
+
+    async def drained(self, timeout: float) -> None:
+        """Return when every record is acknowledged or has failed, or after the timeout."""
+        end = time.monotonic() + timeout
+        while self._accumulator.has_incomplete and time.monotonic() < end:
+            await asyncio.sleep(_SHORTEST_S)
+
+    def abort(self) -> None:
+        """Close, and give up everything that is not acknowledged."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._loop is not None:
+            self._loop.remove_reader(self._fileno())
+            for handle in (self._soon, self._timer):
+                if handle is not None:
+                    handle.cancel()
+        self._accumulator.close()
+        self._accumulator.abort_incomplete_batches()
+        self._client.close()
+
+    def _resolve(self, host: str, port: int) -> Any:
+        """A future of kafka-python, done when the addresses of a broker are known to the next connection. In a thread,
+        since a name server may take seconds to answer."""
+        future, loop = Future(), asyncio.get_running_loop()
+
+        def keep(looked_up: asyncio.Future[Any]) -> None:
+            failed = looked_up.cancelled() or looked_up.exception() is not None
+            ClosingSocket.resolved[host, port] = [] if failed else looked_up.result()
+            future.success(None)
+            self._step()
+
+        lookup = loop.run_in_executor(None, socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        lookup.add_done_callback(keep)
+        return future
+
+    def _fileno(self) -> int:
+        return int(self._client._net._selector.fileno())  # noqa: SLF001  # epoll's or kqueue's, which can be polled
+
+    def _check_time(self, what: str) -> None:
+        if time.monotonic() > self._deadline:
+            raise errors.KafkaTimeoutError(what)
+
+    def _step(self, answers: bool = True, due: bool = False) -> None:
+        """Take answers, if there may be some, and send waiting records. `due`: the sender has timeouts to look at."""
+        if self._closed:
+            return
+        self._soon = None
+        try:
+            if answers:
+                self._client.poll()
+            if due or self._accumulator.has_undrained():
+                self._sender.run_once()
+        except Exception as error:
+            logger.warning("records cannot be sent to Kafka now: %s", error)
+            self._client.wanted_s = _LONGEST_S
+        if self._loop is not None:
+            self._plan(self._loop)
+
+    def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
+        net = self._client._net  # noqa: SLF001  # no public way to the next timer of its loop
+        # The second: answers came just after a look at what may be sent.
+        if net._ready or (not self._client.wanted_s and self._client.is_free()):  # noqa: SLF001  # tasks for its next turn
+            self._soon = loop.call_soon(self._step)
+            return
+        scheduled = net._next_scheduled_timeout(time.monotonic())  # noqa: SLF001
+        wait_s = min(self._client.wanted_s, _LONGEST_S if scheduled is None else scheduled, _LONGEST_S)
+        at = loop.time() + max(wait_s, _SHORTEST_S)
+        if self._timer is None or self._timer.when() > at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._step(due=True)

@@ -1,0 +1,159 @@
+"""The producer of the gateway on an event loop, over real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaError, MessageSizeTooLargeError
+from kafka.net.connection import KafkaConnection
+
+from arborcast.core.eventlog.client import EventLoopProducer, make_loop_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from tests.support.broker import records_in, settings_for
+from tests.support.open_sockets import sockets
+from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.kafka
+
+
+async def attached(kafka: KafkaSettings) -> EventLoopProducer:
+    await asyncio.to_thread(ensure_topics, kafka)
+    producer = await asyncio.to_thread(make_loop_producer, kafka)
+    topic = kafka.topic("notifications")
+    assert await asyncio.to_thread(producer.partitions_for, topic) == {0, 1}
+    producer.attach()
+    return producer
+
+
+class Sending:
+    """Sends records, and counts their outcomes."""
+
+    def __init__(self, kafka: KafkaSettings, producer: EventLoopProducer) -> None:
+        self._topic, self._producer = kafka.topic("notifications"), producer
+        self._sent = 0
+        self.stored: list[bytes] = []
+        self.failed: list[BaseException] = []
+
+    @property
+    def under_way(self) -> int:
+        return self._sent - len(self.stored) - len(self.failed)
+
+    def send(self, value: bytes, partition: int = 0) -> None:
+        self._sent += 1
+        future = self._producer.send(self._topic, value, b"k", partition=partition)
+        future.add_callback(lambda _: self.stored.append(value))
+        future.add_errback(self.failed.append)
+
+
+def values(kafka: KafkaSettings, partition: int) -> list[bytes]:
+    return [each.value or b"" for each in records_in(kafka, "notifications") if each.partition == partition]
+
+
+async def test_records_are_stored_in_order_and_gather_behind_a_request_without_a_thread(
+    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: Counter[str] = Counter()
+    send = KafkaConnection._send_request
+
+    def counted(self: Any, request: Any, *args: Any, **options: Any) -> Any:
+        requests[type(request).__name__] += 1
+        return send(self, request, *args, **options)
+
+    producer = await attached(kafka_settings)
+    monkeypatch.setattr(KafkaConnection, "_send_request", counted)
+    sending, threads = Sending(kafka_settings, producer), threading.active_count()
+    for number in range(2_000):
+        sending.send(b"%d" % number, number % 2)
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    await producer.drained(120)
+    producer.abort()
+    assert (len(sending.stored), sending.failed) == (2_000, [])
+    assert requests["ProduceRequest"] < 200
+    assert threading.active_count() == threads
+    for partition in (0, 1):
+        assert values(kafka_settings, partition) == [b"%d" % each for each in range(partition, 2_000, 2)]
+
+
+async def test_a_record_that_is_too_large_is_refused_and_the_largest_is_stored(kafka_settings: KafkaSettings) -> None:
+    producer = await attached(kafka_settings)
+    sending = Sending(kafka_settings, producer)
+    most = kafka_settings.max_record_bytes
+    with pytest.raises(MessageSizeTooLargeError):
+        producer.send(kafka_settings.topic("notifications"), b"x" * most, b"k", partition=0)
+    sending.send(b"x" * (most - 1_000))
+    await producer.drained(120)
+    producer.abort()
+    assert [len(each) for each in sending.stored] == [most - 1_000]
+
+
+async def test_each_record_is_stored_once_when_the_broker_stops_for_a_while(own_broker: KafkaBroker) -> None:
+    kafka = settings_for(own_broker)
+    producer = await attached(kafka)
+    sending = Sending(kafka, producer)
+    assert own_broker.pid is not None
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    try:
+        for number in range(50):
+            sending.send(b"%d" % number)
+            await asyncio.sleep(0.002)
+        assert sending.under_way == 50
+    finally:
+        os.kill(own_broker.pid, signal.SIGCONT)
+    await producer.drained(120)
+    producer.abort()
+    assert len(sending.stored) == 50
+    assert values(kafka, 0) == [b"%d" % number for number in range(50)]
+
+
+async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(own_broker: KafkaBroker) -> None:
+    before = len(sockets())
+    kafka = settings_for(own_broker)
+    producer = await attached(kafka)
+    sending = Sending(kafka, producer)
+    sending.send(b"stored")
+    await wait_until_async(lambda: sending.under_way == 0)
+    own_broker.kill()
+    sending.send(b"lost")
+    await wait_until_async(lambda: sending.under_way == 0)
+    assert (sending.stored, [isinstance(each, KafkaError) for each in sending.failed]) == ([b"stored"], [True])
+    sending.send(b"given up")
+    producer.abort()
+    assert len(sending.failed) == 2
+    await wait_until_async(lambda: len(sockets()) <= before, "sockets are left")
+
+
+async def test_a_name_server_that_does_not_answer_blocks_no_request(
+    own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = settings_for(own_broker)
+    producer = await attached(kafka)
+    sending = Sending(kafka, producer)
+    asked, answer = threading.Event(), threading.Event()
+    look_up = socket.getaddrinfo
+
+    def slow(*args: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            asked.set()
+            assert answer.wait(120)
+        return look_up(*args)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    own_broker.kill()
+    own_broker.start()
+    sending.send(b"x")
+    await wait_until_async(asked.is_set)
+    assert sending.under_way == 1
+    answer.set()
+    await wait_until_async(lambda: sending.under_way == 0)
+    producer.abort()
+    assert sending.stored == [b"x"]

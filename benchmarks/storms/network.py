@@ -112,15 +112,31 @@ class Outcome:
 
 def place_of(victim: Victim, client: int, service: int) -> str:
     """The place of a connection to Kafka or the gateway, from its ports."""
+    socket = _socket(client)
     if service == victim.gateway_port:
-        return "publishers" if _has(psutil.Process(), client) else ""
+        return "publishers" if _has(psutil.Process(), socket) else ""
     parts = victim.processes()
-    return next((place for part, place in _PLACE_OF_PART.items() if any(_has(p, client) for p in parts[part])), "")
+    return next((place for part, place in _PLACE_OF_PART.items() if any(_has(p, socket) for p in parts[part])), "")
 
 
-def _has(process: psutil.Process, port: int) -> bool:
-    with suppress(psutil.Error):
-        return any(each.laddr.port == port for each in process.net_connections("tcp"))
+def _socket(port: int) -> str:
+    """The socket with this local port that is connected to another, as in the list of a process' open files."""
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, _, _, _, _, _, _, inode, *_ = line.split()
+            if inode != "0" and int(local.rpartition(":")[2], 16) == port:
+                return f"socket:[{inode}]"
+    return ""
+
+
+def _has(process: psutil.Process, socket: str) -> bool:
+    # psutil has the sockets of a process, too, and takes a hundred times as long for many.
+    files = Path(f"/proc/{process.pid}/fd")
+    with suppress(OSError):
+        for each in files.iterdir():
+            with suppress(FileNotFoundError):
+                if os.readlink(each) == socket:
+                    return True
     return False
 
 

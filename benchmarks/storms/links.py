@@ -163,16 +163,18 @@ class Links:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = writer.get_extra_info("socket")
-        port = client.getpeername()[1]
-        (service,) = struct.unpack("!2xH12x", client.getsockopt(socket.SOL_IP, _ORIGINAL_DESTINATION, 16))
-        place = next((place for place, ports in self._whole.items() if service in ports), None)
-        if place is None and (place := await asyncio.to_thread(self._place_of, port, service)):
-            await asyncio.to_thread(_nft, f"add element inet links {place} {{ {port} }}")
-            while self._place == place and self._fault.lost[0] == 100:
-                await asyncio.sleep(0.05)  # its first packets were not dropped: the place was not known yet
         try:
+            port = client.getpeername()[1]
+            (service,) = struct.unpack("!2xH12x", client.getsockopt(socket.SOL_IP, _ORIGINAL_DESTINATION, 16))
+            place = next((place for place, ports in self._whole.items() if service in ports), None)
+            if place is None and (place := await asyncio.to_thread(self._place_of, port, service)):
+                await asyncio.to_thread(_nft, f"add element inet links {place} {{ {port} }}")
+                while self._place == place and self._fault.lost[0] == 100:
+                    await asyncio.sleep(0.05)  # its first packets were not dropped: the place was not known yet
             answers, requests = await _connected(service)
-        except OSError:
+        except (OSError, AssertionError) as error:
+            if isinstance(error, AssertionError):
+                print(f"a connection is refused, for no fault would strike it: {error}", file=sys.stderr)
             writer.transport.abort()
             return
         link = _Link(writer, requests, place or "")

@@ -25,7 +25,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -112,19 +112,20 @@ class Outcome:
 
 def place_of(victim: Victim, client: int, service: int) -> str:
     """The place of a connection to Kafka or the gateway, from its ports."""
-    socket = _socket(client)
+    socket = _socket(client, service)
     if service == victim.gateway_port:
         return "publishers" if _has(psutil.Process(), socket) else ""
     parts = victim.processes()
     return next((place for part, place in _PLACE_OF_PART.items() if any(_has(p, socket) for p in parts[part])), "")
 
 
-def _socket(port: int) -> str:
-    """The socket with this local port that is connected to another, as in the list of a process' open files."""
+def _socket(client: int, service: int) -> str:
+    """The socket of a connection between these ports, as in the list of a process' open files."""
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
-            _, local, _, _, _, _, _, _, _, inode, *_ = line.split()
-            if inode != "0" and int(local.rpartition(":")[2], 16) == port:
+            _, local, remote, _, _, _, _, _, _, inode, *_ = line.split()
+            ports = tuple(int(each.rpartition(":")[2], 16) for each in (local, remote))
+            if ports == (client, service) and inode != "0":
                 return f"socket:[{inode}]"
     return ""
 
@@ -218,11 +219,11 @@ def _strike(
 
 
 def _judged(strikes: list[Strike], record: Record, books: Books) -> list[Strike]:
-    """Each with the findings about the messages from its beginning to that of the next."""
-    ends = [each.began for each in strikes[1:]] + [float("inf")]
+    """Each with the findings about the messages around it."""
+    begins = [each.began - _APART_S / 2 for each in strikes] + [float("inf")]
     judged = []
-    for strike, end in zip(strikes, ends, strict=True):
-        accepted = [each for each in record.accepted if strike.began <= each.at < end]
+    for strike, (begin, end) in zip(strikes, pairwise(begins), strict=True):
+        accepted = [each for each in record.accepted if begin <= each.at < end]
         marks = {each.mark for each in accepted}
         some = [replace(each, marks=tuple(m for m in each.marks if m in marks)) for each in record.arrivals]
         arrived = [each for each in some if each.marks]

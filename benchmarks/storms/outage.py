@@ -48,6 +48,8 @@ SETTINGS = {
     "retry.longest_wait_s": "5",
     "retry.longest_probe_s": "5",
     "tables.interval_s": "2",
+    # A start on a busy machine.
+    "stack.start_timeout_s": "400",
 }
 
 

@@ -12,14 +12,18 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -46,6 +50,8 @@ from benchmarks.report import Report, resident, run
 from benchmarks.rig import OUTCOME, Settings, rig
 from tests.support.broker import new_broker, settings_for
 from tests.support.table_rows import Logged, attempts_tables, logged, write
+
+_T = TypeVar("_T")
 
 # What a commit holds at 1,000/s and an interval of 5 s.
 _BATCH = 5_000
@@ -202,26 +208,37 @@ def audits(report: Report) -> None:
             kafka = settings_for(broker)
             since_ms = int(time.time() * 1000)
             _write(kafka, count)
-            before = resident()
-            shallow = audit(kafka, since_ms)
-            grown = resident() - before
-            deep = audit(kafka, since_ms, deep=True)
-            before = resident()
-            order = audit(kafka, since_ms, order=True)
-            order_grown = resident() - before
+            shallow, shallow_grown = _with_peak(lambda: audit(kafka, since_ms))
+            deep, deep_grown = _with_peak(lambda: audit(kafka, since_ms, deep=True))
+            order, order_grown = _with_peak(lambda: audit(kafka, since_ms, order=True))
         finally:
             broker.kill()
     assert shallow.balanced, shallow.problems[:3]
     assert deep.balanced, deep.problems[:3]
     assert shallow.totals.delivered == order.first_attempts == count
     assert order.balanced, order.problems[:3]
-    with report.table(f"audit of {count:,} deliveries", "what", "figure") as table:
-        table.add("rows read", shallow.rows)
-        table.add("audit, seconds", shallow.seconds)
-        table.add("resident memory grown by, MiB", grown / 2**20)
-        table.add("audit --deep, seconds", deep.seconds)
-        table.add("audit --order, seconds", order.seconds)
-        table.add("resident memory grown by, MiB ", order_grown / 2**20)
+    columns = ("audit", "seconds", "memory at most, MiB more")
+    with report.table(f"audit of {count:,} deliveries, {shallow.rows:,} rows", *columns) as table:
+        table.add("plain", shallow.seconds, shallow_grown)
+        table.add("--deep", deep.seconds, deep_grown)
+        table.add("--order", order.seconds, order_grown)
+
+
+def _with_peak(action: Callable[[], _T]) -> tuple[_T, float]:
+    """The result, and by how many MiB this process was larger in between."""
+    before, process, over = resident(), psutil.Process(), threading.Event()
+    sizes = [before]
+
+    def look() -> None:
+        while not over.wait(0.02):
+            sizes.append(process.memory_info().rss)
+
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(look)
+        try:
+            return action(), (max(sizes) - before) / 2**20
+        finally:
+            over.set()
 
 
 def _write(kafka: KafkaSettings, count: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import requests
 
 from arborcast.client import Client, ClientError, Retries
-from benchmarks.storms.record import Accepted, Arrival, append, arrivals
+from benchmarks.storms.record import Accepted, Arrival, append, arrival_in
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
 
 _TIMEOUT_S = 20.0
@@ -114,11 +114,19 @@ def first_arrival(
 ) -> float | None:
     """When the first message arrived (there) that was sent since then; None when none did in this time."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        marks = {each.mark for each in list(publisher.accepted) if each.at >= since}
-        found = [each for each in arrivals(file) if not marks.isdisjoint(each.marks)]
-        times = [each.at for each in found if receiver in (None, each.receiver)]
-        if times:
-            return min(times)
-        time.sleep(0.2)
+    later: list[Arrival] = []
+    with file.open(encoding="utf-8") as lines:
+        while time.monotonic() < deadline:
+            position = lines.tell()
+            while (line := lines.readline()).endswith("\n"):
+                position = lines.tell()
+                arrival = arrival_in(line)
+                if arrival.at >= since and receiver in (None, arrival.receiver):
+                    later.append(arrival)
+            lines.seek(position)  # of a line that is being written
+            marks = {each.mark for each in list(publisher.accepted) if each.at >= since}
+            times = [each.at for each in later if not marks.isdisjoint(each.marks)]
+            if times:
+                return min(times)
+            time.sleep(0.2)
     return None

@@ -38,16 +38,18 @@ TOPIC = "outage/a"
 WELL, FAILING = "well", "failing"
 MEGABYTES = 700
 
-_BUDGET_S = 2.0
-_DRAIN_S = 240.0
+BUDGET_S = 2.0
+DRAIN_S = 240.0
 
 # So that something is parked while the disk is full, and all of it is tried again soon.
-_SETTINGS = {
+SETTINGS = {
     "retry.retransmissions": "100",
     "retry.first_wait_s": "0.5",
     "retry.longest_wait_s": "5",
     "retry.longest_probe_s": "5",
     "tables.interval_s": "2",
+    # A start on a busy machine.
+    "stack.start_timeout_s": "400",
 }
 
 
@@ -115,7 +117,7 @@ def _filled(disk: Path) -> Iterator[Filling]:
 
 def survive(home: Path, folder: Path, seconds: float, outage: Outage, parts: tuple[str, ...]) -> Outcome:
     """One outage of an engine in `home`, which strikes these parts; `folder` is for the outside record."""
-    victim, file = Victim(home, _SETTINGS), folder / "arrivals.jsonl"
+    victim, file = Victim(home, SETTINGS), folder / "arrivals.jsonl"
     publisher = Publisher(f"{victim.gateway}/wsn/NotificationBroker", TOPIC, 20.0, poisoned=0)
     since_ms = int(time.time() * 1000) - 1000
     try:
@@ -131,10 +133,10 @@ def survive(home: Path, folder: Path, seconds: float, outage: Outage, parts: tup
             over = time.time()
             if before is None:
                 problems.append("nothing was delivered before the outage")
-            arrived = first_arrival(file, publisher, over, _DRAIN_S, WELL)
+            arrived = first_arrival(file, publisher, over, DRAIN_S, WELL)
             receivers.behave(FAILING, "well")
             publisher.stop()
-            audit = settle(victim.kafka, since_ms, _DRAIN_S)
+            audit = settle(victim.kafka, since_ms, DRAIN_S)
             restarts = victim.restarts()
             books = states(victim.kafka, {each.address.rpartition("/")[2]: name for name, each in made.items()})
             record = Record(
@@ -147,7 +149,7 @@ def survive(home: Path, folder: Path, seconds: float, outage: Outage, parts: tup
     finally:
         victim.end()
     back_s = None if arrived is None else arrived - over
-    findings = judge(record, books, _BUDGET_S)
+    findings = judge(record, books, BUDGET_S)
     return Outcome(len(publisher.accepted), publisher.refused, back_s, restarts, findings, audit, problems)
 
 

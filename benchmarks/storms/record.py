@@ -81,5 +81,10 @@ def arrivals(file: Path) -> Iterator[Arrival]:
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             if line.endswith("\n"):
-                document = json.loads(line)
-                yield Arrival(**{**document, "marks": tuple(document["marks"])})
+                yield arrival_in(line)
+
+
+def arrival_in(line: str) -> Arrival:
+    """The arrival of a line."""
+    document = json.loads(line)
+    return Arrival(**{**document, "marks": tuple(document["marks"])})

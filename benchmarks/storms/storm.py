@@ -55,6 +55,8 @@ SETTINGS = {
     "push.total_timeout_s": "4",
     "dispatch.task_slots": "4",
     "stack.restart_max_s": "2",
+    # A start on a busy machine.
+    "stack.start_timeout_s": "400",
 }
 
 BEHAVIOURS = (

@@ -35,16 +35,16 @@ class Victim:
 
     def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
         self.home = Home(home)
-        self._gateway_port, self._kafka_port = free_port(), free_port()
-        self.kafka = KafkaSettings(bootstrap_servers=f"127.0.0.1:{self._kafka_port}")
-        self.gateway = f"http://127.0.0.1:{self._gateway_port}"
+        self.gateway_port, self.kafka_port = free_port(), free_port()
+        self.kafka = KafkaSettings(bootstrap_servers=f"127.0.0.1:{self.kafka_port}")
+        self.gateway = f"http://127.0.0.1:{self.gateway_port}"
         self._settings = {f"ARBORCAST_{name.upper().replace('.', '_')}": value for name, value in settings.items()}
         self._engine = Engine(home)
 
     def up(self) -> None:
         """Start it as an operator does; returns when it is ready. Raises AssertionError with what it says."""
         done = self._engine.run(
-            *("up", "--detach", "--gateway-port", str(self._gateway_port), "--kafka-port", str(self._kafka_port)),
+            *("up", "--detach", "--gateway-port", str(self.gateway_port), "--kafka-port", str(self.kafka_port)),
             env=self._settings,
             check=False,
         )

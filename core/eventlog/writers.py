@@ -71,6 +71,7 @@ class DurableWriter:
         self._bytes = 0  # of these
         self._failed: list[int] = []
         self._sick = False  # whether the producer has refused anything, or hangs
+        self._handed_at = 0.0  # when the producer got its last record
         self._lock = threading.Lock()
         self.sent = 0
         """The number of the last record."""
@@ -133,10 +134,11 @@ class DurableWriter:
                 raise InfrastructureError(
                     f"Kafka did not take {count} records of {self._topic} within {timeout_s:g} s", 5.0
                 )
-            patience = self._kafka.request_timeout_s + _HANGS_AFTER_S
+            # From the last record on: of several writers whose producers hang, the second is not waited for again.
+            patience = self._handed_at + self._kafka.request_timeout_s + _HANGS_AFTER_S - self._clock()
             try:
                 with translated(f"{self._topic} cannot be written"):
-                    self.connect().flush(timeout=min(remaining, patience))
+                    self.connect().flush(timeout=max(0.0, min(remaining, patience)))
             except InfrastructureError as error:
                 logger.warning("%s; waiting for Kafka", error)
                 self._sick = self._sick or remaining > patience
@@ -177,6 +179,7 @@ class DurableWriter:
         except InfrastructureError as error:
             self._note_failure(number, error)
             return
+        self._handed_at = self._clock()
         try:
             with translated(f"{self._topic} cannot be written"):
                 future = producer.send(self._topic, value=value, key=key, partition=partition)

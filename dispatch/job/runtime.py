@@ -256,7 +256,7 @@ class DispatchJob:
         self._eraser = Eraser(
             kafka,
             self._view,
-            lambda: self.modes.positions(),
+            lambda: self.modes.written(),
             self._control.append,
             location,
             archive=tables.archive,

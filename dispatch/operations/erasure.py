@@ -5,7 +5,8 @@ until a pass finds nothing, and all that was accepted before the request is disp
 middle, or a delivery under way, costs another pass and loses nothing. Each removal is idempotent. Workers cancel what
 an open erasure covers (`dispatch.hot.intake`), so that a backlog is not delivered meanwhile.
 
-Kafka removes records at its own times: those of a compacted log some time after a null, others by their age.
+Kafka removes records at its own times: those of a compacted log some time after a null, others by their age. Where all
+notifications before a time are erased, they are deleted at the beginning of their log at once.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ _UNLIMITED = PullLimits(messages=1 << 60, bytes=1 << 60, resident_bytes=0)
 # Kafka deletes at intervals: log.retention.check.interval.ms, log.cleaner.backoff.ms.
 _KAFKA_LOOKS_MS = 300_000
 
+# Kafka's stamps, and the acceptance times of gateways with other clocks.
+_CLOCKS_MS = 60_000
+
 # Kafka's default of a time without a limit is the largest number of 64 bits.
 _NO_LIMIT_MS = 1 << 50
 
@@ -107,8 +111,8 @@ class ErasureView(Protocol):
 
 
 class Eraser(Work):
-    """Carries out the open erasures. `settled` returns the offsets before which all notifications are dispatched;
-    `append` writes to the control log; `location` returns the place of a table."""
+    """Carries out the open erasures. `settled` returns the offsets before which all notifications are dispatched, also
+    for the next start; `append` writes to the control log; `location` returns the place of a table."""
 
     name = "erasures"
 
@@ -134,6 +138,7 @@ class Eraser(Work):
         self._now_ms = now_ms
         self._ends: dict[str, dict[int, int]] = {}  # by erasure: the end of the notifications, after its request
         self._passed: frozenset[str] = frozenset()  # erasures for which the last pass found nothing
+        self._parked: tuple[set[str], dict[int, int]] = set(), {}  # erasures, and how far `parked` has nothing of them
         self.open = 0
         self.erased = 0
         """Removed copies since the start."""
@@ -186,12 +191,36 @@ class Eraser(Work):
     def _finish(self, erasures: Sequence[Erasure]) -> None:
         if not erasures:
             return
-        now_ms = self._now_ms()
-        kept_ms = {**kept_until(self._kafka, now_ms), "tables": now_ms + self._unused_files_ms}
-        self._append([msgspec.structs.replace(each, done_ms=now_ms, kept_until_ms=kept_ms) for each in erasures])
         for each in erasures:
+            is_cut = self._cut(each.scope)
+            now_ms = self._now_ms()
+            kept_ms = {**kept_until(self._kafka, now_ms, is_cut), "tables": now_ms + self._unused_files_ms}
+            self._append([msgspec.structs.replace(each, done_ms=now_ms, kept_until_ms=kept_ms)])
             del self._ends[each.scope.id]
             logger.info("erasure %s is done: %s", each.scope.id, each.erased)
+
+    def _cut(self, scope: ErasureScope) -> bool:
+        """Delete notifications at the beginning of their log, where the erasure covers all before a time. Returns
+        whether Kafka has no other notification that it covers."""
+        if scope.topic or scope.subject or scope.notification:
+            return False
+        with LogScan(self._kafka, "notifications") as log, closing(Admin(self._kafka)) as admin:
+            begin, settled = log.beginnings(), self._settled()
+            ends = log.at(scope.before_ms + _CLOCKS_MS)
+            # Only near that time it takes a look at the records: those before it are covered, those behind it are not.
+            near = {number: max(at, begin[number]) for number, at in log.at(scope.before_ms - _CLOCKS_MS).items()}
+            cuts = {number: min(end, settled.get(number, 0)) for number, end in ends.items()}
+            covered = dict(near)
+            for record in log.read_from(near, ends):
+                message = notification_in(record)
+                if message is None or covers(scope, message):
+                    covered[record.partition] = record.offset + 1
+                else:
+                    cuts[record.partition] = min(cuts[record.partition], record.offset)
+            for number, offset in cuts.items():
+                if offset > begin[number]:
+                    admin.delete_before(self._kafka.topic("notifications"), number, offset)
+        return all(covered[number] <= cut for number, cut in cuts.items())
 
     def _forget(self, erasures: Erasures) -> None:
         """Remove records of erasures of which Kafka has no copy any more; the table keeps their rows."""
@@ -209,8 +238,14 @@ class Eraser(Work):
 
     def _waiting(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
         waiting: dict[bytes, tuple[str, Attempt]] = {}
+        names = {scope.id for scope in scopes}
+        passed, before = self._parked
         with LogScan(parked.roomy(self._kafka), "parked") as log:
-            for record in log.read_all():
+            firsts, ends = log.beginnings(), log.ends()
+            if names <= passed:
+                # Behind these positions there are only deliveries that were parked since.
+                firsts = {number: max(first, before.get(number, 0)) for number, first in firsts.items()}
+            for record in log.read_from(firsts, ends):
                 delivery, is_tries = parked.decode_key(record.key)
                 if is_tries:
                     continue
@@ -223,6 +258,8 @@ class Eraser(Work):
                     waiting[record.key] = name, self._row(delivery, entry, name)
         if waiting:
             self._end(waiting)
+        if len(waiting) < _AT_ONCE:
+            self._parked = names, ends
         return Counter(name for name, _ in waiting.values())
 
     def _end(self, waiting: Mapping[bytes, tuple[str, Attempt]]) -> None:
@@ -461,14 +498,16 @@ def _reached(known: Mapping[int, int], ends: Mapping[int, int]) -> bool:
     return all(known.get(number, 0) >= end for number, end in ends.items())
 
 
-def kept_until(kafka: KafkaSettings, now_ms: int) -> dict[str, int]:
+def kept_until(kafka: KafkaSettings, now_ms: int, is_cut: bool = False) -> dict[str, int]:
     """Until when Kafka may keep records that were accepted, or removed by a null, before now: by topic; 0 where its
-    configuration has no limit. Raises InfrastructureError."""
+    configuration has no limit. `is_cut`: notifications are deleted, and only in a file that is not closed yet. Raises
+    InfrastructureError."""
     found: dict[str, int] = {}
     with closing(Admin(kafka)) as admin:
         for log in ("notifications", PULL_LOG, FRAGMENT_LOG):
             configs = admin.configs(kafka.topic(log))
-            found[kafka.topic(log)] = _until(now_ms, configs.get("retention.ms"), configs.get("segment.ms"))
+            retention = "0" if is_cut and log == "notifications" else configs.get("retention.ms")
+            found[kafka.topic(log)] = _until(now_ms, retention, configs.get("segment.ms"))
         for log in ("parked", "dead", "retained"):
             configs = admin.configs(kafka.topic(log))
             found[kafka.topic(log)] = _until(now_ms, configs.get("max.compaction.lag.ms"), "0")

@@ -141,6 +141,10 @@ class ModeController:
         known = {number: each.position for number, each in self._listener.known.items()}
         return known if self.mode == "realtime" else {**known, **self._hot.positions}
 
+    def written(self) -> Mapping[int, int]:
+        """By partition, the offset before which all is settled by the log `progress`: no start is before it."""
+        return {number: each.position for number, each in list(self._listener.known.items())}
+
     def matched(self) -> Mapping[int, int]:
         """By partition, the offset before which all is matched and reported."""
         if self.mode == "realtime":

@@ -38,7 +38,7 @@ from arborcast.dispatch.settings import PushSettings
 ROOT = Path(__file__).parents[2]
 PORT = 8000
 
-_APART = ("unshare", "-r", "-m", "-n")
+APART = ("unshare", "-r", "-m", "-n")
 _SETTLE_S = 30.0
 
 
@@ -56,7 +56,7 @@ def possible() -> bool:
     """Whether this machine lets us have namespaces, and has what is needed in them."""
     if not all(shutil.which(tool) for tool in ("unshare", "ip", "mount")):
         return False
-    probe = [*_APART, "ip", "link", "set", "lo", "up"]
+    probe = [*APART, "ip", "link", "set", "lo", "up"]
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
@@ -73,7 +73,7 @@ def explore(
     so that nothing is remembered."""
     order = {"urls": urls, "transport": transport, "outbound": outbound or {}, "blind": blind, "anew": anew}
     done = subprocess.run(
-        [*_APART, sys.executable, "-m", "tests.support.island"],
+        [*APART, sys.executable, "-m", "tests.support.island"],
         input=json.dumps(order),
         capture_output=True,
         text=True,

@@ -178,6 +178,8 @@ class CurlTransport:
                 handle = self._active.pop(curl)
                 self._sockets.ended(curl.getinfo(pycurl.ACTIVESOCKET), handle)
                 result = handle.result(code, message)
+                if result.failure == "timeout" and result.reused:
+                    self._sockets.drop(handle.url)
                 callback = handle.callback
                 self._multi.remove_handle(curl)
                 handle.clear()
@@ -234,6 +236,20 @@ class _Sockets:
         """A push over this connection has its result."""
         if descriptor in self._kept:
             self._kept[descriptor] = not handle.multiplexed
+
+    def drop(self, url: str) -> None:
+        """A kept connection to this receiver carries nothing any more, perhaps since the network between was cut: close
+        the others. Each would cost the whole time of a push."""
+        receiver = place_of(url)
+        for descriptor in [each for each, over in self._kept.items() if over and self._receivers[each] == receiver]:
+            del self._kept[descriptor]
+            with contextlib.suppress(OSError):
+                # Refused for a number of a connection that libcurl has closed; another file may have it.
+                self._selector.modify(descriptor, selectors.EVENT_READ | selectors.EVENT_WRITE)
+                self._selector.unregister(descriptor)
+                del self._receivers[descriptor]
+                with socket.socket(fileno=os.dup(descriptor)) as kept:
+                    kept.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._selector.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -134,7 +134,16 @@ def examine_deeply(
             "compaction keeps only what still holds: whether a subscription that is over or changed since has had "
             "them cannot be told"
         )
-    problems, count = _not_delivered(kafka, log, ledger, found.evaluations, report.since_ms, limit, progress)
+    begin = log.beginnings()
+    gone = sum(
+        int((found.evaluations.offset[found.evaluations.partition == each] < at).sum()) for each, at in begin.items()
+    )
+    if gone:
+        report.notes.append(
+            f"{gone} notifications are deleted from the notifications log, by an erasure or by their age: they were "
+            "counted, and not matched again"
+        )
+    problems, count = _not_delivered(kafka, log, begin, ledger, found.evaluations, report.since_ms, limit, progress)
     report.blame(problems, count, limit)
     check_kept(kafka, ledger, found, read_on, patience_s, limit, progress)
 
@@ -204,13 +213,14 @@ class _Spacing:
 def _not_delivered(
     kafka: KafkaSettings,
     log: LogScan,
+    begin: Mapping[int, int],
     ledger: Ledger,
     evaluations: Evaluations,
     since_ms: int,
     limit: int,
     progress: Progress,
 ) -> tuple[list[Problem], int]:
-    """Deliveries that are missing: some of them, and how many."""
+    """Deliveries that are missing: some of them, and how many. `begin` are the first offsets of the log."""
     deliveries = np.sort(ledger.deliveries().key)
     conditions = Conditions()
     problems: list[Problem] = []
@@ -220,7 +230,7 @@ def _not_delivered(
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
             recipients = past.table.recipients()
-            for notification, at in _notifications(log, runs):
+            for notification, at in _notifications(log, begin, runs):
                 looked_at += 1
                 progress("matching again", looked_at, len(evaluations))
                 there, ended = wanting(recipients, conditions, notification)
@@ -265,11 +275,12 @@ def _runs(evaluations: Evaluations) -> Iterator[_Run]:
         yield _Run(int(control[start]), int(partition[start]), int(offset[start]), length, int(order[start]))
 
 
-def _notifications(log: LogScan, runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:
+def _notifications(log: LogScan, begin: Mapping[int, int], runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:
     """The notifications of these runs, and where they are among the evaluations; without damaged ones, which no batch
     could read either."""
     for run in runs:
-        for record in log.read({run.partition: Stretch(run.first, run.first + run.length)}):
+        first = max(run.first, begin[run.partition])
+        for record in log.read({run.partition: Stretch(first, run.first + run.length)}):
             notification = notification_in(record)
             if notification is not None:
                 yield notification, run.at + record.offset - run.first

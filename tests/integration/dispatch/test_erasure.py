@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -21,9 +22,9 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
-from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Parked, ParkingLog, Place, Tried, Tries
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.settings import JobSettings
@@ -32,7 +33,7 @@ from arborcast.dispatch.tables.spec import TableSpec
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
-from arborcast.topic_model.records.control import Erasure
+from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.records.pull import Claimed, StoredMessage
@@ -162,6 +163,33 @@ def test_what_was_erased_before_it_was_dispatched_is_not_delivered(
     assert len(pullable(kafka_settings)) == 1
 
 
+@pytest.mark.spark
+def test_a_job_goes_on_when_the_beginning_of_its_log_is_deleted(
+    spark: SparkSession, settings: JobSettings, log: Logs, kafka_settings: KafkaSettings
+) -> None:
+    kafka = kafka_settings
+    with Receiver() as receiver, running(spark, settings) as job:
+        log.subscribe(subscription("s", receiver.url("/s"), "a"))
+        first = log.notify("a", PERSON)
+        assert receiver.wait_for(1, "/s")
+        wait_for_rows(settings, ATTEMPTS, lambda them: len(them) == 1)
+        time.sleep(1.1)
+        erasures.erase(kafka, ErasureRequest(before="1s"))
+        erased = done(kafka)
+        assert records_in(kafka, "notifications") == []
+        # The file that Kafka writes to is closed after a day.
+        assert erased.kept_until_ms[kafka.topic("notifications")] < erased.done_ms + 25 * 3_600_000
+        second = log.notify("a", OTHER)
+        wait_until(lambda: receiver.names("/s") == [first, second])
+        job.restart()
+        third = log.notify("a", OTHER)
+        wait_until(lambda: receiver.names("/s") == [first, second, third])
+        wait_until(lambda: not audit.audit(kafka, 0).waiting)
+        report = audit.audit(kafka, 0, deep=True)
+    assert (report.problems, report.totals.delivered) == ([], 3)
+    assert report.notes[-1].startswith("1 notifications are deleted from the notifications log")
+
+
 class View(ControlState):
     """The control log as the job sees it."""
 
@@ -239,6 +267,91 @@ def test_an_interrupted_erasure_goes_on_with_the_next_job(
         ("s1", "cancelled", "erased"),
         ("s2", "dead", "purged"),
     ]
+
+
+def test_all_before_a_time_is_deleted_at_the_beginning_of_the_log(
+    kafka_settings: KafkaSettings, view: View, tmp_path: Path
+) -> None:
+    kafka, now_ms = kafka_settings, int(time.time() * 1000)
+
+    def written(name: str, age_ms: int) -> int:
+        message = Notification(name, TopicPath("a"), PERSON, now_ms - age_ms)
+        with closing(LogWriter(kafka, "notifications")) as writer:
+            return writer.append_encoded([notifications.encode(message)])
+
+    def left() -> list[str]:
+        return [notifications.decode(each.value or b"").id for each in records_in(kafka, "notifications")]
+
+    for name, age_ms in (("n1", 10_000), ("n2", 10_000), ("n3", 0), ("n4", 10_000)):
+        written(name, age_ms)
+    topic, latest_ms = kafka.topic("notifications"), now_ms + kafka.retention_hours * 3_600_000
+    with closing(ControlLog(kafka)) as log:
+        made = eraser(kafka, view, tmp_path, log)
+        for request in (ErasureRequest(before="5s", topic=TopicTest("b")), ErasureRequest(before="5s")):
+            erasures.erase(kafka, request)
+            made.step()
+        with_topic, without = reversed(read_control(kafka).erasures.all())
+        assert left() == ["n3", "n4"], "Kafka deletes no record behind one that it keeps"
+        assert with_topic.kept_until_ms[topic] > latest_ms
+        assert without.kept_until_ms[topic] > latest_ms, "n4 is there until its retention is over"
+
+        scope = msgspec.structs.replace(without.scope, id="all", before_ms=now_ms + 1)
+        assert made._cut(scope), "no covered one is left"
+        assert left() == []
+        assert not made._cut(with_topic.scope)
+
+
+def test_nothing_is_deleted_that_a_start_of_the_job_reads(
+    kafka_settings: KafkaSettings, view: View, tmp_path: Path
+) -> None:
+    kafka, now_ms = kafka_settings, int(time.time() * 1000)
+    with closing(LogWriter(kafka, "notifications")) as writer:
+        writer.append_encoded(
+            [notifications.encode(Notification(name, TopicPath("a"), PERSON, now_ms)) for name in ("n1", "n2")]
+        )
+    with LogScan(kafka, "notifications") as scan:
+        settled = {number: max(0, end - 1) for number, end in scan.ends().items()}
+    made = Eraser(
+        kafka, view, lambda: settled, list, lambda spec: str(tmp_path / spec.name), archive=False, unused_files_hours=1
+    )
+    assert not made._cut(ErasureScope("e", now_ms + 1))
+    assert [notifications.decode(each.value or b"").id for each in records_in(kafka, "notifications")] == ["n2"]
+
+
+def test_a_further_pass_reads_only_what_was_parked_since(
+    kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, now_ms = kafka_settings, int(time.time() * 1000)
+    read: list[str] = []
+    decode = parked.decode
+
+    def counted(value: bytes) -> Parked | Tried:
+        entry = decode(value)
+        read.extend([entry.notification.id] if isinstance(entry, Parked) else [])
+        return entry
+
+    monkeypatch.setattr(parked, "decode", counted)
+
+    def park(offset: int, payload: bytes) -> None:
+        with closing(ParkingLog(kafka)) as parking:
+            message = Notification(f"n{offset}", TopicPath("a"), payload, now_ms - 5)
+            parking.park(Delivery("s1", Place(1, 0, offset)), message, Tries(2, 2, now_ms, now_ms))
+            parking.settle(60)
+
+    park(1, PERSON)
+    park(2, OTHER)
+    erasures.erase(kafka, ErasureRequest(subject="4711"))
+    with closing(ControlLog(kafka)) as log:
+        made = eraser(kafka, view, tmp_path, log)
+        made.step()
+        assert read == ["n1", "n2"]
+        park(3, PERSON)  # by a worker that had read it before the erasure
+        made.step()
+        assert read == ["n1", "n2", "n3"]
+        erasures.erase(kafka, ErasureRequest(subject="14711"))
+        made.step()
+        assert read[3:].count("n2") == 1, "for another erasure all are read"
+    assert waiting.oldest(kafka, waiting.WaitingFilter(), 10).waiting == ()
 
 
 def _away(*_: object) -> None:

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import SparkSession
 
-from arborcast.admin import receiver_page
+from arborcast.admin import operations, receiver_page
 from arborcast.admin.control_log import read_control
 from arborcast.admin.messages import last_attempts
+from arborcast.admin.operations import OperationFilter
 from arborcast.core.errors import ConfigError, NotFound
 from arborcast.core.security.keyring import KeyFile, add_key
 from arborcast.core.settings import KafkaSettings
@@ -37,6 +38,9 @@ def test_a_test_reaches_its_subscription_alone_and_the_last_attempts_are_shown(
             mine = read_control(kafka_settings).table.get("mine")
             assert mine is not None
             name = receiver_page.send_test(kafka_settings, mine)
+            ((recorded,), _) = operations.listed(kafka_settings, OperationFilter(), 10)
+            assert (recorded.who, recorded.what) == ("receiver of mine", "subscriptions test")
+            assert (recorded.subject, recorded.result) == ("mine", f"notification {name}")
 
             def delivered() -> bool:
                 rows = last_attempts(kafka_settings, "mine", 10).attempts

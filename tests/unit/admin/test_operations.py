@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import getpass
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,15 @@ RECORDED = {
     "/deliveries/dead/act": "dead-letters redrive",
     "/deliveries/erasures": "erase",
     "/subscriptions/replay": "replay",
+}
+
+# The buttons of the page of a receiver.
+RECEIVER = {
+    "test": "subscriptions test",
+    "redrive": "dead-letters redrive",
+    "pause": "subscriptions {change}",
+    "resume": "subscriptions {change}",
+    "rotate": "subscriptions rotate-secret",
 }
 
 # Forms that change a draft, which `/topics/save` applies, or the visitor's own session.
@@ -166,6 +176,12 @@ def test_each_form_of_the_console_is_recorded_or_changes_nothing(tmp_path: Path)
     assert set(RECORDED) - {"access check"} <= found
     missing = {each for each in found - UNRECORDED_FORMS if RECORDED.get(each, each) not in recorded_names()}
     assert not missing, "use VisitorChanges.commit, or say above why it changes nothing"
+
+
+def test_each_button_of_the_page_of_a_receiver_is_recorded() -> None:
+    template = (ROOT / "console" / "templates" / "receiver.html").read_text(encoding="utf-8")
+    assert set(re.findall(r"\bbutton\('([^']*)'", template)) == set(RECEIVER)
+    assert set(RECEIVER.values()) <= recorded_names()
 
 
 def test_records_of_the_control_log_are_appended_by_recorded_functions_only() -> None:

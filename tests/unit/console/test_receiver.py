@@ -124,6 +124,10 @@ def test_a_rotated_secret_is_shown_once(browser: Browser, parts: ConsoleParts) -
     assert now is not None
     assert now.protection is not None
     assert [each.sealed for each in now.protection.secrets][1:] == [secret.sealed], "the old one signs, too, for a time"
+    (begun,) = (each for each in parts.operations if isinstance(each, OperationBegun))
+    assert (begun.who, begun.what) == ("receiver of s1", "subscriptions rotate-secret")
+    assert [each.subject for each in begun.changes] == ["s1"]
+    assert shown[0] not in str(begun)
     browser.get(path)
     assert "whsec_" not in browser.answer.text
 

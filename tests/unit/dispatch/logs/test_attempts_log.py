@@ -180,6 +180,34 @@ def test_a_producer_that_hangs_is_given_up_and_another_sends_all_of_it_in_order(
     assert [name for _, name in read(hanging)] == ["n5"], "what it has settled after all is not sent again"
 
 
+def test_a_producer_without_an_answer_in_time_is_not_waited_for_again() -> None:
+    """A worker settles its logs one after the other: behind the first the time of the others is over, too."""
+    waits: list[float | None] = []
+
+    class Unanswered(HangingProducer):
+        def flush(self, timeout: float | None = None) -> None:
+            waits.append(timeout)
+            super().flush(timeout)
+
+    clock, well = Clock(), PlayedProducer()
+    producers = [Unanswered(), well]
+    writer = DurableWriter(KafkaSettings(), "attempts", lambda _: producers.pop(0), clock)  # type: ignore[arg-type, return-value]
+    for number in range(2):
+        writer.send(0, b"%d" % number, b"k")
+    clock.now += 12.0
+    writer.settle(100)
+    assert waits == [pytest.approx(3.0)]
+    assert [value for _, value in well.taken] == [b"0"]
+
+    producers = [Unanswered(), well]
+    writer = DurableWriter(KafkaSettings(), "attempts", lambda _: producers.pop(0), clock)  # type: ignore[arg-type, return-value]
+    for number in range(2):
+        writer.send(0, b"%d" % number, b"k")
+    clock.now += 60.0
+    writer.settle(100)
+    assert waits[1:] == [0.0]
+
+
 def test_nothing_to_write_needs_no_connection() -> None:
     def unreachable(_: KafkaSettings) -> PlayedProducer:
         raise AssertionError("connected for nothing")

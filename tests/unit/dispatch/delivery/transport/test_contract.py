@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import email.utils
 import fcntl
 import socket
@@ -209,6 +210,24 @@ def test_connection_is_reused(transport: Transport, receiver: Receiver) -> None:
 
     assert len({request.connection for request in receiver.received("/reuse")}) == 1
     assert [result.reused for result in results] == [False, True, True, True, True]
+
+
+def test_after_a_kept_connection_without_an_answer_the_others_to_its_receiver_are_not_used(receiver: Receiver) -> None:
+    """The network between may have lost all of them, and each would cost the time of a push."""
+    transport = CurlTransport(dataclasses.replace(SETTINGS, total_timeout_s=3.0), THIS_MACHINE)
+    with Receiver() as other, contextlib.closing(transport):
+        for url in [receiver.url("/slow/0.5")] * 4 + [other.url("/slow/0.5")] * 2:
+            transport.submit(PushRequest(url, (), b""), lambda _: None)
+        finish(transport)
+        kept = {request.connection for request in receiver.received("/slow/0.5")}
+        assert len(kept) == 4
+
+        lost = push(transport, receiver.url("/hang"))
+        assert (lost.failure, lost.reused) == ("timeout", True)
+        assert not push(transport, receiver.url("/in")).reused
+        assert not {request.connection for request in receiver.received("/in")} & kept
+        assert push(transport, receiver.url("/in")).reused
+        assert push(transport, other.url("/in")).reused
 
 
 class SendsMore:

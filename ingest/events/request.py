@@ -68,6 +68,8 @@ def read_request(scope: Scope) -> StreamRequest:
     last = header(headers, b"last-event-id").decode("latin-1") or named.get("after", "")
     stream, after = _position(last)
     expression = scope["path"].removeprefix(ROOT).removeprefix("/")
+    if expression.endswith("//"):
+        expression += "."  # browsers and curl remove the dot: as a segment of a path it means nothing (RFC 3986, 5.2.4)
     return StreamRequest(
         _filters(expression, named.get("dialect", ""), conditions, namespaces),
         start == "last",

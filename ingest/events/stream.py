@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from lxml import etree
@@ -49,9 +49,11 @@ _RETRY_MS = 1_000
 
 
 class _Sent(NamedTuple):
-    """Messages that were written: when, and how many bytes were written up to their end."""
+    """Messages that were written: what ends their claim, when, and how many bytes were written up to their end. The
+    messages themselves are not kept in memory."""
 
-    handout: Handout
+    finish: Callable[[bool], None]
+    return_but: Callable[[Collection[int]], None]
     at: float
     written: int
 
@@ -174,7 +176,7 @@ class _Stream:
     def close(self) -> None:
         """Messages that are not settled wait again."""
         while self._sent:
-            self._sent.popleft().handout.return_but(())
+            self._sent.popleft().return_but(())
 
     def _is_ours(self) -> bool:
         there = self._gateway.table.get(self._subscription.id)
@@ -201,7 +203,7 @@ class _Stream:
             raise
         finally:
             self._inflight.lessen(self._reservation, size)
-        self._sent.append(_Sent(handout, self._loop.time(), self._written))
+        self._sent.append(_Sent(handout.finish, handout.return_but, self._loop.time(), self._written))
 
     async def _write(self, data: bytes) -> None:
         """Returns when the connection takes more."""
@@ -233,7 +235,7 @@ class _Stream:
         that another gateway could hand it out."""
         now, acknowledged = self._loop.time(), self._written - self.unacknowledged()
         while self._sent and now - self._sent[0].at >= self._keep_s and self._sent[0].written <= acknowledged:
-            self._sent.popleft().handout.finish(True)
+            self._sent.popleft().finish(True)
         return not self._sent or now - self._sent[0].at < 1.5 * self._keep_s
 
     def _wait_s(self) -> float:

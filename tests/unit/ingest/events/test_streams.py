@@ -374,6 +374,7 @@ def test_dialects_and_prefixes() -> None:
     assert read("/events/t:a/b", "xmlns:t=urn:t") == ["{urn:t}a/b"]
     assert read("/events/{urn:t}a//.", "") == ["{urn:t}a//."]
     assert read("/events/t:a|t:b", "dialect=full&xmlns:t=urn:t") == ["{urn:t}a|{urn:t}b"]
-    assert read("/events", "") == []
+    assert read("/events", "") == read("/events///", "") == []
+    assert read("/events/a//", "") == ["a//."], "as curl and browsers send a//."
     with pytest.raises(InvalidRequest):
         read("/events/a", "filter=%ff")

@@ -1,15 +1,17 @@
 """How much one gateway process takes in, over a real broker with acks=all, without a dispatch job.
 
-    python -m benchmarks.gateway [CASE ...] [--edge soap|old|framed|zmq] [--auth WAY]
+    python -m benchmarks.gateway [CASE ...] [--edge soap|old|framed|zmq|binary|structured] [--auth WAY]
 
 Cases: notify (connections, messages in a request, rates), edges (side by side), auth (side by side), new-topics,
-overload, subscribe, memory, pull (pull points), client (the Python client). Without cases: one row for `--edge` and
-`--auth`. Variants that are compared take turns, so that other work on the machine falls on all of them alike.
+overload, subscribe, memory, pull (pull points), streams (of events), client (the Python client). Without cases: one
+row for `--edge` and `--auth`. Variants that are compared take turns, so that other work on the machine falls on all of
+them alike.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import json
 import os
@@ -45,7 +47,7 @@ from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.held_port import HeldPort
 from tests.support.zmq_edges import edges_of
 
-EDGES = ("soap", "old", "framed", "zmq")
+EDGES = ("soap", "old", "framed", "zmq", "binary", "structured")
 WAYS = ("none", "basic", "bearer", "digest", "tls", "certificate")
 
 _PASSWORD = "a password of some length"  # noqa: S105  # of users that exist here only
@@ -210,7 +212,9 @@ def _edges(report: Report, bench: Bench) -> None:
     variants = [bench.edge(each) for each in EDGES]
     framed = next(each for each in variants if each.name == "framed")
     wide = replace(framed, name="framed, 100 on their way", traffic=replace(framed.traffic, window=100))
-    bench.compare(report, "64 connections at each edge", [*variants, wide])
+    batch = replace(variants[-1], name="structured, ten events each")
+    batch = replace(batch, traffic=replace(batch.traffic, messages=10))
+    bench.compare(report, "64 connections at each edge", [*variants, wide, batch])
 
 
 def _auth(report: Report, bench: Bench) -> None:
@@ -353,6 +357,57 @@ def _pull(report: Report, bench: Bench) -> None:
             table.add(waiting, taken, psutil.Process(gateway.pid).memory_info().rss / 2**20)
 
 
+def _streams(report: Report, bench: Bench) -> None:
+    """Streams of one process of clients. Their topics differ, and messages are appended as the dispatch job does."""
+    count = 200 if report.quick else 2_000
+    gateway = bench.gateway(max_connections=20_000, stream_lease_s=86_400)
+    writer = LogWriter(bench.kafka, PULL_LOG)
+    bench.stack.callback(writer.close)
+    process = psutil.Process(gateway.pid)
+    element = soap.message(payload=f"<n>{'x' * 500}</n>").replace(
+        "<wsnt:NotificationMessage>", f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}">'
+    )
+
+    async def opened(number: int) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, sender = await asyncio.open_connection("127.0.0.1", gateway.port)
+        sender.write(f"GET /events/a/s{number} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\nid: ")
+        name = await reader.readuntil(b"\n\n")
+        assert b"200" in head
+        return name.decode().strip(), reader, sender
+
+    async def streams() -> None:
+        before, found = process.memory_info().rss, list[tuple[str, asyncio.StreamReader, asyncio.StreamWriter]]()
+        started = time.perf_counter()
+        for first in range(0, count, 50):
+            found += await asyncio.gather(*map(opened, range(first, first + 50)))
+        opening = count / (time.perf_counter() - started)
+        kib = (process.memory_info().rss - before) / 1024 / count
+        used = cpu_s(process)
+        await asyncio.sleep(30)
+        idle = (cpu_s(process) - used) / 30 * 100
+        waits = []
+        for name, reader, _ in found[:: max(1, count // 200)]:
+            started = time.perf_counter()
+            writer.append_encoded([encode(name, StoredMessage(element.encode(), "n"))])
+            await reader.readuntil(b'"specversion"')
+            waits.append((time.perf_counter() - started) * 1e3)
+        name, reader, _ = found[0]
+        many = 1_000
+        started = time.perf_counter()
+        writer.append_encoded([encode(name, StoredMessage(element.encode(), "n"))] * many)
+        for _ in range(many):
+            await reader.readuntil(b'"specversion"')
+        one = many / (time.perf_counter() - started)
+        table.add(count, opening, kib, idle, percentile(waits, 0.5), percentile(waits, 0.99), one)
+        for _, _, sender in found:
+            sender.close()
+
+    columns = ("streams", "opened/s", "KiB each", "idle, % of a core", "p50 ms", "p99 ms", "messages/s of one")
+    with report.table("event streams", *columns, note="ms: from the append to the client") as table:
+        asyncio.run(streams())
+
+
 def _client(report: Report, bench: Bench) -> None:
     gateway, count = bench.gateway(), 2_000 if report.quick else 40_000
 
@@ -389,6 +444,7 @@ CASES: Mapping[str, Callable[[Report, Bench], None]] = {
     "subscribe": _subscribe,
     "memory": _memory,
     "pull": _pull,
+    "streams": _streams,
     "client": _client,
 }
 

@@ -51,7 +51,8 @@ _DRAIN_S = 30.0
 _HEAD = struct.Struct(">4sBBHII")
 _WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-"
 
-Edge = Literal["soap", "old", "framed", "zmq"]
+Edge = Literal["soap", "old", "framed", "zmq", "binary", "structured"]
+"""The last two are CloudEvents."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +310,8 @@ def requests_of(asked: Traffic, number: int) -> list[bytes]:
         return [frames.encode(FrameKind.PUBLISH, 2, frames.PublishBody(topic, _payload(asked.size).encode()))]
     if asked.edge == "old":
         return _old(asked, topic)
+    if asked.edge in ("binary", "structured"):
+        return [_event(asked, topic)]
     if asked.new_topics:
         return [_soap(asked, f"{_NEW.decode()}/p")]
     if asked.topics > 1:
@@ -356,9 +359,22 @@ def _old(asked: Traffic, topic: str) -> list[bytes]:
     return requests
 
 
-def _post(path: str, port: int, content: bytes, more: str = "") -> bytes:
+def _event(asked: Traffic, topic: str) -> bytes:
+    """A CloudEvent whose payload has so many bytes, or a batch of them."""
+    named = {"specversion": "1.0", "id": _MARK.decode(), "source": "/bench", "type": "m", "subject": topic}
+    if asked.edge == "binary":
+        more = "".join(f"ce-{name}: {value}\r\n" for name, value in named.items())
+        return _post("/publish", asked.port, _payload(asked.size).encode(), more)
+    event = {**named, "datacontenttype": "application/xml", "data": _payload(asked.size)}
+    if asked.messages == 1:
+        return _post("/publish", asked.port, json.dumps(event).encode(), media="application/cloudevents+json")
+    batch = json.dumps([event] * asked.messages).encode()
+    return _post("/publish", asked.port, batch, media="application/cloudevents-batch+json")
+
+
+def _post(path: str, port: int, content: bytes, more: str = "", media: str = "text/xml; charset=utf-8") -> bytes:
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: text/xml; charset=utf-8\r\n{more}"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: {media}\r\n{more}"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     return head.encode() + content

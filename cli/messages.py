@@ -74,6 +74,12 @@ class _Reliability(StrEnum):
     TIMELY = "timely"
 
 
+class _Mode(StrEnum):
+    BINARY = "binary"
+    STRUCTURED = "structured"
+    BATCHED = "batched"
+
+
 class _Kind(StrEnum):
     SIGNAL = "signal"
     COMMAND = "command"
@@ -94,6 +100,9 @@ def subscribe(
     to: Annotated[str, typer.Option("--to", help="Where notifications are pushed to.", metavar="URL")],
     lasts: Annotated[int | None, typer.Option("--for", help="End after so many seconds.", min=1)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Push payloads alone, without wsnt:Notify.")] = False,
+    cloudevents: Annotated[
+        _Mode | None, typer.Option("--cloudevents", help="Push CloudEvents, in this content mode.")
+    ] = None,
     current: Annotated[bool, typer.Option("--current", help="Push at once what topics keep as their last.")] = False,
     signed: Annotated[bool, typer.Option("--signed", help="Sign pushes; the secret is printed, this once.")] = False,
     secret_file: SecretFileOption = None,
@@ -175,6 +184,7 @@ def subscribe(
             topic,
             to=to,
             raw=raw,
+            cloudevents=cloudevents.value if cloudevents else "",
             current=current or kind == _Kind.STATE,
             lasts=timedelta(seconds=lasts) if lasts else None,
             namespaces=namespaces_of(namespace),

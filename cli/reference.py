@@ -28,6 +28,7 @@ from arborcast.engine.gateway.metrics import (
     declare_pull_points,
     declare_routing,
     declare_state,
+    declare_streams,
     declare_workers,
 )
 from arborcast.engine.monitoring.endpoint import declare_process
@@ -107,6 +108,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_handshakes(gateway, nothing)
     declare_workers(gateway, nothing)
     declare_inflight(gateway, nothing)
+    declare_streams(gateway, nothing)
     declare_framed(gateway, nothing)
     declare_federation(gateway, nothing)
     PeerEndpoint(nothing, 0, nothing, gateway)

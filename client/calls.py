@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Generic, Literal, TypeVar
+from xml.sax.saxutils import quoteattr
 
 from arborcast.client import received
 from arborcast.client.assembler import Assembler
@@ -120,6 +121,7 @@ class Calls:
         to: str | Remote,
         lasts: Lasts = None,
         raw: bool = False,
+        cloudevents: str = "",
         current: bool = False,
         namespaces: Namespaces = None,
         signed: bool = False,
@@ -133,7 +135,8 @@ class Calls:
 
         `lasts` is how long (a timedelta, seconds, or an ISO 8601 duration), or until when (a datetime with a zone, or
         ISO 8601); None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
-        `current` for the current messages of topics that retain one, at once.
+        `cloudevents` for CloudEvents in this content mode (binary, structured or batched), `current` for the current
+        messages of topics that retain one, at once.
 
         An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
         (the result's `secret`, shown this once), sends `credentials` along, and tries as hard as `delivery` says. With
@@ -142,6 +145,8 @@ class Calls:
         """
         expression = parse_friendly(topic, namespaces) if topic is not None else None
         policy = "<wsnt:UseRaw/>" * raw + f'<p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/>' * current
+        if cloudevents:
+            policy += f'<p:CloudEvents xmlns:p="{ARBORCAST_POLICY}" Mode={quoteattr(cloudevents)}/>'
         if signed or secret:
             policy += f'<p:Signing xmlns:p="{ARBORCAST_POLICY}">{_secret(secret)}</p:Signing>'
         if credentials is not None:

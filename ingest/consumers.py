@@ -17,6 +17,7 @@ from arborcast.core.security.ip_addresses import read_address
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute, Refusal, place_of
 from arborcast.core.single_flight import SingleFlight
 from arborcast.core.threads import pool
+from arborcast.ingest.cloudevents import web_hooks
 from arborcast.ingest.elements.endpoints import refused
 from arborcast.wire.endpoints import CHALLENGE_HEADER
 from arborcast.wire.errors import ConsumerRefused
@@ -98,7 +99,7 @@ class OwnershipProof:
 
     The consumer's address gets a POST without a body, whose header Arborcast-Challenge holds a word that cannot be
     guessed; it agrees by a 200 whose body is that word and nothing else. A service that merely repeats what it is sent
-    does not.
+    does not. A consumer of CloudEvents is asked as a web hook (`ingest.cloudevents.web_hooks`).
     """
 
     def __init__(self, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
@@ -119,9 +120,10 @@ class OwnershipProof:
         if not self._agreed.get(key):
             await self._asking.run(key, ask)
 
-    async def ask(self, url: str, owner: str = "") -> None:
+    async def ask(self, url: str, owner: str = "", hook_of: str = "") -> None:
         """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many
-        are being asked, in all or of this owner (empty without authentication)."""
+        are being asked, in all or of this owner (empty without authentication). With `hook_of`, the address of this
+        engine, it is asked as a web hook."""
         if self._under_way >= _AT_ONCE or (owner and self._of[owner] >= _OF_ONE_OWNER):
             raise InfrastructureError("too many ownership challenges are under way", retry_after=1.0)
         self._under_way += 1
@@ -129,9 +131,11 @@ class OwnershipProof:
         word = secrets.token_urlsafe(32)
         asked = asyncio.wrap_future(
             self._client.call(
-                "POST",
+                "OPTIONS" if hook_of else "POST",
                 url,
-                {CHALLENGE_HEADER: word, "Content-Type": "text/plain"},
+                web_hooks.request_headers(hook_of)
+                if hook_of
+                else {CHALLENGE_HEADER: word, "Content-Type": "text/plain"},
                 b"",
                 lambda answer: answer,
                 total_s=_TOTAL_S,
@@ -151,6 +155,15 @@ class OwnershipProof:
                 f"the consumer at {url[:200]!r} did not answer the ownership challenge",
                 "ownership",
             ) from error
+        if hook_of:
+            if not web_hooks.agrees(answer, hook_of):
+                raise ConsumerRefused(
+                    f"the consumer at {url[:200]!r} did not agree as a web hook: OPTIONS with the header "
+                    f"{web_hooks.ORIGIN} must be answered with 200 and that header's value, or *, in "
+                    f"WebHook-Allowed-Origin; it answered {answer.status}",
+                    "ownership",
+                )
+            return
         if answer.status != 200 or not hmac.compare_digest(answer.body.strip(), word.encode()):
             raise ConsumerRefused(
                 f"the consumer at {url[:200]!r} did not confirm the ownership challenge: a POST with the header "

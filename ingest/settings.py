@@ -133,6 +133,12 @@ class GatewaySettings:
         minimum=1,
         unit="s",
     )
+    stream_lease_s: int = setting(
+        600,
+        "The subscription of an event stream (GET /events) ends after this time without a connection.",
+        minimum=10,
+        unit="s",
+    )
     requires_registration: bool = setting(
         False, "Only registered publishers (RegisterPublisher) may publish, on their topics."
     )

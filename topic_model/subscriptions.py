@@ -18,7 +18,18 @@ from arborcast.topic_model.topics import TopicPath
 if TYPE_CHECKING:
     from lxml import etree
 
-DeliveryForm = Literal["notify", "raw", "legacy", "peer"]
+DeliveryForm = Literal[
+    "notify", "raw", "legacy", "peer", "cloudevents-binary", "cloudevents-structured", "cloudevents-batched"
+]
+SEVERAL: frozenset[DeliveryForm] = frozenset({"notify", "peer", "cloudevents-batched"})
+"""The forms whose pushes carry several notifications."""
+
+
+def is_cloud_events(form: str) -> bool:
+    """Whether pushes in this form are CloudEvents."""
+    return form.startswith("cloudevents-")
+
+
 SoapVersion = Literal["1.1", "1.2"]
 Reliability = Literal["strict", "adaptive", "timely"]
 Order = Literal["acceptance", "strict", "none"]

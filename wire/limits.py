@@ -51,6 +51,7 @@ KEY: Final = Limit(200, "characters of an `Idempotency-Key`, or of the `key` of 
 PRODUCER: Final = Limit(16 * _KIB, "bytes of a `wsnt:ProducerReference`")
 PROPERTIES: Final = Limit(256, "properties of a PUBLISH")
 PROPERTY_CHARACTERS: Final = Limit(16 * _KIB, "characters of the names and values of the properties of a PUBLISH")
+EVENTS: Final = Limit(1_000, "events of a batch of CloudEvents")
 MERGE: Final = Limit(1_000, "characters of a `Merge`")
 TYPE: Final = Limit(message_types.MOST, "characters of a `Type`, its namespace included")
 PRIORITY: Final = Limit(MOST_PRIORITY, "as `Priority`; its negative as the least")

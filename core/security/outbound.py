@@ -59,8 +59,9 @@ class OutboundSettings:
     )
     prove_ownership: bool = setting(
         False,
-        "At Subscribe, ask the consumer for its consent: a POST with the header Arborcast-Challenge. "
-        "Also asked: a publisher with Demand and, once an hour, the ReplyTo of a queue request.",
+        "At Subscribe, ask the consumer for its consent: a POST with the header Arborcast-Challenge, "
+        "or OPTIONS as a web hook if it wants CloudEvents. Also asked: a publisher with Demand and, "
+        "once an hour, the ReplyTo of a queue request.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

@@ -1,16 +1,17 @@
 """What a push looks like on the wire: envelopes assembled from bytes that were prepared once per subscription.
 
-Four forms:
+The forms:
 
 - `notify`: a wsnt:Notify with one NotificationMessage per notification, in the SOAP version the subscriber spoke;
 - `raw`: the payload itself is the child of the SOAP body;
 - `legacy`: the older system's `notificationProcess`, whose text is the payload with `<` and `>` escaped, nothing else.
   Its receivers take the text as it is after one reading of the XML around it;
-- `peer`: MessagePack for another engine (`topic_model.records.peers`), with the subscription in a header and no more.
+- `peer`: MessagePack for another engine (`topic_model.records.peers`), with the subscription in a header and no more;
+- `cloudevents-binary`, `-structured`, `-batched`: CloudEvents (`topic_model.cloud_events`), without SOAP.
 
-The consumer's reference parameters are headers of every push but the legacy one. Other WS-Addressing headers go only to
-subscribers whose Subscribe had some. We mark no header mustUnderstand. The notification's id, the attempt's number and
-the subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
+The consumer's reference parameters are headers of pushes in the forms `notify` and `raw`. Other WS-Addressing headers
+go only to subscribers whose Subscribe had some. We mark no header mustUnderstand. The notification's id, the attempt's
+number and the subscription are in HTTP headers of every push and, in these two forms, in a SOAP header block, so that a
 receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
 replay stands beside it. A trace context that came with a notification stands there too; the HTTP header `traceparent`
 has room for one, so of several notifications it is only there when all are of the same trace. Which part of what a
@@ -37,6 +38,7 @@ from arborcast.core.telemetry import tracing
 from arborcast.core.telemetry.tracing import shared
 from arborcast.dispatch.delivery.credentials import Guard, Vault
 from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.topic_model.cloud_events import Event, event_of, published_in, pushed
 from arborcast.topic_model.expressions import CONCRETE, write_topic
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, ARBORCAST_QUEUE, HPWSN_PUSH, WSA, WSNT
@@ -52,7 +54,7 @@ from arborcast.topic_model.records.packages import (
 )
 from arborcast.topic_model.records.peers import MEDIA_TYPE, encode_push
 from arborcast.topic_model.records.results import PATH, AskedRequest, Promise, write_answer_mark, write_promise
-from arborcast.topic_model.subscriptions import Subscription, parameter_blocks
+from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, parameter_blocks
 from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -113,7 +115,10 @@ class Envelope:
         if self._guard is not None:
             self._headers += self._guard.fixed
         self._peer = subscription.peer
-        if subscription.form in ("legacy", "peer"):
+        # The engine's public address.
+        self._source = subscription.address.rpartition(_MANAGER)[0] or "urn:arborcast"
+        self._events = is_cloud_events(subscription.form)
+        if subscription.form in ("legacy", "peer") or self._events:
             self._start, self._end, self._message_start = _LEGACY_START, _LEGACY_END, b""
             return
         self._start = (
@@ -203,7 +208,11 @@ class Envelope:
         if self._callback is not None and push:
             named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
             headers += named
-        body = self._body(notifications, attempt, now_s) if piece is None else _pushed(piece.text)
+        if self._events:
+            events, body = pushed(self._form, [self._event(each) for each in notifications])
+            headers += events
+        else:
+            body = self._body(notifications, attempt, now_s) if piece is None else _pushed(piece.text)
         return self._guarded(
             headers, body, notifications, now_s, "" if piece is None else f".{piece.fragment.number}", by_ms
         )
@@ -233,6 +242,12 @@ class Envelope:
     def redact(self, answer: bytes) -> bytes:
         """A receiver's answer with echoed credentials removed."""
         return answer if self._guard is None else self._guard.redact(answer)
+
+    def _event(self, each: Notification) -> Event:
+        published = published_in(each.producer)
+        return event_of(
+            each.original_id, each.topic, each.payload, each.accepted_ms, self._source, each.type, published
+        )
 
     def _body(self, notifications: Sequence[Notification], attempt: int, now_s: float) -> bytes:
         if self._form == "legacy":
@@ -323,6 +338,8 @@ def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
         return (("Content-Type", "text/xml; charset=UTF-8"), ("SOAPAction", '""'), *fixed)
     if subscription.form == "peer":
         return (("Content-Type", MEDIA_TYPE), *fixed)
+    if is_cloud_events(subscription.form):
+        return fixed
     if subscription.soap == "1.1":
         return (("Content-Type", "text/xml; charset=utf-8"), ("SOAPAction", f'"{action}"'), *fixed)
     parameter = f'; action="{action}"' if action else ""

@@ -23,7 +23,7 @@ from arborcast.dispatch.delivery.turns import Turns
 from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
 from arborcast.topic_model.records.peers import MOST_TOGETHER
 from arborcast.topic_model.records.xml_ids import NAME, clash, xml_ids
-from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import SEVERAL, Subscription
 from arborcast.topic_model.topics import TopicPath
 
 # A receiver that answers within this time may have one more push in flight; a tenth of a quick answer.
@@ -79,12 +79,12 @@ class Lane:
             self.room = min(self.room + 1, most)
 
     def take(self, limits: LaneLimits) -> list[Received]:
-        """Remove and return the messages of the next push: at least one, whatever its size. wsnt:Notify and links can
-        have several; a datagram, the raw and the legacy form have one. No two with the same xml:id."""
+        """Remove and return the messages of the next push: at least one, whatever its size. The forms in
+        SEVERAL can have several, a datagram has one. No two with the same xml:id."""
         taken = [self.waiting.pop()]
         peer = self.subscription.peer
         most = limits.max_messages if peer is None else 1 if peer.datagrams == "only" else MOST_TOGETHER
-        if self.subscription.form not in ("notify", "peer") or not self.waiting:
+        if self.subscription.form not in SEVERAL or not self.waiting:
             return taken
         first = taken[0].notification
         size, ids = len(first.payload), xml_ids(first.payload, first.producer)
@@ -112,7 +112,7 @@ def _may_overtake(subscription: Subscription) -> bool:
     """Whether its topics are independent: not where messages share pushes, in strict order, or for timely ones, which
     have one push in flight during a trial."""
     policy = subscription.policy
-    return subscription.form in ("raw", "legacy") and not policy.strict and policy.reliability != "timely"
+    return subscription.form not in SEVERAL and not policy.strict and policy.reliability != "timely"
 
 
 # Default limits of pushes in flight for one endpoint and one host.

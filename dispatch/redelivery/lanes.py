@@ -16,7 +16,7 @@ from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.peers import MOST_TOGETHER
 from arborcast.topic_model.records.xml_ids import NO_IDS, clash, xml_ids
-from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import SEVERAL, Subscription
 
 
 @dataclass(slots=True)
@@ -58,7 +58,8 @@ class Choice:
                 heads = heads[:1]  # with others: one of them may be to blame
             return self._travelling(heads) if heads and self._is_due(lane, heads[0], now_ms) else []
         if not lane.pushing and not self._store.under_way(lane.name):
-            together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
+            several = subscription.form in SEVERAL and subscription.peer is None
+            together = self._push.max_notify_messages if several and not probing else 1
             untried = self._travelling(self._store.untried(lane.name, together))
             if untried:
                 return untried

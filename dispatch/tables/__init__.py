@@ -44,7 +44,11 @@ SUBSCRIPTIONS = TableSpec(
         Column("content", "string", "Its filters on the payload, one per line."),
         Column("producer", "string", "Its filters on the producer's properties, one per line."),
         Column("types", "string", "Its message types, separated by spaces; empty: all."),
-        Column("form", "string", "notify, raw or legacy; peer for a link to another engine."),
+        Column(
+            "form",
+            "string",
+            "notify, raw, legacy, or cloudevents- and the content mode; peer for a link to another engine.",
+        ),
         Column("soap", "string", "SOAP version of its pushes."),
         Column("reliability", "string", "strict, adaptive or timely."),
         Column("order", "string", "acceptance, strict or none."),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.sync.sync import DirectorySync
+from arborcast.ingest.events.stream import EventStreams
 from arborcast.ingest.federation.topology import Topology
 from arborcast.ingest.framed.server import FramedServer
 from arborcast.ingest.http.inflight import Inflight
@@ -118,6 +119,11 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
         "Requests refused with 503 for lack of this memory, or because their bodies stalled.",
         lambda: inflight.refused,
     )
+
+
+def declare_streams(metrics: Registry, streams: EventStreams) -> None:
+    """Server-sent events."""
+    metrics.gauge("arborcast_gateway_event_streams", "Open event streams.", lambda: streams.open)
 
 
 def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[], bool]) -> None:

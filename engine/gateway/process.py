@@ -27,6 +27,7 @@ from arborcast.engine.gateway.metrics import (
     declare_pull_points,
     declare_routing,
     declare_state,
+    declare_streams,
 )
 from arborcast.engine.gateway.parts import check_sizes, descriptions, gate, public_url
 from arborcast.engine.gateway.state import GatewayState, within
@@ -88,6 +89,7 @@ class GatewayProcess:
             self._federation = Federation(self._gateway, settings, self._state.control.interests, memory)
             self._gateway.federation = self._federation.endpoint(self._caught_up, self._metrics)
         declare_inflight(self._metrics, app.inflight)
+        declare_streams(self._metrics, app.streams)
         self._declare(self._metrics)
 
     async def run(self, listener: socket.socket) -> int:

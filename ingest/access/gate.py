@@ -186,6 +186,11 @@ class Gate:
         self._judged_by: AccessPolicy | None = None
         self._callers: BoundedDict[Identity, Caller] = BoundedDict(_CALLERS)
 
+    @property
+    def requests_per_minute(self) -> int:
+        """The rate of one client; 0 for no limit."""
+        return 0 if self._rates is None else self._rates.requests_per_minute
+
     async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request begins: only its head is there. Raises AccessRefused."""
         client_request = ClientRequest(client_key(self._proxies.client(scope)))

@@ -105,6 +105,11 @@ class Rates:
         self._deliveries = Buckets(per_minute / 60, per_minute, limits.clients)
 
     @property
+    def requests_per_minute(self) -> int:
+        """The rate of one client; 0 for no limit."""
+        return int(self._limits.requests_per_s * 60)
+
+    @property
     def enabled(self) -> bool:
         limits = self._limits
         return limits.requests_per_s > 0 or limits.bytes_per_s > 0 or limits.deliveries_per_minute > 0

@@ -204,7 +204,16 @@ _FILTERS = frozenset({_TOPICS, _CONTENT, _PRODUCER, dsub.QUERY, MESSAGE_TYPE})
 
 _USE_RAW = wsnt("UseRaw")
 
-_POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS, DELIVERY, QUEUE})
+CLOUD_EVENTS = f"{{{ARBORCAST_POLICY}}}CloudEvents"
+
+# The values of its attribute Mode, the content modes of the HTTP binding.
+_MODES: dict[str, DeliveryForm] = {
+    "binary": "cloudevents-binary",
+    "structured": "cloudevents-structured",
+    "batched": "cloudevents-batched",
+}
+
+_POLICIES = frozenset({_USE_RAW, CLOUD_EVENTS, CURRENT_MESSAGE, SIGNING, CREDENTIALS, DELIVERY, QUEUE})
 
 _EVERY_TYPE = "*"
 
@@ -309,7 +318,7 @@ def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
     delivery = read_delivery_policy(element)
     return SubscriptionPolicy(
-        "raw" if _USE_RAW in names else "notify",
+        _form(element, names),
         CURRENT_MESSAGE in names,
         read_protection(element),
         delivery,
@@ -317,12 +326,33 @@ def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
     )
 
 
+def _form(policy: etree._Element, names: list[str]) -> DeliveryForm:
+    """Raises UnsupportedPolicy."""
+    element = policy.find(CLOUD_EVENTS)
+    if element is None:
+        return "raw" if _USE_RAW in names else "notify"
+    if _USE_RAW in names:
+        raise UnsupportedPolicy("p:CloudEvents and wsnt:UseRaw are two forms: choose one", (CLOUD_EVENTS, _USE_RAW))
+    mode = element.get("Mode", "binary")
+    if mode not in _MODES:
+        raise UnsupportedPolicy(f"p:CloudEvents: Mode is {_either(tuple(_MODES))}, not {mode:.100}", (CLOUD_EVENTS,))
+    return _MODES[mode]
+
+
+def write_form(form: DeliveryForm) -> str:
+    """The policy element of a form; empty for the default."""
+    modes = {name: mode for mode, name in _MODES.items()}
+    if form in modes:
+        return f'<p:CloudEvents xmlns:p="{ARBORCAST_POLICY}" Mode="{modes[form]}"/>'
+    return "<wsnt:UseRaw/>" if form == "raw" else ""
+
+
 def _capacity(element: etree._Element | None, names: list[str]) -> int:
     """How many requests of its queue a server takes at a time. What a subscription may say of its deliveries is the
     queue's to decide, as several of them may have had the same request. Raises UnsupportedPolicy."""
     if element is None:
         return 0
-    for other in (_USE_RAW, CURRENT_MESSAGE, DELIVERY):
+    for other in (_USE_RAW, CLOUD_EVENTS, CURRENT_MESSAGE, DELIVERY):
         if other in names:
             raise UnsupportedPolicy(
                 f"with p:Queue there is no {etree.QName(other).localname}: how requests are delivered is the queue's",

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError
+from arborcast.ingest.elements.properties import producer_with
 from arborcast.ingest.elements.publication import checked_key, said_in
-from arborcast.ingest.framed.messages import loose_payload, producer_with, topic_of
+from arborcast.ingest.framed.messages import loose_payload, topic_of
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.http_publish import read_payload

@@ -20,6 +20,10 @@ from arborcast.core.threads import pool
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.addresses import FACTORIES, Target, target_of
+from arborcast.ingest.cloudevents import web_hooks
+from arborcast.ingest.cloudevents.publishing import PublishEvents, has_events
+from arborcast.ingest.events import request as events
+from arborcast.ingest.events.stream import EventStreams
 from arborcast.ingest.http.asgi import (
     Headers,
     Receive,
@@ -152,11 +156,11 @@ class GatewayApp:
         self._lives = lives
         self._pages = gateway.settings.pages
         self._limit = gateway.settings.max_body_bytes
-        self._elements = gateway.settings.max_elements
         # Room for the largest body and for reading it, while others that come take their part.
-        least = 2 * ((1 + COPIES) * self._limit + NODE_MEMORY * self._elements)
+        least = 2 * ((1 + COPIES) * self._limit + NODE_MEMORY * gateway.settings.max_elements)
         self.inflight = Inflight(max(gateway.settings.inflight_bytes, least), FreedMemory().give_back_soon)
         """What the HTTP protocol counts bodies in."""
+        self.streams = EventStreams(gateway, self.inflight)
         self._parsers = pool("parse", _PARSERS)
         self._parsing = 0
         self._usual_gil_turn_s = sys.getswitchinterval()
@@ -175,8 +179,10 @@ class GatewayApp:
                 return
             send = admitted
             target = target_of(path)
-            if path.startswith(http_publish.PATH):
+            if path == http_publish.ROOT or path.startswith(f"{http_publish.ROOT}/"):
                 await self._publish(scope, path, receive, send, reservation)
+            elif path == events.ROOT or path.startswith(f"{events.ROOT}/"):
+                await self._events(scope, receive, send, reservation)
             elif path.startswith(push_results.PATH):
                 await self._result(scope, path, receive, send)
             elif self._gateway.federation is not None and path.startswith(PEERS):
@@ -197,11 +203,32 @@ class GatewayApp:
             reservation.release()
 
     async def _publish(self, scope: Scope, path: str, receive: Receive, send: Send, reservation: Reservation) -> None:
+        if scope["method"] == "OPTIONS":
+            gate = self._gateway.gate
+            agreement = web_hooks.agreement(scope["headers"], gate.requests_per_minute if gate is not None else 0)
+            if agreement is not None:
+                await send_answer(send, 200, b"", _TEXT, agreement)
+                return
         if scope["method"] != "POST":
             await _send_not_post(send, scope, "a notification's payload")
             return
-        publishing = http_publish.Publish(path, scope["headers"], self._limit)
+        kind = PublishEvents if has_events(scope["headers"]) else http_publish.Publish
+        publishing = kind(path, scope["headers"], self._limit)
         await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, publishing)
+
+    async def _events(self, scope: Scope, receive: Receive, send: Send, reservation: Reservation) -> None:
+        if scope["method"] != "GET":
+            await send_answer(send, 405, b"this address takes GET\n", _TEXT, [(b"allow", b"GET")])
+            return
+        try:
+            await self.streams.answer(scope, receive, send, reservation, self._started)
+        except (PeerError, InfrastructureError) as error:
+            answer = http_publish.refused(error)
+            self._requests.add("Events", str(answer.status))
+            self._refused.add(type(error).__name__)
+            await _send_fault(send, answer)
+        else:
+            self._requests.add("Events", "200")
 
     async def _result(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """What a receiver says of a push that it had taken for later."""
@@ -292,7 +319,8 @@ class GatewayApp:
     async def _parse(
         self, body: bytes, content_type: bytes, reservation: Reservation, publishing: http_publish.Publish | None
     ) -> Request:
-        memory = memory_to_read(body, self._elements)
+        size = memory_to_read if publishing is None else publishing.memory
+        memory = size(body, self._gateway.settings.max_elements)
         if len(body) <= SMALL:
             if not self.inflight.take(reservation, memory):
                 raise self.inflight.no_memory()

@@ -14,6 +14,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 
+UNACKNOWLEDGED = "arborcast.unacknowledged"
+"""Where a request's scope has a function: the bytes of the answer that the client's system has not acknowledged."""
+
+
 async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: bool = True) -> bytes | None:
     """The whole body, None when the client went away. Raises TooLarge as soon as that is known, or Compressed.
 

@@ -11,7 +11,11 @@ business. A request that comes in one packet, as nearly all do, pays for none of
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import re
+import sys
+import termios
 from typing import Any, cast
 
 import httptools
@@ -21,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
+from arborcast.ingest.http.asgi import UNACKNOWLEDGED
 from arborcast.ingest.http.inflight import RESERVATION, SMALL, Inflight, Reservation
 from arborcast.ingest.http.tls import Handshakes
 from arborcast.ingest.settings import GatewaySettings
@@ -200,6 +205,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         before = self.cycle
         incoming.reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
+        _ours(self.scope)[UNACKNOWLEDGED] = self._unacknowledged
         super().on_headers_complete()
         incoming.handed_over = True
         self._since = self.loop.time()
@@ -239,6 +245,12 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def let_go(self, reason: str) -> None:
         self._refuse(503, reason, _RETRY_AFTER)
+
+    def _unacknowledged(self) -> int:
+        waiting = bytearray(4)
+        with contextlib.suppress(OSError, ValueError):  # the connection is closed
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, waiting)
+        return int.from_bytes(waiting, sys.byteorder) + self.transport.get_write_buffer_size()
 
     @property
     def without_request_since(self) -> float:

@@ -246,10 +246,11 @@ def endpoint_of(
     return (reference, None) if point is None else (EndpointReference(point.address), point)
 
 
-async def check_callable(gateway: Gateway, url: str, owner: str, *, once: bool = False) -> None:
+async def check_callable(gateway: Gateway, url: str, owner: str, *, once: bool = False, hook: bool = False) -> None:
     """See that the host of an endpoint may be reached and, where that is required, that the endpoint agrees to be
-    called; `once`: one that agreed within the last hour is not asked again. Raises ConsumerRefused, or
-    InfrastructureError when it cannot be asked now."""
+    called; `once`: one that agreed within the last hour is not asked again; `hook`: it is asked as a web hook. Raises
+    ConsumerRefused, or InfrastructureError when it cannot be asked now."""
     await check_name(gateway.dns_check, url)
     if gateway.proof is not None:
-        await (gateway.proof.ask_once(url, owner) if once else gateway.proof.ask(url, owner))
+        base = gateway.own.base if hook else ""
+        await (gateway.proof.ask_once(url, owner) if once else gateway.proof.ask(url, owner, base))

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
+from arborcast.core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported, UnknownResource
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import (
     LIFESPAN,
@@ -44,8 +44,9 @@ from arborcast.wire.errors import (
     WrongMedia,
 )
 from arborcast.wire.faults import Answer, seconds_until
+from arborcast.wire.xml_reading import memory_to_read
 
-PATH = "/publish/"
+ROOT = "/publish"
 
 _XML = (b"application/xml", b"text/xml")
 
@@ -75,18 +76,27 @@ def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the bod
     return request
 
 
+def media_type(content_type: bytes) -> bytes:
+    """The media type in a Content-Type, in lower case and without parameters."""
+    return content_type.partition(b";")[0].strip().lower()
+
+
 class Publish:
     """One request: its topic is in the path, how it is to be delivered in its headers."""
 
     def __init__(self, path: str, headers: Sequence[tuple[bytes, bytes]], limit: int) -> None:
-        self._topic = path.removeprefix(PATH).removesuffix("/")
+        self._topic = path.removeprefix(ROOT).removeprefix("/").removesuffix("/")
         self._headers = dict(reversed(headers))  # of several of one name the first counts
         self._limit = limit
         self.operation = Operation("Publish", self._publish, frozenset(), carries_messages=True)
 
+    def memory(self, body: bytes, elements: int) -> int:
+        """How many bytes of memory `read` takes. Raises MalformedMessage for more than so many elements."""
+        return memory_to_read(body, elements)
+
     def read(self, body: bytes, content_type: bytes) -> Request:
         """The request around the payload's element, for any thread. Raises UnreadableRequest."""
-        media = content_type.partition(b";")[0].strip().lower()
+        media = media_type(content_type)
         if media == _JSON:
             body, content_type = self._wrapped(body), b""
         elif media not in _XML:
@@ -100,13 +110,17 @@ class Publish:
             text = body.decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedMessage(f"the body is not JSON in UTF-8: {error!s:.200}") from error
-        payload = legacy_content.wrap(escape(text.strip().translate(_NOT_IN_XML)), {})
+        return self._loose(text.strip())
+
+    def _loose(self, text: str) -> bytes:
+        """The payload around a text."""
+        payload = legacy_content.wrap(escape(text.translate(_NOT_IN_XML)), {})
         if len(payload) > self._limit:
-            raise TooLarge(f"written as XML text the JSON has {len(payload)} bytes, {self._limit} are taken")
+            raise TooLarge(f"written as XML text the body has {len(payload)} bytes, {self._limit} are taken")
         return payload
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
-        topic, said, source = self._path(), self._said(), request.source(1)
+        topic, said, source = self._path(self._topic), self._said(), request.source(1)
         notification = Notification(
             gateway.ids.next(),
             topic,
@@ -120,11 +134,11 @@ class Publish:
         published = await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))
         return Stored(published.ids)
 
-    def _path(self) -> TopicPath:
+    def _path(self, topic: str) -> TopicPath:
         try:
-            return parse_path(self._topic)
+            return parse_path(topic)
         except TopicError as error:
-            raise TopicError(f"{error}: a topic is names with slashes, {PATH}a/b or {PATH}{{urn:my}}a/b") from error
+            raise TopicError(f"{error}: a topic is names with slashes, {ROOT}/a/b or {ROOT}/{{urn:my}}a/b") from error
 
     def _said(self) -> Publication:
         texts: dict[str, str] = {}
@@ -142,6 +156,7 @@ _STATUS: Mapping[type[PeerError], int] = {
     NotAuthenticated: 401,
     NotRegistered: 403,
     TopicNotSupported: 404,
+    UnknownResource: 410,
     TooLarge: 413,
     Compressed: 415,
     WrongMedia: 415,

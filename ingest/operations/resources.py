@@ -21,7 +21,7 @@ from datetime import datetime
 from lxml import etree
 
 from arborcast.ingest.addresses import Target
-from arborcast.ingest.elements.filters import write_delivery_policy
+from arborcast.ingest.elements.filters import write_delivery_policy, write_form
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.notification_broker import requested_termination
 from arborcast.ingest.operations.publisher_registration import find_registration
@@ -213,7 +213,7 @@ def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
 def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
     created = times.written(times.from_ms(subscription.created_ms))
     consumer = reference_content(subscription.consumer)
-    policy = "<wsnt:UseRaw/>" * (subscription.form == "raw") + write_delivery_policy(subscription.policy)
+    policy = write_form(subscription.form) + write_delivery_policy(subscription.policy)
     if subscription.queue:
         policy += f'<p:Queue xmlns:p="{ARBORCAST_POLICY}" Capacity="{subscription.queue}"/>'
     return _Resource(

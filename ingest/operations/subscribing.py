@@ -17,7 +17,14 @@ from arborcast.ingest.access.grants import check_fill, check_serve, check_subscr
 from arborcast.ingest.addresses import resource_id
 from arborcast.ingest.consumers import check_name
 from arborcast.ingest.elements import dsub
-from arborcast.ingest.elements.filters import DELIVERY, QUEUE, Filters, SubscriptionPolicy, check_server
+from arborcast.ingest.elements.filters import (
+    CLOUD_EVENTS,
+    DELIVERY,
+    QUEUE,
+    Filters,
+    SubscriptionPolicy,
+    check_server,
+)
 from arborcast.ingest.operations.current_message import Since, check_few, send_current_messages
 from arborcast.ingest.operations.gateway import Gateway, check_callable, endpoint_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
@@ -32,6 +39,7 @@ from arborcast.topic_model.subscriptions import (
     SoapVersion,
     Subscription,
     TopicFilter,
+    is_cloud_events,
 )
 from arborcast.wire import times
 from arborcast.wire.endpoints import Kind
@@ -93,7 +101,8 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
         await check_few(gateway, wanted, request.client)
     if wanted.pushed:
         if gateway.table.find_equal(wanted) is None:
-            await check_callable(gateway, wanted.consumer.address, wanted.owner)
+            hook = is_cloud_events(wanted.form)
+            await check_callable(gateway, wanted.consumer.address, wanted.owner, hook=hook)
         else:
             await check_name(gateway.dns_check, wanted.consumer.address)
     async with (
@@ -146,6 +155,13 @@ def subscription_of(
             "whole",
             (DELIVERY,),
         )
+    events = is_cloud_events(form)
+    if events and request.consumer is not None and request.consumer.reference_parameters:
+        raise UnsupportedPolicy(
+            "with p:CloudEvents a push has no SOAP header for the ReferenceParameters of the ConsumerReference: put "
+            "what they say into its address",
+            (CLOUD_EVENTS,),
+        )
     if request.consumer is None:
         consumer, pull_point = EndpointReference(address), identifier
     else:
@@ -157,6 +173,11 @@ def subscription_of(
     if pull_point:
         if form == "raw":
             raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
+        if events:
+            raise UnsupportedPolicy(
+                "with p:CloudEvents messages are pushed: GET /events/TOPIC is a pull point's way to CloudEvents",
+                (CLOUD_EVENTS,),
+            )
         if policy.queue:
             raise UnsupportedPolicy(
                 "with p:Queue requests are pushed: a pull point cannot say that it is idle", (QUEUE,)

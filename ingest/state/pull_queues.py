@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import closing
@@ -109,13 +110,14 @@ class CommitsPullRecords(Commits[KeyedRecord], Protocol):
 
 
 class HandedOut(NamedTuple):
-    """One message: where it stands in the log, which notification it is (empty for what a client put in), and which
-    attempt this is, from 1."""
+    """One message: where it stands in the log, which notification it is (empty for what a client put in), which
+    attempt this is, from 1, and the time of its acceptance."""
 
     element: bytes
     offset: int
     notification: str
     attempt: int
+    accepted_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -206,9 +208,16 @@ class PullQueues:
         await self._log.commit([(pull_point_id, message) for message in messages])
 
     async def take(
-        self, pull_point_id: str, maximum: int, wait_s: float, gone: Callable[[], Awaitable[None]] | None = None
+        self,
+        pull_point_id: str,
+        maximum: int,
+        wait_s: float,
+        gone: Callable[[], Awaitable[None]] | None = None,
+        *,
+        size: int = sys.maxsize,
     ) -> Handout:
-        """The oldest messages, at most `maximum`; waits up to `wait_s` seconds for the first.
+        """The oldest messages, at most `maximum`, and at most `size` bytes of several; waits up to `wait_s` seconds for
+        the first.
 
         Nothing when none came, when the pull point is gone, or when `gone` returned first: the client hung up.
         Raises InfrastructureError.
@@ -219,7 +228,7 @@ class PullQueues:
         try:
             while self._is_there(pull_point_id) and not (watch is not None and watch.done()):
                 if self._store.waiting(pull_point_id):
-                    handout = await self._claim(pull_point_id, maximum, watch)
+                    handout = await self._claim(pull_point_id, maximum, size, watch)
                     if handout.elements:
                         return handout
                     continue  # another gateway claimed them, or they cannot be in one answer
@@ -232,10 +241,28 @@ class PullQueues:
             if watch is not None and not handout.elements:
                 watch.cancel()
 
-    async def until_waiting(self, pull_point_id: str, wait_s: float) -> None:
-        """Return when a message waits in a pull point, after `wait_s` seconds, or when the pull point is gone."""
+    async def until_waiting(self, pull_point_id: str, wait_s: float, watch: asyncio.Future[None] | None = None) -> None:
+        """Return when a message waits in a pull point, after `wait_s` seconds, when the pull point is gone, or when
+        `watch` is done."""
         if self._is_there(pull_point_id) and not self._store.waiting(pull_point_id):
-            await self._arrival(pull_point_id, wait_s, None)
+            await self._arrival(pull_point_id, wait_s, watch)
+
+    async def resume(self, pull_point_id: str, last: int) -> None:
+        """Settle the messages at offsets up to `last`; claimed ones behind it wait again, in their places. Raises
+        InfrastructureError."""
+        claim = secrets.token_hex(8)
+        until_ms = round((self._now() + self._claim_s) * 1000)
+        async with self._locks.hold(pull_point_id):
+            # With this record the view has those of other gateways before it.
+            await self._log.commit(
+                [(pull_point_id, Claimed(claim, 0, last, until_ms)), (pull_point_id, Settled(claim))]
+            )
+            records: list[KeyedRecord] = []
+            for name in self._store.claims_of(pull_point_id):
+                had = [each.offset for each in self._store.claimed(pull_point_id, name) if each.offset <= last]
+                records.append((pull_point_id, Returned(name, tuple(had))))
+            if records:
+                await self._log.commit(records)
 
     def arrived(self, pull_point_id: str) -> None:
         """Wake those who wait for messages of this pull point, or for its end."""
@@ -295,11 +322,11 @@ class PullQueues:
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=_CLOSE_S)
 
-    async def _claim(self, pull_point_id: str, maximum: int, watch: asyncio.Future[None] | None) -> Handout:
+    async def _claim(self, pull_point_id: str, maximum: int, size: int, watch: asyncio.Future[None] | None) -> Handout:
         # Without the lock two requests would claim the same messages, and one of them in vain.
         async with self._locks.hold(pull_point_id):
             now_ms = int(self._now() * 1000)
-            head = self._store.head(pull_point_id, maximum, self._max_bytes, now_ms, self._max_nodes)
+            head = self._store.head(pull_point_id, maximum, min(size, self._max_bytes), now_ms, self._max_nodes)
             if not head:
                 return Handout()
             claim = secrets.token_hex(8)
@@ -345,7 +372,7 @@ class PullQueues:
         missing = [message.offset for message in messages if message.element is None]
         read = await self._log.elements(missing) if missing else {}
         return tuple(
-            HandedOut(element, message.offset, message.notification, message.returned + 1)
+            HandedOut(element, message.offset, message.notification, message.returned + 1, message.accepted_ms)
             for message in messages
             if (element := message.element or read.get(message.offset))
         )

@@ -11,7 +11,9 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -219,6 +221,64 @@ def test_the_commands_of_a_page(engine: Engine, receiver: Receiver, tmp_path: Pa
         assert done.returncode == 0, done.stdout + done.stderr
     finally:
         engine.run_here("unsubscribe", address)
+
+
+def blocks_of(engine: Engine, page: str, language: str = "sh") -> list[str]:
+    text = (ROOT / "docs" / page).read_text().replace("http://127.0.0.1:8080", engine.gateway)
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_page_about_cloud_events(engine: Engine, receiver: Receiver) -> None:
+    """The subscriber first, so that it gets the events that the page publishes before."""
+    publish_json, publish_xml, subscribing = blocks_of(engine, "cloudevents.md")
+    shell = engine.environment({"PATH": f"{Path(COMMAND).parent}:{os.environ['PATH']}"})
+    program = "\n".join((subscribing, publish_json, publish_xml))
+    program = program.replace("http://127.0.0.1:9999/events", receiver.url("/events"))
+    command = ["/bin/bash", "-euo", "pipefail", "-c", program]
+    done = subprocess.run(command, env=shell, capture_output=True, text=True, timeout=450)
+    assert done.returncode == 0, done.stdout + done.stderr
+    address, secret = re.findall(r"http\S+|whsec_\S+", done.stdout)
+    names: dict[str, Any] = {}
+    (code,) = blocks_of(engine, "cloudevents.md", "python")
+    exec(compile(code, "docs/cloudevents.md", "exec"), names)  # noqa: S102  # of our own page
+    pushes = receiver.wait_for(2, "/events", timeout=300)
+    read = [names["received"](each.headers, each.body, secret) for each in pushes]
+    assert read == [
+        ("shop/orders", {"total": 12.5}),
+        ("shop/orders", '<order xmlns="urn:shop"><total>12.5</total></order>'),
+    ]
+    engine.run_here("unsubscribe", address)
+
+
+def test_the_page_about_event_streams(engine: Engine) -> None:
+    """Each command has the events of its condition."""
+    environment = engine.environment({"no_proxy": "127.0.0.1"})
+    following = [
+        subprocess.Popen(["/bin/bash", "-c", f"exec {each}"], env=environment, stdout=subprocess.PIPE, text=True)
+        for each in blocks_of(engine, "event-streams.md")
+    ]
+    try:
+        metrics = f"{engine.status()['addresses']['metrics']}/metrics"
+
+        def open_streams() -> float:
+            return Scrape.of(requests.get(metrics, timeout=120).text).sum("arborcast_gateway_event_streams")
+
+        wait_until(lambda: open_streams() == len(following), "all of them follow", timeout_s=300)
+        for total in (5, 15):
+            payload = f"<order><total>{total}</total></order>"
+            engine.run("publish", "shop/streams", "-", input=payload)
+        plain, lines = following
+        assert plain.stdout is not None
+        assert lines.stdout is not None
+        data = (line for line in iter(plain.stdout.readline, "") if line.startswith("data: "))
+        found = [json.loads(line.removeprefix("data: "))["data"] for line in islice(data, 2)]
+        assert found == [f"<order><total>{total}</total></order>" for total in (5, 15)]
+        line = next(each for each in iter(lines.stdout.readline, "") if each.strip())
+        assert "<total>15<" in json.loads(line)["data"]
+    finally:
+        for each in following:
+            each.kill()
+            each.wait(60)
 
 
 def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,17 +40,6 @@ POST_CORS = """([address, body]) => fetch(address, {
 _NO_ICON = "404 (Not Found)"
 
 
-class _Blank(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<!doctype html><title>A page</title><link rel='icon' href='data:,'>")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @dataclass
 class Place:
     """Where a page is, and a gateway that is on another port."""
@@ -61,17 +48,6 @@ class Place:
     origin: str
     gateway: int
     parts: GatewayParts
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[str]:
-    """The origin of a page."""
-    with HTTPServer(("127.0.0.1", 0), _Blank) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from lxml import etree
@@ -329,6 +329,55 @@ class GatewayParts:
         await self.app(scope, receive, send)
         start, content = sent
         return HttpAnswer(start["status"], dict(start["headers"]), content["body"])
+
+    async def hang_up_after_the_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
+        """A GET whose client leaves as soon as the answer begins."""
+        async with Visit(self, path, headers) as visit:
+            await visit.until(lambda: len(visit.sent) > 1)
+            return HttpAnswer(visit.sent[0]["status"], dict(visit.sent[0]["headers"]), visit.sent[1]["body"])
+
+
+class Visit:
+    """A GET whose answer has no end: what was sent so far, until the client leaves. With `reading` cleared it takes no
+    more of the answer."""
+
+    def __init__(self, parts: GatewayParts, path: str, headers: dict[str, str] | None = None) -> None:
+        path, _, query = path.partition("?")
+        encoded = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in (headers or {}).items()]
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": encoded}
+        self.sent: list[dict[str, Any]] = []
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self._left = asyncio.Event()
+        self._answer = asyncio.ensure_future(parts.app(scope, self._receive, self._send))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._left.set()
+        self.reading.set()
+        await self.ended()
+
+    @property
+    def body(self) -> str:
+        return b"".join(each.get("body", b"") for each in self.sent).decode()
+
+    async def until(self, there: Callable[[], bool]) -> None:
+        """Return when the condition holds, or the answer has ended."""
+        while not (there() or self._answer.done()):
+            await asyncio.sleep(0.005)
+
+    async def ended(self) -> None:
+        await self._answer
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await self.reading.wait()
+        self.sent.append(message)
 
 
 def path_of(answer: HttpAnswer) -> str:

@@ -38,6 +38,7 @@ class WaitingMessage:
     notification: str = ""
     returned: int = 0
     nodes: int = 0
+    accepted_ms: int = 0
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher's validity has ended."""
@@ -139,6 +140,11 @@ class PullStore:
         """The number of open claims."""
         return sum(len(queue.claims) for queue in self._queues.values())
 
+    def claims_of(self, pull_point_id: str) -> list[str]:
+        """The open claims of a pull point."""
+        queue = self._queues.get(pull_point_id)
+        return [] if queue is None else list(queue.claims)
+
     def open_claims(self) -> Iterator[tuple[str, str, int]]:
         """Pull point, claim and time of each open claim."""
         for pull_point_id, queue in self._queues.items():
@@ -185,7 +191,9 @@ class PullStore:
         ids = xml_ids(record.element)
         nodes = record.element.count(b"<") + record.element.count(b"=")
         queue.waiting.append(
-            WaitingMessage(offset, size, element, ids, record.valid_until_ms, record.notification, nodes=nodes)
+            WaitingMessage(
+                offset, size, element, ids, record.valid_until_ms, record.notification, 0, nodes, record.accepted_ms
+            )
         )
         queue.size += size
         self._bound(pull_point_id, queue)

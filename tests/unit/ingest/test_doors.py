@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 import pytest
@@ -195,6 +195,59 @@ class PostJson(Post):
         return legacy_content.wrap(escape(json.dumps(payload)), {}).decode()
 
 
+def event(topic: str, payload: str, key: str, number: int) -> dict[str, str]:
+    """A CloudEvent in JSON: with another id than those before, or with the one of the key."""
+    return {
+        "specversion": "1.0",
+        "id": key or str(number),
+        "source": "/tests",
+        "type": "made",
+        "subject": topic,
+        "datacontenttype": "application/xml",
+        "data": payload,
+    }
+
+
+class BinaryEvent(Post):
+    made = 0
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        self.made += 1
+        named = {f"ce_{name}": value for name, value in event(unquote(topic), "", key, self.made).items()}
+        del named["ce_data"], named["ce_datacontenttype"]
+        named["ce_subject"] = quote(named["ce_subject"])
+        return why(self.world.post(payload.encode(), "/publish", content_type="text/xml", **named))
+
+
+class StructuredEvent(BinaryEvent):
+    media = "application/cloudevents+json"
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        self.made += 1
+        body = self.body(event(unquote(topic), payload, key, self.made))
+        return why(self.world.post(body, "/publish", content_type=self.media)).removeprefix("event 1: ")
+
+    def body(self, event: dict[str, str]) -> bytes:
+        return json.dumps(event).encode()
+
+
+class BatchOfEvents(StructuredEvent):
+    media = "application/cloudevents-batch+json"
+
+    def body(self, event: dict[str, str]) -> bytes:
+        return json.dumps([event]).encode()
+
+
+class JsonEvent(StructuredEvent):
+    xml = False
+
+    def body(self, event: dict[str, str]) -> bytes:
+        return json.dumps(event | {"datacontenttype": "application/json"}).encode()
+
+    def stored(self, payload: str) -> str:
+        return legacy_content.wrap(escape(json.dumps(payload)), {}).decode()
+
+
 class Framed(PublishDoor):
     def open(self, stack: ExitStack) -> None:
         edge = stack.enter_context(framed_edge(self.world.parts))
@@ -265,6 +318,10 @@ PUBLISH_DOORS: tuple[type[PublishDoor], ...] = (
     InParts,
     Post,
     PostJson,
+    BinaryEvent,
+    StructuredEvent,
+    BatchOfEvents,
+    JsonEvent,
     Framed,
     ZeroMq,
     Engine,
@@ -494,6 +551,21 @@ class Soap12Subscribe(SoapSubscribe):
     version = "1.2"
 
 
+class CloudEventsSubscribe(SubscribeDoor):
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        policy = '<p:CloudEvents xmlns:p="urn:arborcast:policy" Mode="batched"/>'
+        policy += f'<p:Delivery xmlns:p="urn:arborcast:policy" {delivery}/>' if delivery else ""
+        more = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
+        return self.world.soap(soap.subscribe(to, soap.topic_expression(f"{topic}//."), more=more))
+
+
+class EventStream(SubscribeDoor):
+    pushed, delivery = False, False
+
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        return why(asyncio.run(self.world.parts.hang_up_after_the_head(f"/events/{topic}//.", self.world.headers)))
+
+
 class PlainOldSubscribe(SubscribeDoor):
     delivery = False
 
@@ -552,6 +624,8 @@ class CreateTrigger(SubscribeDoor):
 SUBSCRIBE_DOORS: tuple[type[SubscribeDoor], ...] = (
     SoapSubscribe,
     Soap12Subscribe,
+    CloudEventsSubscribe,
+    EventStream,
     PlainOldSubscribe,
     WsnProcessSubscribe,
     OnvifSubscribe,

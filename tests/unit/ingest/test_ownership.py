@@ -53,6 +53,50 @@ def consumer() -> Iterator[Callable[[Behaviour], str]]:
         server.server_close()
 
 
+def hook(allowed: str, status: int, asked: list[str]) -> type[BaseHTTPRequestHandler]:
+    """A receiver of CloudEvents that allows this origin, and records which one asked."""
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_OPTIONS(self) -> None:
+            asked.append(self.headers["WebHook-Request-Origin"])
+            self.send_response(status)
+            self.send_header("WebHook-Allowed-Origin", allowed)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    return Hook
+
+
+@pytest.mark.parametrize(
+    ("allowed", "status", "agrees"),
+    [
+        ("*", 200, True),
+        ("127.0.0.1", 204, True),
+        ("other.example", 200, False),
+        ("", 200, False),
+        ("*", 405, False),
+    ],
+)
+def test_a_receiver_of_cloud_events_agrees_as_a_web_hook(allowed: str, status: int, agrees: bool) -> None:
+    policy = '<p:CloudEvents xmlns:p="urn:arborcast:policy"/>'
+    more = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
+    asked: list[str] = []
+    gateway = parts()
+    with ThreadingHTTPServer(("127.0.0.1", 0), hook(allowed, status, asked)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        answer = gateway.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:{server.server_port}/", more=more)))
+        server.shutdown()
+    assert asked == ["127.0.0.1"]
+    assert answer.status == (200 if agrees else 500)
+    assert (
+        agrees or "must be answered with 200 and that header's value, or *, in WebHook-Allowed-Origin" in answer.reason
+    )
+    assert bool(gateway.control.records) is agrees
+
+
 def parts(policy: AddressPolicy = THIS_MACHINE) -> GatewayParts:
     made = GatewayParts()
     made.gateway.proof = OwnershipProof(policy)

@@ -134,6 +134,47 @@ def test_raw_delivery() -> None:
     assert only_subscription(parts).form == "raw"
 
 
+def cloud_events(mode: str = "", also: str = "", address: str = "http://h/c") -> str:
+    policy = f'<p:CloudEvents xmlns:p="urn:arborcast:policy"{mode}/>{also}'
+    return soap.subscribe(address, more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>")
+
+
+@pytest.mark.parametrize(
+    ("mode", "form"),
+    [
+        ("", "cloudevents-binary"),
+        (' Mode="structured"', "cloudevents-structured"),
+        (' Mode="batched"', "cloudevents-batched"),
+    ],
+)
+def test_cloud_events(mode: str, form: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(cloud_events(mode)))
+    assert only_subscription(parts).form == form
+    ask = '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2">wsnt:SubscriptionPolicy</r:GetResourceProperty>'
+    read = parts.post(soap.envelope(ask), path_of(answer))
+    element = read.root.find(".//{urn:arborcast:policy}CloudEvents")
+    assert element is not None
+    assert element.get("Mode") == form.removeprefix("cloudevents-")
+
+
+def test_cloud_events_that_are_not_possible() -> None:
+    parts = GatewayParts()
+    point = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), "/wsn/CreatePullPoint").text("Address") or ""
+    parameter = "<wsa:ReferenceParameters><k:Key xmlns:k='urn:k'>1</k:Key></wsa:ReferenceParameters>"
+    made = len(parts.control.records)
+    for body, words in (
+        (cloud_events(' Mode="other"'), "Mode is binary, structured or batched, not other"),
+        (cloud_events(also="<wsnt:UseRaw/>"), "two forms: choose one"),
+        (cloud_events(also='<p:Queue xmlns:p="urn:arborcast:policy"/>'), "there is no CloudEvents"),
+        (cloud_events(address=point), "GET /events/TOPIC"),
+        (cloud_events().replace("</wsa:Address>", f"</wsa:Address>{parameter}"), "no SOAP header for the"),
+    ):
+        answer = parts.post(soap.envelope(body))
+        assert (answer.fault, len(parts.control.records)) == ("UnsupportedPolicyRequestFault", made)
+        assert words in answer.reason
+
+
 def test_the_same_subscription_again_is_the_same_one_renewed() -> None:
     parts = GatewayParts()
     request = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a"), termination="PT1M"))

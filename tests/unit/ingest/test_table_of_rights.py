@@ -6,6 +6,7 @@ An operation of the application, or a frame that clients send, without a row her
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -348,9 +349,24 @@ def publish_as(content_type: str, body: bytes, topic: str = "{urn:t}a/b") -> Ask
     return ask
 
 
+CLOUD_EVENT = b'{"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}'
+
+
+def follow(world: World, who: str, path: str) -> str:
+    """A stream, or that of a subscription."""
+    headers = {"authorization": basic(who, SECRET)}
+    if path != BROKER:
+        headers["last_event_id"] = path.rpartition("/")[2]
+    answer = asyncio.run(world.parts.hang_up_after_the_head("/events/{urn:t}a//.", headers))
+    return "" if answer.status == 200 else answer.body.decode()
+
+
 HTTP_ROWS = [
     Row(("Publish", "POST"), PUBLISHERS, publish_as("application/xml", b"<x/>"), door="XML"),
     Row(("Publish", "POST"), PUBLISHERS, publish_as("application/json", b"{}"), door="JSON"),
+    Row(("Publish", "POST"), PUBLISHERS, publish_as("application/cloudevents+json", CLOUD_EVENT), door="CloudEvents"),
+    Row(("Events", "GET"), SUBSCRIBERS, follow, door="new"),
+    Row(("Events", "GET"), MANAGERS, follow, made(PULL, Kind.SUBSCRIPTION), door="resumed"),
 ]
 
 # Addresses of what belongs to a user.

@@ -47,8 +47,11 @@ def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[
         ("notify", (1_000, 1), ["0"]),
         ("raw", (1, 1), ["0"]),
         ("legacy", (1, 1), ["0"]),
+        ("cloudevents-binary", (1, 1), ["0"]),
+        ("cloudevents-structured", (1, 1), ["0"]),
+        ("cloudevents-batched", (1, 1, 1, 1), ["0", "1", "2"]),
     ],
-    ids=["count", "size", "one beyond the size", "raw", "legacy"],
+    ids=["count", "size", "one beyond the size", "raw", "legacy", "binary", "structured", "batched"],
 )
 def test_as_many_messages_share_a_push_as_may(form: DeliveryForm, sizes: tuple[int, ...], together: list[str]) -> None:
     lanes = Lanes(LIMITS)

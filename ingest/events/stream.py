@@ -1,0 +1,263 @@
+"""Streams of events. Each is a subscription that is its own pull point, emptied as fast as the client reads.
+
+Messages are claimed, written, and settled some seconds after the client's system has acknowledged them: until then they
+wait again if the connection ends. A request with a Last-Event-ID takes the subscription over, in any gateway: messages
+up to that position are settled, the rest is handed out again, in its order. The earlier stream ends, because the
+subscription has another termination time than it has set. Without a stream the subscription ends at that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from lxml import etree
+
+from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
+from arborcast.ingest.access.grants import ClientRequest
+from arborcast.ingest.elements.filters import SubscriptionPolicy
+from arborcast.ingest.elements.properties import properties_of, read_stored
+from arborcast.ingest.events.request import EVENT_STREAM, JSON_LINES, StreamRequest, position, read_request
+from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, until_gone
+from arborcast.ingest.http.inflight import Inflight, Reservation
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
+from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
+from arborcast.ingest.state.pull_queues import HandedOut, Handout
+from arborcast.topic_model.cloud_events import event_of, published_with, structured
+from arborcast.topic_model.records.notifications import original_of
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.wire import times
+
+logger = logging.getLogger(__name__)
+
+# So many messages, and bytes of messages, are claimed at a time.
+_AT_ONCE, _BYTES = 100, 64 * 1024
+
+# Proxies and NAT end a connection that is idle for 30 seconds or more.
+_HEARTBEAT_S = 15.0
+
+# Delay before another attempt, where there is no memory, or no log.
+_AGAIN_S = 1.0
+
+# What a browser waits before it connects again.
+_RETRY_MS = 1_000
+
+
+class _Sent(NamedTuple):
+    """Messages that were written: what ends their claim, when, and how many bytes were written up to their end. The
+    messages themselves are not kept in memory."""
+
+    finish: Callable[[bool], None]
+    return_but: Callable[[Collection[int]], None]
+    at: float
+    written: int
+
+
+class EventStreams:
+    """Answers the requests for streams. On the event loop's thread only."""
+
+    def __init__(self, gateway: Gateway, inflight: Inflight) -> None:
+        self._gateway = gateway
+        self._inflight = inflight
+        self.open = 0
+        """Streams that are being sent."""
+
+    async def answer(
+        self, scope: Scope, receive: Receive, send: Send, reservation: Reservation, started: Callable[[], bool]
+    ) -> None:
+        """One request. Raises PeerError or InfrastructureError before the head of the answer is sent."""
+        wanted = read_request(scope)
+        try:
+            subscription = await self._subscription(scope, wanted, started)
+        except InfrastructureError as error:
+            if not wanted.reconnects:
+                raise
+            # After an answer of another status a browser never connects again.
+            await send(_head(EVENT_STREAM))
+            await send({"type": "http.response.body", "body": f"retry: {_RETRY_MS}\n: {error}\n\n".encode()})
+            return
+        gone = asyncio.ensure_future(until_gone(receive))
+        stream = _Stream(self._gateway, self._inflight, reservation, subscription, wanted.media, send, gone)
+        stream.unacknowledged = scope.get(UNACKNOWLEDGED, stream.unacknowledged)
+        self.open += 1
+        try:
+            await stream.run()
+        finally:
+            self.open -= 1
+            gone.cancel()
+            stream.close()
+
+    async def _subscription(self, scope: Scope, wanted: StreamRequest, started: Callable[[], bool]) -> Subscription:
+        gateway, gate = self._gateway, self._gateway.gate
+        client, caller = ClientRequest(""), None
+        if gate is not None:
+            client = await gate.enter(scope)
+            caller = await gate.identify(client, etree.Element("none"))
+        if not started():
+            raise InfrastructureError("the gateway is starting: the control log is not read to its end", _AGAIN_S)
+        lease_ms = gateway.settings.stream_lease_s * 1000
+        until_ms = times.to_ms(gateway.now()) + lease_ms
+        if not wanted.stream:
+            policy = SubscriptionPolicy(current_message=wanted.current)
+            asked = SubscriptionRequest(wanted.filters, caller, client.client, policy=policy, terminates_ms=until_ms)
+            return (await create_subscription(gateway, asked)).subscription
+        await gateway.changes.catch_up()
+        async with gateway.locks.hold(wanted.stream):
+            there = managed_subscription(gateway, wanted.stream, caller)
+            if there.pull_point != there.id or there.expired(until_ms - lease_ms):
+                raise UnknownResource(
+                    f"the stream {wanted.stream[:200]!r} has ended: {gateway.settings.stream_lease_s} s without a "
+                    "connection end it (gateway.stream_lease_s); connect without Last-Event-ID"
+                )
+            # Another time than before, in any case: by that an earlier stream ends.
+            ours = await replace(gateway, there, terminates_ms=max(until_ms, (there.terminates_ms or 0) + 1))
+        await gateway.pulls.resume(ours.id, wanted.after)
+        return ours
+
+
+class _Stream:
+    """One stream, of one connection."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        inflight: Inflight,
+        reservation: Reservation,
+        subscription: Subscription,
+        media: str,
+        send: Send,
+        gone: asyncio.Future[None],
+    ) -> None:
+        self._gateway = gateway
+        self._inflight = inflight
+        self._reservation = reservation
+        self._subscription = subscription
+        self._lines = media == JSON_LINES
+        self._send = send
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._written = 0
+        self._sent: deque[_Sent] = deque()
+        # A claim counts as abandoned after pull_claim_s.
+        self._keep_s = gateway.settings.pull_claim_s / 2
+        self.unacknowledged: Callable[[], int] = lambda: 0
+        """The bytes that the client's system has not acknowledged."""
+
+    async def run(self) -> None:
+        """Send what waits, until the client hangs up, the subscription ends, or another stream takes it over."""
+        identifier = self._subscription.id
+        await self._send(_head(JSON_LINES if self._lines else EVENT_STREAM, identifier))
+        await self._write(b"" if self._lines else f"retry: {_RETRY_MS}\nid: {position(identifier)}\n\n".encode())
+        while self._is_ours() and self._settle():
+            try:
+                await self._renew()
+                await self._gateway.pulls.until_waiting(identifier, self._wait_s(), self._gone)
+                if not self._is_ours():
+                    break
+                handout = await self._claim()
+            except InfrastructureError as error:
+                logger.debug("messages of the stream %s wait: %s", identifier, error)
+                await asyncio.sleep(error.retry_after or _AGAIN_S)
+                continue
+            if not self._is_ours():
+                handout.return_but(())  # another stream has taken over since the claim
+            elif handout.messages:
+                await self._hand_out(handout)
+            else:
+                await self._write(b"\n" if self._lines else b":\n\n")
+        with contextlib.suppress(OSError):
+            await self._send({"type": "http.response.body", "body": b""})
+
+    def close(self) -> None:
+        """Messages that are not settled wait again."""
+        while self._sent:
+            self._sent.popleft().return_but(())
+
+    def _is_ours(self) -> bool:
+        there = self._gateway.table.get(self._subscription.id)
+        ours = there is not None and there.terminates_ms == self._subscription.terminates_ms
+        return ours and not self._gone.done()
+
+    async def _claim(self) -> Handout:
+        if not self._inflight.take(self._reservation, _BYTES):
+            raise self._inflight.no_memory()
+        try:
+            return await self._gateway.pulls.take(self._subscription.id, _AT_ONCE, 0, size=_BYTES)
+        finally:
+            self._inflight.lessen(self._reservation, _BYTES)
+
+    async def _hand_out(self, handout: Handout) -> None:
+        size = sum(len(each.element) for each in handout.messages)
+        self._inflight.count(self._reservation, size)
+        try:
+            for each in handout.messages:
+                await self._write(self._event(each))
+            await self._write(b"")
+        except BaseException:
+            handout.return_but(())
+            raise
+        finally:
+            self._inflight.lessen(self._reservation, size)
+        self._sent.append(_Sent(handout.finish, handout.return_but, self._loop.time(), self._written))
+
+    async def _write(self, data: bytes) -> None:
+        """Returns when the connection takes more."""
+        self._written += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def _event(self, message: HandedOut) -> bytes:
+        where = position(self._subscription.id, message.offset)
+        try:
+            element, read = read_stored(message.element)
+        except PeerError as error:
+            logger.error("message %d of the stream %s was given up: %s", message.offset, self._subscription.id, error)
+            return b""
+        event = event_of(
+            original_of(message.notification),
+            str(read.topic or ""),
+            read.payload,
+            message.accepted_ms,
+            self._gateway.own.base,
+            published=published_with(properties_of(element)),
+        )
+        event = event._replace(attributes={**event.attributes, "cursor": where})
+        # Outside strings, where there are none, line breaks are blanks of JSON.
+        text = structured(event).replace(b"\r", b" ").replace(b"\n", b" ")
+        return text + b"\n" if self._lines else b"id: %s\ndata: %s\n\n" % (where.encode(), text)
+
+    def _settle(self) -> bool:
+        """Settle what the client has had for a while; False if its system has not acknowledged the oldest for so long
+        that another gateway could hand it out."""
+        now, acknowledged = self._loop.time(), self._written - self.unacknowledged()
+        while self._sent and now - self._sent[0].at >= self._keep_s and self._sent[0].written <= acknowledged:
+            self._sent.popleft().finish(True)
+        return not self._sent or now - self._sent[0].at < 1.5 * self._keep_s
+
+    def _wait_s(self) -> float:
+        if not self._sent:
+            return _HEARTBEAT_S
+        return min(_HEARTBEAT_S, max(self._sent[0].at + self._keep_s - self._loop.time(), self._keep_s / 10))
+
+    async def _renew(self) -> None:
+        gateway, ours = self._gateway, self._subscription
+        now_ms, lease_ms = times.to_ms(gateway.now()), gateway.settings.stream_lease_s * 1000
+        if (ours.terminates_ms or 0) - now_ms > lease_ms / 2:
+            return
+        async with gateway.locks.hold(ours.id):
+            if self._is_ours():
+                self._subscription = await replace(gateway, ours, terminates_ms=now_ms + lease_ms)
+
+
+def _head(media: str, stream: str = "") -> dict[str, Any]:
+    headers = [
+        (b"arborcast-stream", stream.encode()),
+        (b"content-type", f"{media}; charset=utf-8".encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),  # of nginx
+    ]
+    return {"type": "http.response.start", "status": 200, "headers": headers}

@@ -1,0 +1,199 @@
+"""CloudEvents at the door, as the SDK of the project writes them; what is refused is refused as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+from cloudevents.core.bindings.http import to_binary_event, to_structured_event
+from cloudevents.core.v1.event import CloudEvent
+
+from arborcast.topic_model import legacy_content
+from arborcast.topic_model.cloud_events import published_in
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.wire import limits
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+
+BATCH = "application/cloudevents-batch+json"
+EVENT = "application/cloudevents+json"
+ORDER = b'<o:order xmlns:o="urn:o">5</o:order>'
+
+ATTRIBUTES = {
+    "id": "A 1",
+    "source": "/shop/ä",
+    "type": "com.example.order",
+    "subject": "shop/orders",
+    "dataschema": "urn:schema",
+    "sequence": "000000042",
+    "partitionkey": 'a "b" 100%',
+}
+
+
+def send(parts: GatewayParts, headers: Mapping[str, str], body: bytes, path: str = "/publish") -> HttpAnswer:
+    return parts.post(body, path, **{name.replace("-", "_"): value for name, value in headers.items()})
+
+
+def event(**changes: object) -> dict[str, object]:
+    made = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": "a/b", "data": 1, **changes}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def refusal(parts: GatewayParts, document: object, media: str = EVENT) -> str:
+    answer = send(parts, {"content-type": media}, json.dumps(document).encode())
+    assert answer.status in (400, 415), answer.body
+    assert parts.notifications.accepted == []
+    assert parts.control.records == [], "no topic is added for it"
+    return answer.body.decode().rstrip()
+
+
+def only(parts: GatewayParts) -> Notification:
+    (accepted,) = parts.notifications.accepted
+    return accepted
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+@pytest.mark.parametrize("media", ["application/xml", "application/json"])
+def test_events_of_the_sdk(mode: str, media: str) -> None:
+    parts = GatewayParts()
+    made = CloudEvent(
+        {**ATTRIBUTES, "specversion": "1.0", "time": datetime(2026, 1, 31, 12, tzinfo=UTC), "datacontenttype": media},
+        ORDER if media == "application/xml" else {"n": ["ä", 1]},
+    )
+    message = (to_binary_event if mode == "binary" else to_structured_event)(made)
+    answer = send(parts, message.headers, message.body)
+    assert answer.status == 202, answer.body
+    stored = only(parts)
+    assert answer.headers[b"arborcast-notification-id"] == stored.id.encode()
+    assert stored.topic == "shop/orders"
+    if media == "application/xml":
+        assert (stored.payload, stored.type) == (ORDER, "{urn:o}order")
+    else:
+        assert json.loads(legacy_content.unwrap(stored.payload)) == {"n": ["ä", 1]}
+        assert stored.type == "com.example.order", "subscribers filter JSON by the type of the event"
+    published = dict(published_in(stored.producer))
+    published.pop("datacontenttype", None)
+    assert published == {**ATTRIBUTES, "time": "2026-01-31T12:00:00Z"}
+    assert stored.message_id, "a repetition is known by source and id"
+
+
+def test_a_batch_is_stored_in_order() -> None:
+    parts = GatewayParts()
+    batch = [event(id=str(number), data={"n": number}, subject=f"a/n{number}") for number in range(20)]
+    answer = send(parts, {"content-type": f"{BATCH}; charset=utf-8"}, json.dumps(batch).encode())
+    assert answer.status == 202
+    assert [each.topic for each in parts.notifications.accepted] == [f"a/n{number}" for number in range(20)]
+    assert answer.headers[b"arborcast-notification-id"].count(b",") == 19
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "topic"),
+    [
+        ("/publish/in/the/path", {"arborcast-topic": "in/the/header"}, "in/the/path"),
+        ("/publish", {"arborcast-topic": "in/the/header"}, "in/the/header"),
+        ("/publish/", {}, "a/b"),
+        ("/publish/{urn:t}x", {}, "{urn:t}x"),
+    ],
+)
+def test_where_the_topic_is(path: str, headers: dict[str, str], topic: str) -> None:
+    parts = GatewayParts()
+    answer = send(parts, {"content-type": EVENT, **headers}, json.dumps(event()).encode(), path)
+    assert answer.status == 202, answer.body
+    assert only(parts).topic == topic
+
+
+@pytest.mark.parametrize(
+    ("changes", "payload"),
+    [
+        ({"data": None}, b""),
+        ({"data": "text & more", "datacontenttype": "text/plain"}, b"text &amp; more"),
+        ({"data": "<x/>", "datacontenttype": "application/atom+xml"}, None),
+        ({"data": None, "data_base64": base64.b64encode(b"<x/>").decode(), "datacontenttype": "text/xml"}, None),
+        ({"data": None, "data_base64": base64.b64encode(b"[1]").decode()}, b"[1]"),
+        ({"data": [1.50, "a"], "datacontenttype": "application/vnd.x+json"}, b'[1.5, "a"]'),
+        ({"number": 7, "flag": True, "empty": None}, b"1"),
+    ],
+)
+def test_data(changes: dict[str, object], payload: bytes | None) -> None:
+    parts = GatewayParts()
+    answer = send(parts, {"content-type": EVENT}, json.dumps(event(**changes)).encode())
+    assert answer.status == 202, answer.body
+    stored = only(parts).payload
+    assert stored == b"<x/>" if payload is None else legacy_content.unwrap(stored) == payload
+    if "flag" in changes:
+        published = published_in(only(parts).producer)
+        assert (published["number"], published["flag"], "empty" in published) == ("7", "true", False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"specversion": "0.3"}, "the attribute specversion is '0.3', '1.0' is taken"),
+        ({"specversion": None}, "the attribute specversion is '', '1.0' is taken"),
+        ({"id": None}, "the attribute id is missing or empty"),
+        ({"source": ""}, "the attribute source is missing or empty"),
+        ({"type": None}, "the attribute type is missing or empty"),
+        ({"time": "yesterday"}, "the attribute time is 'yesterday' (an example: 2030-01-31T12:00:00Z)"),
+        ({"Name": "x"}, "the attribute 'Name' has other characters than a to z and 0 to 9 in its name"),
+        ({"more": {"a": 1}}, "the attribute more is a string, a boolean or an integer, not b'{\"a\": 1}'"),
+        ({"subject": None}, "no topic: it is in the path (/publish/a/b), in Arborcast-Topic, or the event's subject"),
+        ({"subject": "a//b"}, "a topic is names with slashes"),
+        ({"data": {}, "datacontenttype": "application/xml"}, "a JSON string, as data that is not JSON has to be,"),
+        ({"data": "<x>", "datacontenttype": "application/xml"}, "the data is not well-formed XML"),
+        ({"data": "x", "datacontenttype": "image/png"}, "data is taken as XML, JSON or text, not as image/png"),
+        ({"data": None, "data_base64": "?"}, "data_base64 is not base64"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_mistake_is_named_with_its_place(changes: dict[str, object], words: str) -> None:
+    wrong = event(**changes)
+    assert words in refusal(GatewayParts(), wrong)
+    batch = refusal(GatewayParts(), [event(subject="new/topic"), wrong], BATCH)
+    assert batch.startswith("event 2: ")
+    assert words in batch
+
+
+def test_what_is_no_event() -> None:
+    assert "a list of CloudEvents in JSON" in refusal(GatewayParts(), {}, BATCH)
+    assert "a CloudEvent in JSON" in refusal(GatewayParts(), [])
+    assert f"a batch has 1 to {limits.EVENTS} events, this one has 0" in refusal(GatewayParts(), [], BATCH)
+    many = [event()] * (limits.EVENTS + 1)
+    assert "this one has 1001" in refusal(GatewayParts(), many, BATCH)
+    assert "not as application/cloudevents+avro" in refusal(GatewayParts(), {}, "application/cloudevents+avro")
+
+
+def test_a_bad_header_in_binary_mode() -> None:
+    parts = GatewayParts()
+    named = {"ce-specversion": "1.0", "ce-id": "%ff", "ce-source": "/s", "ce-type": "t", "content-type": "text/xml"}
+    answer = send(parts, named, b"<x/>", "/publish/a")
+    assert (answer.status, answer.body) == (400, b"the header ce-id is not UTF-8 with percent signs\n")
+    answer = send(parts, {**named, "ce-id": r'"a \"b\" c"'}, b"<x/>", "/publish/a")
+    assert answer.status == 202
+    assert published_in(only(parts).producer)["id"] == 'a "b" c'
+
+
+def test_elements_that_hide_in_escapes_are_counted() -> None:
+    parts = GatewayParts()
+    hidden = b"<x>" + b"<y/>" * 250_000 + b"</x>"
+    escaped = b'"' + hidden.replace(b"<", b"\\u003c") + b'"'
+    body = json.dumps(event(data=None, datacontenttype="text/xml")).encode()[:-1] + b',"data":' + escaped + b"}"
+    answer = send(parts, {"content-type": EVENT}, body)
+    assert (answer.status, parts.notifications.accepted) == (400, [])
+    assert b"elements and attributes, 200000 are taken" in answer.body
+
+
+def test_the_validation_of_a_web_hook() -> None:
+    parts = GatewayParts()
+    answer = options(parts, {"WebHook-Request-Origin": "events.example", "WebHook-Request-Rate": "120"})
+    assert answer.status == 200
+    assert answer.headers[b"webhook-allowed-origin"] == b"events.example"
+    assert answer.headers[b"webhook-allowed-rate"] == b"*"
+    assert answer.headers[b"allow"] == b"POST"
+    assert options(parts, {}).status == 405
+
+
+def options(parts: GatewayParts, headers: dict[str, str]) -> HttpAnswer:
+    return asyncio.run(parts.request("OPTIONS", "/publish/a/b", headers=headers))

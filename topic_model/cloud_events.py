@@ -1,0 +1,159 @@
+"""CloudEvents 1.0: a notification as an event, and the three content modes of the HTTP binding. Pure.
+
+    id       the id of the notification; the same for each attempt and each replay
+    source   the public address of the engine
+    type     the type that the event was published with, else the type of the message, else DEFAULT_TYPE
+    subject  the path of the topic
+    time     the time of acceptance
+
+Attributes that an event was published with are properties of its notification, with names of the prefix PROPERTY. Those
+that are not in this list (`dataschema`, `sequence`, and other extensions) are attributes of the pushed event, too.
+Data is the payload as XML. Loose content without elements (`topic_model.legacy_content`) is JSON where it can be, else
+text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from arborcast.topic_model import legacy_content
+from arborcast.topic_model.message_types import root_type
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY
+
+VERSION = "1.0"
+
+EVENT: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+"""Media types of an event in JSON, and of a list of events."""
+
+DEFAULT_TYPE = "arborcast.notification"
+"""The type of an event whose message has none: text or JSON that was published without one."""
+
+HEADER = "ce-"
+"""The prefix of an attribute's header in binary mode."""
+
+PROPERTY = "ce-"
+
+NAME = re.compile(r"[a-z0-9]{1,100}", re.ASCII)
+"""The name of an attribute."""
+
+# Attributes that are set from the notification, and the original ones of the publisher.
+_OURS = frozenset({"specversion", "id", "source", "type", "subject", "time", "datacontenttype"})
+
+_XML, _JSON, _TEXT = "application/xml", "application/json", "text/plain; charset=utf-8"
+
+# HTTP binding, 3.1.3.2: what stands in a header as it is.
+_PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+
+
+NOTHING_PUBLISHED: Mapping[str, str] = {}
+
+
+class Event(NamedTuple):
+    """One event; `media` is the type of its data."""
+
+    attributes: Mapping[str, str]
+    media: str
+    data: bytes
+
+
+def event_of(
+    identifier: str,
+    topic: str,
+    payload: bytes,
+    accepted_ms: int,
+    source: str,
+    kind: str = "",
+    published: Mapping[str, str] = NOTHING_PUBLISHED,
+) -> Event:
+    """The event of a notification; `kind` is the stored type, empty for that of the payload's element, and `published`
+    the attributes that it was published with."""
+    media, data = _data(payload, published.get("datacontenttype", ""))
+    if kind in ("", legacy_content.TYPE):
+        kind = "" if media != _XML else root_type(payload)
+    at = datetime.fromtimestamp(accepted_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    attributes = {
+        "specversion": VERSION,
+        "id": identifier,
+        "source": source,
+        "type": published.get("type") or kind or DEFAULT_TYPE,
+        "subject": topic,
+        "time": at.replace("+00:00", "Z"),
+        **{name: value for name, value in published.items() if name not in _OURS},
+    }
+    return Event(attributes, media, data)
+
+
+def binary(event: Event) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    """The headers and the body of one event in binary mode."""
+    named = [(HEADER + name, quote(value, safe=_PLAIN)) for name, value in event.attributes.items()]
+    return (("Content-Type", event.media), *named), event.data
+
+
+def structured(event: Event) -> bytes:
+    """One event in JSON."""
+    attributes = msgspec.json.encode({**event.attributes, "datacontenttype": event.media})
+    data = event.data if event.media == _JSON else msgspec.json.encode(event.data.decode())
+    return attributes[:-1] + b',"data":' + data + b"}"
+
+
+def batch(events: Iterable[Event]) -> bytes:
+    """A list of events in JSON."""
+    return b"[" + b",".join(map(structured, events)) + b"]"
+
+
+def pushed(form: str, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    """The headers and the body of a push in one of the three forms; only a batch has several events."""
+    if form == "cloudevents-binary":
+        return binary(events[0])
+    if form == "cloudevents-structured":
+        return (("Content-Type", f"{EVENT}; charset=utf-8"),), structured(events[0])
+    return (("Content-Type", f"{BATCH}; charset=utf-8"),), batch(events)
+
+
+def published_in(producer: bytes) -> Mapping[str, str]:
+    """The attributes that an event was published with, from the wsnt:ProducerReference of its notification; none of a
+    notification that was published otherwise."""
+    if b'"' + PROPERTY.encode() not in producer:
+        return NOTHING_PUBLISHED
+    # Only here: workers without such notifications never load lxml.
+    from lxml import etree
+
+    from arborcast.core.xml import xml_parser
+
+    properties = etree.fromstring(producer, xml_parser()).iter(f"{{{ARBORCAST_POLICY}}}Property")
+    return published_with({each.get("Name", ""): each.text or "" for each in properties})
+
+
+def published_with(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """The same from the properties of the notification."""
+    named = {name.removeprefix(PROPERTY): text for name, text in properties.items() if name.startswith(PROPERTY)}
+    # A client with SOAP writes properties of any name.
+    return {name: text for name, text in named.items() if text and NAME.fullmatch(name)}
+
+
+def _data(payload: bytes, published: str) -> tuple[str, bytes]:
+    """The media type and the data; `published` is the media type that the event was published with."""
+    if legacy_content.unwrap(payload) is payload:
+        return _XML, payload
+    from lxml import etree
+
+    from arborcast.core.xml import xml_parser
+
+    element = etree.fromstring(payload, xml_parser())
+    if len(element):
+        return _XML, payload
+    data = (element.text or "").encode()
+    if published.startswith("text/"):
+        return _TEXT, data
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return _TEXT, data
+    return _JSON, data

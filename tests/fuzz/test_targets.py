@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz._checks_http import SEVERAL_REQUESTS, check_every_cut
-from tests.fuzz._generate import Generator, spoiled
+from tests.fuzz._generate import spoiled
 from tests.fuzz._targets import TARGETS
 
-_NUMBERED = 100
 _FOUND = Path(__file__).parent / "found"
 
 
@@ -33,14 +32,6 @@ def test_spoiled_inputs(name: str) -> None:
         target.check(data)
 
     run()
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_the_first_numbered_inputs(name: str) -> None:
-    target = TARGETS[name]
-    generator = Generator(target.seeds, target.snippets, 0)
-    for number in range(_NUMBERED):
-        target.check(generator.make(number))
 
 
 def test_requests_cut_at_every_place() -> None:

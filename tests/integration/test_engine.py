@@ -281,29 +281,6 @@ def test_the_page_about_event_streams(engine: Engine) -> None:
             each.wait(60)
 
 
-def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:
-    address = engine.run_here("subscribe", "shell/a", "--to", receiver.url("/shell")).stdout.strip()
-    assert address.startswith(engine.gateway + "/wsn/subscriptions/")
-    again = engine.run_here("subscribe", "shell/a", "--to", receiver.url("/shell"), "--json")
-    assert json.loads(again.stdout)["address"] == address, "the same subscription is recognised"
-    listed = json.loads(engine.run_here("subscriptions", "list", "--endpoint", receiver.url("/shell"), "--json").stdout)
-    engine.run_here("unsubscribe", listed["subscriptions"][0]["subscription"])
-    gone = engine.run_here("unsubscribe", address, check=False)
-    assert gone.returncode == 1
-    assert "ResourceUnknownFault" in gone.stderr
-
-
-def test_topics_from_the_shell(engine: Engine, receiver: Receiver) -> None:
-    engine.run_here("topics", "add", "house/kitchen")
-    address = engine.run_here("subscribe", "house//.", "--to", receiver.url("/house")).stdout.strip()
-    who = json.loads(engine.run_here("topics", "who", "house/kitchen", "--json").stdout)
-    assert [one["expression"] for one in who] == ["house//."]
-    assert address.endswith(who[0]["subscription"])
-    listed = engine.run_here("topics", "list").stdout
-    assert "house/kitchen" in listed
-    engine.run_here("unsubscribe", address)
-
-
 def test_status_says_what_runs(engine: Engine) -> None:
     status = engine.status()
     assert status["running"]

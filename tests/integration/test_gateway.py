@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import socket
 import subprocess
 import sys
@@ -22,15 +21,13 @@ from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
-    SubscriptionRecord,
     Tombstone,
     TopicRecord,
 )
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
-from tests.support.bad_requests import CASES, LIMIT, BadRequest
+from tests.support.bad_requests import LIMIT
 from tests.support.broker import notifications_in, settings_for
-from tests.support.gateway_parts import HttpAnswer
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 
 pytestmark = pytest.mark.kafka
@@ -54,28 +51,6 @@ def control_records(settings: KafkaSettings) -> list[ControlRecord]:
     follower.read_to_end(120)
     follower.close()
     return seen
-
-
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_the_first_path(gateway: GatewayRun, kafka_settings: KafkaSettings, version: str) -> None:
-    with Client(gateway.base, soap=version) as client:  # type: ignore[arg-type]
-        subscription = client.subscribe("{urn:t}a//.", to="http://127.0.0.1:9/", lasts=timedelta(minutes=5))
-        client.notify("{urn:t}a/b", "<n>1</n>")
-        client.notify_all([("{urn:t}a/b", "<n>2</n>"), ("{urn:t}a/b", "<n>3</n>")])
-        client.unsubscribe(subscription.address)
-    identifier = subscription.address.rpartition("/")[2]
-    created, topic, ended, tombstone, *_ = control_records(kafka_settings)
-    assert isinstance(created, SubscriptionRecord)
-    assert created.subscription.id == identifier
-    assert created.subscription.soap == version
-    assert topic == TopicRecord(TopicPath("{urn:t}a/b"))
-    assert isinstance(ended, SubscriptionEnded)
-    assert (ended.id, ended.reason) == (identifier, "unsubscribed")
-    assert tombstone == Tombstone(f"sub:{identifier}")
-    accepted = notifications_in(kafka_settings)
-    assert [one.payload for one in accepted] == [b"<n>1</n>", b"<n>2</n>", b"<n>3</n>"]
-    assert {one.topic for one in accepted} == {"{urn:t}a/b"}
-    assert [one.id for one in accepted] == sorted(one.id for one in accepted)
 
 
 @pytest.mark.chaos
@@ -296,20 +271,3 @@ def strict_gateway(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSetting
     settings = dataclasses.replace(kafka, prefix="bad-requests.")
     with gateway_run(tmp_path_factory.mktemp("strict"), settings, max_body_bytes=LIMIT) as run:
         yield run
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_bad_requests_over_http(strict_gateway: GatewayRun, case: BadRequest) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", strict_gateway.port, timeout=60)
-    connection.request(case.method, case.path, case.body, case.headers)
-    response = connection.getresponse()
-    answer = HttpAnswer(response.status, {}, response.read())
-    connection.close()
-    assert answer.status == case.status
-    if case.fault:
-        assert answer.fault == case.fault
-        assert case.says in answer.reason
-    else:
-        assert case.says in answer.body.decode()
-    assert strict_gateway.metric("arborcast_control_position") == 0
-    assert strict_gateway.metric("arborcast_gateway_notify_seconds_count") == 0

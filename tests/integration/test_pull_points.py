@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -173,19 +172,6 @@ def test_the_oldest_go_when_nobody_fetches_and_bodies_are_read_from_the_log(
         gateway.wait_for(lambda: said() == 10, "said")
 
 
-def test_a_waiting_client_is_woken_at_once(gateway: GatewayRun, writer: LogWriter) -> None:
-    url = create(gateway)
-    key = url.rpartition("/")[2]
-    writer.append_encoded([encode(key, StoredMessage(b"<m><n>0</n></m>"))])
-    assert pull(url, wait="PT60S") == [0]
-    for number in range(1, 11):
-        with ThreadPoolExecutor(1) as client:
-            fetched = client.submit(pull, url, wait="PT60S")
-            gateway.wait_for(lambda: gateway.metric("arborcast_pull_waiting_clients") == 1, "waiting")
-            writer.append_encoded([encode(key, StoredMessage(f"<m><n>{number}</n></m>".encode()))])
-            assert fetched.result(240) == [number], "long before its time is over"
-
-
 def test_hundreds_may_wait_and_the_gateway_stays_awake(gateway: GatewayRun) -> None:
     url = create(gateway)
     body = soap.envelope(f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="PT60S"/>')
@@ -205,13 +191,3 @@ def test_hundreds_may_wait_and_the_gateway_stays_awake(gateway: GatewayRun) -> N
     for thread in threads:
         thread.join(120)
     assert refused == [500] * 100
-
-
-def test_a_clients_end_costs_no_message(gateway: GatewayRun) -> None:
-    url = create(gateway)
-    body = f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="PT30S"/>'
-    with pytest.raises(requests.Timeout):
-        requests.post(url, data=soap.envelope(body), timeout=0.3)
-    gateway.wait_for(lambda: gateway.metric("arborcast_pull_waiting_clients") == 0, "without clients")
-    fill(url, 1)
-    assert pull(url) == [1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from collections import Counter
@@ -154,27 +153,6 @@ def test_a_message_of_parts_without_end_is_refused(edges: Edges) -> None:
         push.send_multipart([b"a", b"<x/>"])
         wait_for(lambda: edges.count("pipeline", "accepted") == 1, "the next one")
     assert edges.count("pipeline", "parts") == 1
-
-
-@pytest.mark.long
-def test_no_connection_takes_back_what_another_has_asked_for(edges: Edges) -> None:
-    with edges.subscriber(b"plant/"), edges.raw_subscriber() as raw:
-        raw.sendall(b"\x00\x07\x00plant/" + b"\x00\x07\x01other/")
-        assert edges.ask(b"ready", b"other/") == [b"ok", b""], "both are read"
-        assert edges.ask(b"ready", b"plant/") == [b"ok", b""]
-
-
-@pytest.mark.long
-def test_long_prefixes_are_not_kept(edges: Edges) -> None:
-    with edges.socket(zmq.SUB, "subscribe") as long, edges.raw_subscriber() as longer:
-        longer.sendall(b"\x02" + (1_000_001).to_bytes(8, "big") + b"\x01")
-        with contextlib.suppress(ConnectionResetError):
-            assert longer.recv(1_000) == b"", "nothing of it is read"
-        long.subscribe(b"x" * 1_500)
-        wait_for(lambda: edges.count("subscribe", "prefix") == 1, "the one that is read")
-        with edges.subscriber(b"plant/"):
-            assert edges.count("subscribe", "prefix") == 1
-        assert edges.ask(b"ready", b"x" * 1_500)[0] == b"error"
 
 
 @pytest.mark.spark

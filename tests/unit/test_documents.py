@@ -25,6 +25,8 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # Files of the data directory that are named as settings are.
 FILES = {"dispatch.log", "gateway.log", "secrets.keys", "topics.ldif"}
 
+COMMAND = get_command(app)
+
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 
 
@@ -110,7 +112,7 @@ def test_targets_of_make(document: Path) -> None:
 def test_commands_and_their_options(document: Path) -> None:
     found = re.findall(r"(?:`|^)arborcast ((?:[a-z][a-z-]* ?)*)((?:.*?--[a-z-]+)*)", text_of(document), re.MULTILINE)
     for words, rest in found:
-        command = get_command(app)
+        command = COMMAND
         for word in words.split():
             known = getattr(command, "commands", None)
             if known is None:

@@ -19,7 +19,6 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.bases import BroadcastBases, FileBases
 from arborcast.dispatch.matching.view import RoutingView, SharedView
 from arborcast.dispatch.settings import JobSettings
-from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -273,16 +272,6 @@ def test_view_is_sent_again_when_the_overlay_has_grown(
     assert shared.base == base, "nothing changed, nothing is sent"
     assert matched_in_a_task(context, shared) == [8]
     view.close()
-
-
-def test_table_says_what_its_columns_mean(spark: SparkSession, settings: JobSettings) -> None:
-    location = ATTEMPTS.location(settings.tables, settings.home)
-    ATTEMPTS.ensure(location)
-
-    columns = spark.read.format("delta").load(location).schema
-
-    assert [column.name for column in columns] == [column.name for column in ATTEMPTS.columns]
-    assert columns["duration_ms"].metadata["comment"].endswith("[ms]")
 
 
 def test_large_notification_passes(own: Own, receiver: Receiver) -> None:

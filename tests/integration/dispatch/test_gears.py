@@ -24,7 +24,7 @@ from arborcast.core.eventlog.topics import PROGRESS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import recovered
 from arborcast.dispatch.job.heartbeat import started_at
-from arborcast.dispatch.logs.attempts import NOTHING, RUN_NUMBERS, decode
+from arborcast.dispatch.logs.attempts import NOTHING, decode
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.messages import read_progress
@@ -35,7 +35,7 @@ from arborcast.dispatch.settings import JobSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference
+from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in, settings_for
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
@@ -333,41 +333,6 @@ def test_a_partition_that_is_added_is_read(
             producer.flush()
         arrived = wait_for(receiver, "/all", 2)
     assert arrived[1:] == ["n-added"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("of_spark", [False, True], ids=["the run", "one of Spark's batches"])
-def test_a_minimum_interval_goes_on_behind_the_end_of_a_run(
-    spark: SparkSession,
-    settings: JobSettings,
-    log: Logs,
-    receiver: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
-    of_spark: bool,
-) -> None:
-    if of_spark:
-        monkeypatch.setattr("arborcast.dispatch.realtime.query._BATCH", "20 seconds")
-    hour = DeliveryPolicy(interval_ms=3_600_000)
-    log.subscribe(subscription("all", receiver.url("/all"), "b"))
-    log.subscribe(subscription("hourly", receiver.url("/hourly"), "b", policy=hour))
-    sent: list[str] = []
-
-    def runs() -> int:
-        """After one more message."""
-        sent.append(log.accept("b"))
-        wait_for(receiver, "/all", len(sent))
-        return 1 + max(each.run for each in read_progress(settings.kafka).values()) // RUN_NUMBERS
-
-    with running(spark, settings) as job:
-        runs()
-        if not of_spark:
-            job.modes._realtime._ends_at = 0.0
-        while runs() < 2 and len(sent) < 60:
-            time.sleep(1.0)
-        assert runs() >= 2
-        assert job.modes.mode == "realtime"
-    assert ids(receiver, "/hourly") == sent[:1]
-    assert ids(receiver, "/all") == sent
 
 
 @pytest.mark.long

@@ -81,15 +81,6 @@ def test_a_server_that_closes_gets_it_again_with_numbers_and_then_it_is_a_dead_l
     assert {row["number"]: row["state"] for row in own.attempts(7)}[6] == "dead"
 
 
-def test_what_one_refuses_two_others_do(own: Own, receiver: Receiver) -> None:
-    for name in ("bad", "good", "better"):
-        own.subscribe(name, receiver.url(f"/{name}"), "jobs", queue=1)
-    receiver.behave("/bad", "status/422")
-    asked = [ask(own, "jobs") for _ in range(12)]
-    wait_until(lambda: len(set(receiver.names("/good", "/better"))) >= 12)
-    assert Counter(receiver.names("/good", "/better")) == Counter(asked)
-
-
 def test_requests_wait_for_a_server_also_while_the_job_is_away(own: Own, receiver: Receiver, job: RunningJob) -> None:
     asked = [ask(own, "jobs") for _ in range(5)]
     own.attempts(5)

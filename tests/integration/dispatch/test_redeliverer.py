@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +14,6 @@ import psutil
 import pytest
 
 from arborcast.core.eventlog.topics import ensure_topics
-from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings
@@ -36,16 +32,12 @@ from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
-    SubscriptionSuspended,
-    Tombstone,
-    suspension_key,
 )
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.records.results import Result, State, encode, read_promise
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in, settings_for
-from tests.support.receiver import NOTIFICATION_ID, Receiver
+from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -197,59 +189,6 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
     assert waiting(kafka_settings) == set()
 
 
-@pytest.mark.parametrize("file", ["kept", "lost"])
-def test_what_is_said_later_of_a_push_counts_also_when_it_was_said_while_nobody_listened(
-    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path, file: str
-) -> None:
-    path = tmp_path / "parked.db"
-    with Receiver() as receiver, closing(LogWriter(kafka_settings, "results")) as log:
-
-        def say(notification: str, state: State) -> None:
-            (push,) = [each for each in receiver.received("/s") if each.headers[NOTIFICATION_ID] == notification]
-            promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], VAULT.keys)
-            log.append_encoded([encode(Result(promise, state, promise.started_ms + 500, "so it is"))])
-
-        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
-        receiver.behave("/s", "later")
-        with running(kafka_settings, path, known) as redeliverer:
-            lot.park("s", "well", "done", "failed")
-            wait_until(lambda: len(rows(kafka_settings)) == 3)
-            say("well", "delivered")
-            wait_until(lambda: redeliverer.statistics().delivered == 1)
-        say("done", "delivered")
-        say("failed", "failed")
-        if file == "lost":
-            path.unlink()
-        receiver.behave("/s", "")
-        with running(kafka_settings, path, known) as redeliverer:
-            wait_until(lambda: redeliverer.statistics().delivered == 2)
-        assert receiver.names("/s") == ["well", "done", "failed", "failed"]
-    found: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
-    for row in rows(kafka_settings):
-        found[row.notification].append((row.state, row.error, row.number))
-    assert found == {
-        "well": [("parked", "later", 1), ("delivered", "", 1)],
-        "done": [("parked", "later", 1), ("delivered", "", 1)],
-        "failed": [("parked", "later", 1), ("parked", "reported", 1), ("delivered", "", 2)],
-    }
-    assert waiting(kafka_settings) == set()
-
-
-def test_who_never_says_how_it_ended_gets_it_again(kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path) -> None:
-    with Receiver() as receiver:
-        receiver.behave("/s", "later")
-        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
-        with running(kafka_settings, tmp_path / "parked.db", known, callback_s=0.5) as redeliverer:
-            lot.park("s", "n")
-            wait_until(lambda: len(rows(kafka_settings)) >= 2)
-            receiver.behave("/s", "")
-            wait_until(lambda: redeliverer.statistics().delivered == 1)
-    assert [(row.state, row.error) for row in rows(kafka_settings)][:2] == [
-        ("parked", "later"),
-        ("parked", "no-result"),
-    ]
-
-
 def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBroker, tmp_path: Path) -> None:
     kafka = settings_for(own_broker)
     ensure_topics(kafka)
@@ -276,38 +215,6 @@ def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBrok
     last = {row.notification: row.state for row in rows(kafka)}
     assert last == dict.fromkeys(names, "delivered")
     assert waiting(kafka) == set()
-
-
-def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
-    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
-) -> None:
-    with Receiver() as receiver:
-        known = Known(
-            kafka_settings,
-            *(subscription(name, receiver.url(f"/{name}")) for name in ("hang", "well")),
-        )
-        redeliverer = Redeliverer(
-            kafka_settings,
-            PushSettings(total_timeout_s=300.0),
-            QUICK,
-            AddressPolicy(OutboundSettings(scope="loopback")),
-            cast(Any, known),
-            tmp_path / "parked.db",
-        )
-        redeliverer.start(60)
-        lot.park("hang", "h1", "h2")
-        lot.park("well", "w1")
-        wait_until(lambda: redeliverer.statistics().delivered == 1 and bool(receiver.received("/hang")))
-        redeliverer.stop(20.0)  # less than a push may take
-        assert "redeliverer" not in {thread.name for thread in threading.enumerate()}
-        assert {row.notification: row.state for row in rows(kafka_settings)} == {"w1": "delivered"}
-        assert waiting(kafka_settings) == {Delivery("hang", Place(1, 0, place)).key() for place in (1, 2)}
-
-        receiver.behave("/hang", "status/202")
-        seen = len(receiver.names("/hang"))
-        with running(kafka_settings, tmp_path / "parked.db", known) as again:
-            wait_until(lambda: again.statistics().delivered == 2)
-        assert receiver.names("/hang")[seen:] == ["h1", "h2"]
 
 
 def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscription(
@@ -337,33 +244,6 @@ def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscr
     states = {(row.subscription, row.notification): row.state for row in rows(kafka_settings)}
     assert states == {("bad", "n1"): "dead", ("gone", "n2"): "cancelled", ("gone", "n3"): "cancelled"}
     assert {event.kind for event in told} == {"dead-letters-growing", "subscription-gone"}
-
-
-def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what_was_missed(
-    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
-) -> None:
-    told: list[OperatorEvent] = []
-    retry = dataclasses.replace(QUICK, suspend_after_s=1.0)
-    with Receiver() as receiver:
-        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
-        receiver.behave("/s", "status/503")
-        with running(kafka_settings, tmp_path / "parked.db", known, told.append, retry) as redeliverer:
-            lot.park("s", "n1", "n2")
-            wait_until(lambda: "subscription-suspended" in {event.kind for event in told})
-            receiver.behave("/s", "status/202")
-            redeliverer.catch_up(120)
-            seen = len(receiver.received("/s"))
-            lot.park("s", "n3")
-            redeliverer.catch_up(120)
-            assert redeliverer.statistics().parked == 3
-            assert len(receiver.received("/s")) == seen
-            (suspended,) = [record for record in control(kafka_settings) if isinstance(record, SubscriptionSuspended)]
-            assert suspended.id == "s"
-
-            with closing(ControlLog(kafka_settings)) as log:
-                log.append([Tombstone(suspension_key("s"))])
-            wait_until(lambda: redeliverer.statistics().delivered == 3)
-    assert waiting(kafka_settings) == set()
 
 
 def test_large_messages_that_wait_and_are_cancelled_take_little_memory(

@@ -11,10 +11,9 @@ from pyspark.sql import SparkSession
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import FINAL
-from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
-from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
+from arborcast.topic_model.records.control import Tombstone, suspension_key
+from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.topic_model.topics import SYSTEM
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
@@ -113,16 +112,6 @@ def duplicates(names: list[str]) -> set[str]:
     return {name for name in names if names.count(name) > 1}
 
 
-def test_strict_subscription_gets_nothing_before_what_came_earlier_is_settled(own: Own, receiver: Receiver) -> None:
-    own.subscribe("s", receiver.url("/half"), "a//.", policy=DeliveryPolicy(order="strict"))
-    sent = [own.notify("a/b") for number in range(12)]
-    wait_until(lambda: len(firsts(receiver, "/half")) == 12, "all are tried")
-    wait_until(lambda: len(receiver.received("/half")) == 24, "and tried again")
-
-    arrived = [name for request in receiver.received("/half") for name in ids_in(request.headers)]
-    assert arrived == [name for name in sent for _ in range(2)], "each fails once, and is delivered before the next"
-
-
 def test_hanging_receiver_costs_the_others_one_wait_at_most(own: Own, receiver: Receiver) -> None:
     own.subscribe("hang", receiver.url("/hang"), "a")
     own.subscribe("s", receiver.url("/s"), "a")
@@ -135,42 +124,6 @@ def test_hanging_receiver_costs_the_others_one_wait_at_most(own: Own, receiver: 
     tried = [row for row in rows if row["subscription"] == "hang" and row["number"]]
     assert tried[0]["notification"] == first
     assert len({row["push"] for row in tried}) <= 2, "what comes behind it is parked"
-
-
-def test_receiver_that_is_gone_ends_its_subscription(own: Own, receiver: Receiver) -> None:
-    own.subscribe("s", receiver.url("/status/410"), "a")
-    found: list[ControlRecord] = []
-    follower = ControlFollower(own.job.settings.kafka, lambda record, offset: found.append(record))
-    own.notify("a")
-
-    def ended() -> bool:
-        follower.read_to_end(120)
-        return any(isinstance(each, SubscriptionEnded) and each.reason == "gone" for each in found)
-
-    wait_until(ended, "the control log says that it is gone")
-    own.notify("a")
-    own.subscribe("t", receiver.url("/t"), "a")
-    own.notify("a")
-    receiver.wait_for(1, "/t")
-    follower.close()
-
-    assert len(receiver.received("/status/410")) == 1
-
-
-def test_paused_subscription_gets_what_it_missed_when_it_is_resumed(own: Own, receiver: Receiver) -> None:
-    own.subscribe("s", receiver.url("/s"), "a")
-    own.subscribe("t", receiver.url("/t"), "a")
-    sent = [own.notify("a")]
-    receiver.wait_for(1, "/s")
-    own.subscribe("s", receiver.url("/s"), "a", paused=True)
-    sent += [own.notify("a") for _ in range(5)]
-    wait_until(lambda: len(firsts(receiver, "/t")) == 6, "the others have them")
-    assert len(firsts(receiver, "/s")) == 1
-    own.subscribe("s", receiver.url("/s"), "a")
-    sent.append(own.notify("a"))
-    wait_until(lambda: len(firsts(receiver, "/s")) == 7, "what it missed arrives")
-
-    assert firsts(receiver, "/s") == sent
 
 
 def test_conditions_that_cost_too_much_suspend_and_what_was_kept_unjudged_is_judged_at_the_resume(

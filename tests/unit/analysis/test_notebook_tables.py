@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 
-from arborcast.analysis import Tables, tables
+from arborcast.analysis import Tables
 from arborcast.analysis.reader import NoSuchTable
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
@@ -33,13 +31,6 @@ def test_every_table_is_an_attribute(engine: Tables, tmp_path: Path) -> None:
 
         assert len(getattr(engine, spec.name)) == 0
         assert [*getattr(engine, spec.name).columns.index] == [column.name for column in spec.columns]
-
-
-def test_the_engine_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
-
-    assert Tables().attempts.location == str(tmp_path / "tables" / "attempts")
-    assert "tables" in repr(tables.attempts)
 
 
 def test_spans_of_time_have_each_row_once(engine: Tables, tmp_path: Path) -> None:
@@ -152,9 +143,3 @@ def test_slowest_endpoints_count_pushes_not_notifications(engine: Tables, tmp_pa
     assert found.loc["http://slow/", ["pushes", "failed", "p50_ms", "longest_ms"]].tolist() == [2, 1, 500.0, 900.0]
     assert found.loc["http://quick/", "pushes"] == 4
     assert len(engine.slowest_endpoints(1, since=None)) == 1
-
-
-def test_light_reader_starts_without_spark_and_kafka() -> None:
-    code = "import sys, arborcast.analysis; sys.exit(any(name in sys.modules for name in ('pyspark', 'kafka')))"
-
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -36,40 +36,10 @@ def test_what_has_no_room_is_summed_up() -> None:
     assert (rest.topics, rest.notifications) == (4_997, sum(range(4_997)))
 
 
-def test_one_large_family_does_not_hide_the_others() -> None:
-    counts = {f"large/{number}": 100 for number in range(100)} | {"quiet/a": 1, "quiet/b": 0}
-
-    found = drawn(cells(counts, rows=20))
-
-    assert "  a" in found
-    assert "  b" in found
-    assert "  … 83 more" in found
-
-
 def test_a_path_that_only_leads_on_is_one_with_what_is_below() -> None:
     assert drawn(cells({"a/b/c": 1, "a/b/d": 1})) == ["a/b  (2)", "  c", "  d"]
     # A topic of its own stays.
     assert drawn(cells({"a": 1, "a/b": 1})) == ["a  (2)", "  b"]
-
-
-def test_below_a_root() -> None:
-    counts = {"plant/a/x": 1, "plant/a/y": 2, "plant/ab": 5, "other": 9}
-
-    assert drawn(cells(counts, root="plant/a")) == ["plant/a  (2)", "  y", "  x"]
-    assert cells(counts, root="nothing") == []
-
-
-def test_namespaces_are_left_out_where_names_differ_without_them() -> None:
-    assert drawn(cells({"{urn:x}a/b": 1, "c": 0})) == ["a/b", "c"]
-    assert drawn(cells({"{urn:x}a": 1, "{urn:y}a": 0})) == ["{urn:x}a", "{urn:y}a"]
-
-
-def test_subscriptions_are_counted_once_however_many_topics_they_have() -> None:
-    wanted = {TopicPath("a/x"): ["one", "two"], TopicPath("a/y"): ["two"]}
-
-    (top,) = branches({}, wanted)
-
-    assert len(top.subscriptions) == 2
 
 
 names = st.text("ab", min_size=1, max_size=2)

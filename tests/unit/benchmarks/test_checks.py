@@ -6,7 +6,6 @@ import pytest
 from lxml import etree
 
 from benchmarks.load import Edge, Traffic, requests_of
-from benchmarks.report import percentile
 from benchmarks.rig import Arrival, check
 
 
@@ -47,17 +46,6 @@ def test_one_message(
 def test_disorder_is_within_a_publisher() -> None:
     outcome = check(sent(A, B, "001-00000000"), arrived((101.0, "1"), (102.0, "001-00000000"), (103.0, "0")), ["/a"])
     assert outcome.disorder == 1
-
-
-def test_disorder_is_within_a_topic_where_a_publisher_has_several() -> None:
-    marks = [f"000-0000000{number}" for number in range(4)]
-    assert check(sent(*marks), arrived((1, "1"), (1, "0"), (1, "2"), (1, "3")), ["/a"], topics=2).disorder == 0
-    assert check(sent(*marks), arrived((1, "2"), (1, "3"), (1, "1"), (1, "0")), ["/a"], topics=2).disorder == 2
-
-
-def test_percentiles() -> None:
-    assert percentile(range(101), 0.99) == 99
-    assert percentile([7.0], 0.5) == 7.0
 
 
 @pytest.mark.parametrize("edge", ["soap", "old"])

@@ -6,7 +6,6 @@ import argparse
 import importlib
 import random
 import re
-import subprocess
 import sys
 
 import pytest
@@ -25,19 +24,6 @@ PROGRAMS = sorted(
 
 def test_programs_are_found() -> None:
     assert {"benchmarks.throughput", "benchmarks.peers.floor", "benchmarks.storms.soak"} <= set(PROGRAMS)
-
-
-def test_make_bench_lists_the_programs_for_a_name_that_is_none() -> None:
-    made = subprocess.run(
-        ["/usr/bin/env", "make", "-s", "-o", "setup", "bench", "ARGS=nosuch --json x"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert made.returncode == 2
-    assert made.stderr.startswith("there is no benchmarks/nosuch.py; there are:\nbenchmarks/")
-    assert "benchmarks/peers/floor.py" in made.stderr
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

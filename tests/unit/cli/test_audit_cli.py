@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner
@@ -11,8 +10,6 @@ import arborcast.dispatch.operations.audit
 from arborcast.cli import app
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
-
-Audit = Callable[..., Report]
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> list[dict[str, object]]:
@@ -63,14 +60,6 @@ def test_it_says_what_it_counts_in_words_that_need_no_manual(monkeypatch: pytest
     )
     report.system_notices = 0
     assert "system notices" not in CliRunner().invoke(app, ["audit"]).output
-
-
-def test_no_id_is_cut_off_on_a_narrow_screen(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
-    name = "PPAkdgTZEiaSQ-MbIjL6U-0a"
-    report.subscriptions = {name: report.totals}
-    answering(monkeypatch, report)
-    lines = CliRunner().invoke(app, ["audit"], env={"COLUMNS": "80"}).output.splitlines()
-    assert any(line.split()[:2] == [name, "3"] for line in lines)
 
 
 @pytest.mark.parametrize("width", [None, "20", "80"])

@@ -51,13 +51,6 @@ def test_a_wrong_command_says_what_is_wrong(engine: Engine, arguments: list[str]
     assert not engine.home.exists(), "a refused command leaves nothing behind"
 
 
-def test_the_command_of_the_shell_ends_with_the_status(engine: Engine) -> None:
-    done = engine.run("publish", "a||b", "-", input="<x/>", check=False)
-    assert done.returncode == 1
-    assert "error: " in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_ctrl_c_while_modules_are_loaded_prints_no_stack_trace(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     command = [sys.executable, "-c", "from arborcast.cli import main; main()"]
@@ -81,11 +74,6 @@ def test_config_show_tells_values_and_origins_and_hides_secrets(engine: Engine, 
     assert document["kafka.sasl_password"] == {"value": "********", "origin": str(file)}
     assert document["home"] == {"value": str(engine.home), "origin": "$ARBORCAST_HOME"}
     assert "hunter2" not in done.stdout + engine.run_here("config", "show", "--config", str(file)).stdout
-
-
-def test_config_schema_is_a_json_schema(engine: Engine) -> None:
-    schema = json.loads(engine.run_here("config", "schema").stdout)
-    assert schema["$defs"]["kafka"]["properties"]["partitions"]["maximum"] == 10_000
 
 
 def test_status_of_no_engine_is_not_a_failure_of_the_command(engine: Engine) -> None:

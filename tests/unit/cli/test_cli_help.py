@@ -98,13 +98,6 @@ def test_bash_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) ->
 SPARK = {"deltalake", "numpy", "pandas", "pyarrow", "pyspark"}
 
 
-def test_a_gateway_loads_nothing_of_spark() -> None:
-    """Its memory is counted in tens of megabytes."""
-    code = f"import sys, arborcast.engine.gateway.__main__; print(*sorted({SPARK!r} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
-
-
 NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 
 from arborcast.cli import app
 from arborcast.cli.messages import InputError
-from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription, ShellClient
+from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription
 from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from arborcast.client.client import Client
 from arborcast.dispatch.job import lease
@@ -59,14 +58,6 @@ def test_unsubscribe_takes_the_id_that_the_list_shows(parts: GatewayParts, url: 
     done = CliRunner().invoke(app, ["unsubscribe", given, "--url", f"{url}/wsn/NotificationBroker"])
     assert done.exit_code == 0, done.output
     assert not list(parts.table.subscriptions())
-
-
-def test_subscribe_asks_for_messages_that_are_apart(parts: GatewayParts, url: str) -> None:
-    command = ["subscribe", "a", "--to", "http://h/", "--interval", "0.5", "--together", "--deadline", "2"]
-    done = CliRunner().invoke(app, [*command, "--url", url])
-    assert done.exit_code == 0, done.output
-    (subscription,) = parts.table.subscriptions()
-    assert subscription.policy == DeliveryPolicy(deadline_ms=2_000, interval_ms=500, interval_per="subscription")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -129,14 +120,6 @@ UNKNOWN = fails(FaultReceived("there is none", "ResourceUnknownFault"))
 AWAY = fails(BrokerUnreachable("nobody answers"))
 
 
-def test_the_lease_is_renewed_while_somebody_listens() -> None:
-    broker = Broker()
-    with broker.leased(60):
-        wait_until(lambda: len(broker.renewed) >= 2, "renewed twice")
-    assert set(broker.renewed) == set(broker.subscribed) == {timedelta(seconds=60)}
-    assert not broker.told
-
-
 def test_a_broker_that_is_away_for_a_while_is_asked_again() -> None:
     broker = Broker(renew_does=AWAY)
     with broker.leased(60):
@@ -164,14 +147,6 @@ def test_a_broker_that_nothing_listens_for_is_away_before_it_is_time_to_renew() 
         "the broker is back",
     ]
     assert broker.renewed == [timedelta(seconds=LEASE_S)], "one record, and not one for each look"
-
-
-def test_a_client_of_the_shell_sees_whether_anything_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = ShellClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        assert client.is_reachable()
-    assert not client.is_reachable()
-    client.close()
 
 
 @pytest.mark.parametrize("data", ['{"celsius": 21.5, "of": "a<b"}', " [1, 2]\n", '"text"', "21.5"])

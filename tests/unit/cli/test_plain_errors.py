@@ -24,7 +24,6 @@ import typer
 import arborcast.cli as app_package
 from arborcast.cli import app, shell_client
 from arborcast.core.security import keyring
-from arborcast.engine.embedded import questions
 from arborcast.engine.embedded.engine import Tools
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.install.java import JavaRuntime
@@ -221,29 +220,8 @@ def test_at_an_address_that_cannot_be(engine: Engine, url: str, told: str) -> No
         assert told in complaint_of(engine, *CLIENT, "--url", url.format(plain=plain))
 
 
-def test_somebody_who_waits_is_told_for_what(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_client, "TIMEOUT_S", (1.0, 0.5))
-    monkeypatch.setattr(shell_client, "QUIET_S", 0.05)
-    with answering(None) as port:
-        said = complaint_of(engine, *CLIENT, "--url", f"http://127.0.0.1:{port}")
-    first, last = said.splitlines()
-    assert "has not answered yet; waiting for up to 0.5 s" in first
-    assert "no engine at" in last
-
-
 def kafka_at(*servers: str) -> dict[str, str]:
     return {"ARBORCAST_STACK_BROKER": "external", "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": ",".join(servers)}
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"), [(HTML, "is not a Kafka broker"), (b"", "is not a Kafka broker"), (None, "no answer in time")]
-)
-def test_where_something_else_is_than_kafka(
-    engine: Engine, answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(questions, "_ANSWER_S", 0.1)
-    with answering(answer) as port:
-        assert told in complaint_of(engine, *KAFKA, **kafka_at(f"127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize(
@@ -258,11 +236,6 @@ def test_where_something_else_is_than_kafka(
 )
 def test_kafka_away(engine: Engine, servers: list[str], told: str) -> None:
     assert told in complaint_of(engine, *KAFKA, **kafka_at(*servers))
-
-
-def test_settings_that_are_not_there(engine: Engine) -> None:
-    told = complaint_of(engine, *SETTINGS, "--config", "/nowhere/a.toml")
-    assert "/nowhere/a.toml does not exist: `arborcast init /nowhere/a.toml` writes one" in told
 
 
 @pytest.mark.parametrize(
@@ -302,11 +275,6 @@ def test_an_engine_of_another_user(engine: Engine, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "open", open_or_fail)
     assert "may not ask whether an engine runs" in complaint_of(engine, *SETTINGS)
-
-
-def test_a_data_directory_that_is_a_file(engine: Engine) -> None:
-    engine.home.touch()
-    assert "is a file; name a folder" in complaint_of(engine, "up", "")
 
 
 def failing(number: int) -> Callable[..., Any]:

@@ -3,10 +3,8 @@ from __future__ import annotations
 import io
 import os
 import pty
-import socket
 import sys
 import termios
-import threading
 import time
 import unicodedata
 
@@ -59,40 +57,11 @@ def line(lines: list[str], start: str) -> str:
     return found
 
 
-def test_everything_is_there_at_80_by_24() -> None:
-    lines = frame(busy_engine(), "/srv/engine", 80, 24)
-    assert len(lines) <= 24
-    assert all(len(one) <= 80 for one in lines)
-    assert lines[0].startswith("Arborcast at /srv/engine   ready")
-    assert lines[0].endswith("00:09:55 UTC")
-    assert "1,000" in line(lines, "accepted /s")
-    assert "2,000" in line(lines, "delivered /s")
-    assert "1,000" in line(lines, "not delivered /s")
-    assert "50 ms" in line(lines, "delivery, median")
-    assert "99 ms" in line(lines, "delivery, 99 %")
-    assert "12" in line(lines, "lag, records")
-    assert "200 ms" in line(lines, "lag, time")
-    assert "waiting for retry 51.2 k   due now 17" in line(lines, "subscriptions 3")
-    for name in NAMES:
-        assert "30 %" in line(lines, f"{name} ")
-    assert "2.5 s" in line(lines, "http://slow")
-    assert "120.0 k" in line(lines, "http://quick")
-
-
-def test_it_fits_a_terminal_of_five_lines() -> None:
-    assert len(frame(busy_engine(), "x", 80, 5)) <= 5
-
-
 def test_what_is_wrong_is_said_first() -> None:
     seen = busy_engine(3)
     down = MetricsSample(at=seen.samples[-1].at + 5, parts={"kafka": False, "gateway": True})
     assert "NOT READY: kafka" in frame(EngineView([*seen.samples, down]), "x")[0]
     assert "refused" in frame(EngineView(problem="http://h:1: refused"), "x")[2]
-
-
-def test_one_moment_is_enough() -> None:
-    lines = frame(EngineView([MetricsSample(at=0)]), "x")
-    assert line(lines, "accepted /s").split() == ["accepted", "/s", "-"]
 
 
 def test_an_endpoint_cannot_write_to_the_terminal() -> None:
@@ -133,12 +102,6 @@ def test_charts_of_characters() -> None:
 )
 def test_numbers_as_people_read_them(write: object, value: float | None, expected: str) -> None:
     assert write(value) == expected  # type: ignore[operator]
-
-
-def test_suspended_subscriptions_stand_out() -> None:
-    seen = busy_engine(2)
-    samples = [msgspec.structs.replace(each, suspended=2) for each in seen.samples]
-    assert "SUSPENDED 2   subscriptions 3" in line(frame(EngineView(samples, []), "here"), "SUSPENDED")
 
 
 class Terminal(io.StringIO):
@@ -262,13 +225,6 @@ def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
         assert line(lines, "http://quick").endswith("100 ms")
 
 
-def test_charts_of_every_process_at_80_columns() -> None:
-    """CPU, memory and threads, each over the time that is remembered."""
-    bars = [one for one in line(frame(busy_engine(), "x", 80, 24), "kafka ").split() if set(one) <= set("▁▂▃▄▅▆▇█")]
-    assert len(bars) == 3
-    assert all(len(bar) >= 7 for bar in bars)
-
-
 def test_a_terminal_that_knows_ascii_only() -> None:
     written = io.BytesIO()
     out = io.TextIOWrapper(written, encoding="ascii")
@@ -329,28 +285,3 @@ def test_a_wrong_address_says_what_is_there(answer: Exception | bytes, problem: 
     assert not seen.samples
     assert seen.problem.startswith("http://h:1: ")
     assert problem in seen.problem
-
-
-def test_a_server_that_speaks_no_http() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1_000)
-                connection.sendall(b"\x00\x00\x00\r\n")
-
-        answering = threading.Thread(target=answer)
-        answering.start()
-        seen = EngineWatch([f"127.0.0.1:{server.getsockname()[1]}"]).look()
-        answering.join()
-    assert "does not speak HTTP" in seen.problem
-
-
-def test_metrics_of_somebody_else_are_not_shown() -> None:
-    def fetch(url: str) -> bytes:
-        if not url.endswith("/metrics"):
-            raise FileNotFoundError(url)
-        return b"process_cpu_seconds_total 1\n"
-
-    assert "no metrics of Arborcast" in EngineWatch(["h:1"], fetch).look().problem

@@ -55,16 +55,6 @@ def test_after_a_long_silence_nothing_is_left(clock: Clock) -> None:
     assert len(recent) == 0
 
 
-def test_the_newer_value_of_a_key_counts(clock: Clock) -> None:
-    recent: Recent[str, int] = Recent(most=100_000, age_s=60, clock=clock)
-    recent.put("a", 1, 10)
-    clock.now += 61
-    recent.put("a", 2, 10)
-
-    assert recent.get("a") == 2
-    assert len(recent) == 1
-
-
 def test_of_a_bounded_dict_the_entry_set_longest_ago_goes_first() -> None:
     bounded: BoundedDict[str, int] = BoundedDict(2)
     bounded["a"] = 1

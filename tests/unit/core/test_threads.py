@@ -41,12 +41,6 @@ def run_to_its_end(step: Callable[[], float | None], backoff: Backoff = NO_PAUSE
     assert over.wait(60)
 
 
-def test_a_step_is_repeated_until_it_returns_none() -> None:
-    steps = Steps(0.0, 0.0, None, 0.0)
-    run_to_its_end(steps)
-    assert steps.count == 3
-
-
 def test_wake_ends_the_pause() -> None:
     steps = Steps(LONG_S, None)
     over = threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from unittest.mock import create_autospec
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,22 +93,6 @@ def test_higher_subscriptions_are_pushed_to_first_and_every_eighth_turn_is_for_t
     assert while_high["middle"] == 0, "the lowest that waits has it"
 
 
-@pytest.mark.parametrize("bounds", [Limits(per_endpoint=2, per_host=100), Limits(per_endpoint=100, per_host=2)])
-def test_who_waits_for_a_full_endpoint_or_host_goes_on_by_priority_too(bounds: Limits) -> None:
-    lanes = Lanes(LaneLimits(1, 1_000), bounds)
-    for number in range(60):
-        lanes.add(notification(number), subscription(f"low{number}", "http://h/"))
-    for number in range(40):
-        for name in ("high", "mate"):
-            lanes.add(notification(number), subscription(name, "http://h/", priority=5))
-
-    order = served(lanes, in_flight=10)
-
-    low = [index for index, name in enumerate(order) if name.startswith("low")]
-    assert 7 <= len([index for index in low if index < 80]) <= 14, "none starves, and they take no more"
-    assert max(index for index, name in enumerate(order) if name == "high") < 100
-
-
 def test_host_that_answers_nothing_takes_no_more_than_its_share() -> None:
     lanes = Lanes(LaneLimits(1, 1_000), Limits(per_endpoint=10, per_host=3))
     for number in range(50):
@@ -127,26 +110,6 @@ def test_host_that_answers_nothing_takes_no_more_than_its_share() -> None:
     assert push is not None
     assert push[0].id == "hanging3", "who has waited longest comes next"
     assert lanes.take() is None
-
-
-def test_subscriptions_that_share_an_address_share_its_limit() -> None:
-    lanes = Lanes(LaneLimits(1, 1_000), Limits(per_endpoint=2, per_host=3))
-    for number in range(4):
-        lanes.add(notification(0), subscription(f"s{number}", "http://h/same"))
-    for number in range(3):
-        lanes.add(notification(0), subscription(f"t{number}", f"http://h/other{number}"))
-
-    taken = [lanes.take(), lanes.take(), lanes.take(), lanes.take()]
-
-    assert [push[0].id if push else None for push in taken] == ["s0", "s1", "t0", None]
-
-
-def test_host_is_the_same_whatever_port_case_and_scheme() -> None:
-    hosts = {scopes_of(address)[1] for address in ("http://H:1/a", "https://h:2/b", "http://h")}
-
-    assert hosts == {("host", "h")}
-    assert scopes_of("http://[::1/")[1] == ("host", "http://[::1/")
-    assert scopes_of("no address")[1] == ("host", "no address")
 
 
 def test_room_forgets_where_nothing_is_under_way() -> None:
@@ -261,18 +224,6 @@ def test_a_look_at_what_waits_costs_no_more_for_a_notification_for_many() -> Non
     assert len(looked) <= 32
     assert len(list(world.lanes.waiting())) <= 32
     assert world.lanes.busy == 20
-
-
-@pytest.mark.parametrize("per_host", [20, 1_000])
-def test_another_topic_does_not_wait_for_a_notification_for_many(per_host: int) -> None:
-    """Neither where the host is full, nor where all pushes are under way."""
-    world = FanOut(per_host=per_host)
-    world.take("n", "a", 5, many(3_000))
-    world.push(100)
-    world.take("m", "b", 6, [subscription("other", "http://host/other")])
-    before = len(world.transport.sent)
-    world.push(100)
-    assert world.urls.index("http://host/other") - before <= 40
 
 
 def test_a_notification_for_many_has_its_share_beside_a_backlog() -> None:

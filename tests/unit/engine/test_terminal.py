@@ -27,7 +27,6 @@ from arborcast.cli import main as command
 from arborcast.client.received import ReceivedMessage
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import is_printable
-from arborcast.core.telemetry import log_format
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
@@ -39,7 +38,6 @@ from arborcast.engine.monitoring.report import page
 from arborcast.engine.monitoring.samples import MetricsSample
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.engine.processes import processes
-from arborcast.engine.processes.logfiles import JsonLines
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -145,11 +143,6 @@ def test_colours_of_ours_are_all_the_escapes_that_a_terminal_gets(engine: Path, 
     assert is_printable(plain)
 
 
-def test_there_are_colours(engine: Path) -> None:
-    coloured = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    assert "\x1b[" in CliRunner().invoke(app, ["dead-letters", "list", "--home", str(engine)], env=coloured).output
-
-
 @pytest.mark.parametrize("arguments", [*COMMANDS, ["topics", "tree"]], ids=" ".join)
 def test_json_is_printable_and_says_exactly_what_there_is(engine: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, "--json", "--home", str(engine)])
@@ -168,17 +161,6 @@ def texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from texts(each)
-
-
-def test_the_drawn_tree(engine: Path) -> None:
-    result = CliRunner().invoke(app, ["topics", "tree", "--home", str(engine)], env={"COLUMNS": "1000"})
-    assert "NEEDLE" in result.output
-    assert is_printable(result.output)
-
-
-def test_a_column_is_wide_enough_for_what_is_written_out(engine: Path) -> None:
-    result = CliRunner().invoke(app, ["topics", "list", "--home", str(engine)], env={"COLUMNS": "1000"})
-    assert result.output.count("NEEDLE") == 3, "path, code and facts, none of them cut off"
 
 
 @pytest.mark.parametrize("json_wanted", [False, True])
@@ -262,23 +244,6 @@ def test_top_and_report() -> None:
     html = page(seen, ODD, 0.0, 10.0)
     assert html.count("NEEDLE") >= 4
     assert is_printable(html)
-
-
-@pytest.mark.parametrize("form", ["human", "json"])
-def test_log_lines(form: log_format.Form) -> None:
-    line = log_format.write(form, 0.0, "error", "gateway", ODD, {"endpoint": ENDPOINT})
-    assert line.count("NEEDLE") == 2
-    assert is_printable(line)
-    if form == "json":
-        assert json.loads(line)["message"] == ODD
-
-
-@pytest.mark.parametrize("line", [json.dumps({"message": ODD}, ensure_ascii=False), f"some library says {ODD}"])
-def test_lines_of_others_in_json(line: str) -> None:
-    lines = JsonLines("kafka")
-    (written, *_) = [*lines.take(line, 0.0), *lines.finish()]
-    assert is_printable(written)
-    assert json.loads(written)["message"].endswith(ODD)
 
 
 def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:

@@ -152,11 +152,6 @@ async def test_memory_is_given_back_once_for_many(monkeypatch: pytest.MonkeyPatc
     assert threading.get_ident() not in done
 
 
-def test_the_c_library_gives_memory_back() -> None:
-    trim = memory.trimming()
-    assert trim is None or trim() in (0, 1)
-
-
 def test_many_messages_leave_others_their_turn() -> None:
     count = 3_000
     parts = GatewayParts()

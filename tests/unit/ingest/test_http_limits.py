@@ -105,33 +105,6 @@ def test_a_connection_on_which_nothing_is_asked_is_closed(sent: bytes) -> None:
         assert everything(one) == b""
 
 
-def test_time_begins_anew_with_each_request() -> None:
-    limit_s = 1.0
-    with served(GatewayParts(), request_timeout_s=limit_s) as port:
-        for _ in range(10):
-            answers, longest_s = three_slow_ones(port, limit_s / 2.5)
-            if longest_s < limit_s:
-                break  # else the machine has stalled, and the time of a request was really over
-    assert answers == [b"HTTP/1.1 202"] * 3
-
-
-def three_slow_ones(port: int, pause_s: float) -> tuple[list[bytes], float]:
-    """How requests in two halves are answered on one connection, and how long the slowest may have taken."""
-    answers, begun = [], [time.monotonic()]
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
-        for _ in range(3):
-            one.sendall(WHOLE[:200])
-            time.sleep(pause_s)
-            # The time of the next one begins somewhere behind this.
-            begun.append(time.monotonic())
-            one.sendall(WHOLE[200:])
-            answers.append(one.recv(65_536)[:12])
-            if not answers[-1].endswith(b"202"):
-                break
-    begun.append(time.monotonic())
-    return answers, max(later - earlier for earlier, later in zip(begun, begun[2:], strict=False))
-
-
 def test_connections_beyond_the_limit_get_503_at_once() -> None:
     with served(GatewayParts(), max_connections=2) as port:
         with (
@@ -170,16 +143,6 @@ def test_a_huge_body_is_refused_unread_and_the_answer_arrives() -> None:
     assert sent > 1_000_000  # thrown away, or the answer would have been lost with the connection
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
-
-
-def test_pipelined_requests_are_answered_in_order() -> None:
-    parts = GatewayParts()
-    other = WHOLE.replace(b"POST /wsn/NotificationBroker", b"POST /elsewhere")
-    with served(parts) as port:
-        answer = exchange(port, WHOLE * 20 + other + WHOLE, times=22)
-    statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
-    assert statuses == [b"202"] * 20 + [b"404"] + [b"202"]
-    assert len(parts.notifications.accepted) == 21
 
 
 def test_a_refused_head_does_not_overtake_answers() -> None:

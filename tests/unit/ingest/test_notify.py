@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
@@ -47,11 +47,6 @@ def test_a_producer_reference_is_kept_as_sent() -> None:
     )
 
 
-def test_a_path_labelled_simple_is_accepted_in_notify() -> None:
-    parts = GatewayParts()
-    assert parts.post(soap.envelope(soap.notify(soap.message("t:a/b/c", dialect="Simple")))).status == 202
-
-
 def test_new_topics_are_recorded_before_the_notification() -> None:
     parts = GatewayParts()
     parts.control.error = InfrastructureError("no broker", retry_after=3)
@@ -78,18 +73,6 @@ def test_a_new_topic_is_recorded_once_however_many_notify_on_it() -> None:
     assert len(parts.control.records) == 1
 
 
-@pytest.mark.parametrize("soap_version", ["1.1", "1.2"])
-def test_kafka_away_is_503_with_retry_after(soap_version: str) -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(soap.notify()))
-    parts.notifications.error = InfrastructureError("the broker is away", retry_after=3)
-    answer = parts.post(soap.envelope(soap.notify(), soap_version))
-    assert answer.status == 503
-    assert answer.headers[b"retry-after"] == b"3"
-    assert answer.fault == {"1.1": "Server", "1.2": "Receiver"}[soap_version]
-    assert answer.reason == "the broker is away"
-
-
 _TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
@@ -99,12 +82,6 @@ def test_the_trace_of_a_publisher_is_kept_and_a_damaged_one_is_no_reason_to_refu
     answer = parts.post(soap.envelope(soap.notify(soap.message(), soap.message())), traceparent=header)
     assert answer.status == 202
     assert [each.traceparent for each in parts.notifications.accepted] == [kept, kept]
-
-
-def test_of_two_traces_none_is_believed() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(soap.notify()), traceparent=_TRACE, Traceparent=_TRACE)
-    assert [each.traceparent for each in parts.notifications.accepted] == [""]
 
 
 def test_each_is_stamped_with_the_position_of_the_view_that_it_was_accepted_with() -> None:
@@ -156,37 +133,6 @@ def test_an_empty_topic_is_no_missing_one() -> None:
     assert parts.post(soap.envelope(soap.notify(soap.message("")))).fault == "InvalidTopicExpressionFault"
 
 
-@pytest.mark.parametrize("path", ["a/", "a b", "//a", "t:a", "{urn:t}", "a/*"])
-def test_a_default_topic_is_a_path(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"topics\.default = "):
-        TopicSettings(default=path)
-
-
-ONVIF = "http://www.onvif.org/ver10/topics"
-
-
-def published(parts: GatewayParts, topic: str, declarations: str) -> str:
-    """The prefixes that are kept with a notification."""
-    message = (
-        f"<wsnt:NotificationMessage><wsnt:Topic {declarations} Dialect='{soap.DIALECT}Concrete'>{topic}</wsnt:Topic>"
-        "<wsnt:Message><n/></wsnt:Message></wsnt:NotificationMessage>"
-    )
-    assert parts.post(soap.envelope(soap.notify(message))).status == 202
-    return parts.notifications.accepted[-1].prefixes
-
-
-def test_the_publishers_prefixes_are_kept_else_those_that_the_tree_knows() -> None:
-    parts = GatewayParts()
-    assert published(parts, "tns1:RuleEngine/Motion", f'xmlns:tns1="{ONVIF}"') == "tns1"
-    assert published(parts, "on:RuleEngine/Motion", f'xmlns:on="{ONVIF}"') == "on"
-    assert published(parts, "RuleEngine/Motion", f'xmlns="{ONVIF}"') == "", "what is usual is known where it is written"
-    assert published(parts, "p:a", 'xmlns:p="urn:p"') == "p"
-    assert published(parts, "a", 'xmlns="urn:p"') == "p"
-    assert published(parts, "q:a", 'xmlns:q="urn:p"') == "q"
-    assert published(parts, "a", "") == ""
-    assert [record.prefixes for record in parts.control.records if isinstance(record, TopicRecord)] == ["", "p", ""]
-
-
 def producer(size: int) -> str:
     return f"<wsnt:ProducerReference><wsa:Address>urn:{'p' * size}</wsa:Address></wsnt:ProducerReference>"
 
@@ -209,10 +155,3 @@ def test_what_is_stored_with_each_message_of_a_request_is_bounded(request_: byte
     answer = parts.post(request_)
     assert (answer.status >= 400, words in answer.reason) == (True, True), answer.reason
     assert parts.notifications.accepted == []
-
-
-def test_as_much_as_it_may_be_is_taken() -> None:
-    parts = GatewayParts()
-    message = soap.message().replace("<wsnt:Message>", producer(16_000) + "<wsnt:Message>")
-    assert parts.post(soap.envelope(soap.notify(message), header=soap.addressing("", "u" * 2_048))).status == 202
-    assert parts.post(soap.envelope(merged("k" * 1_000))).status == 202

@@ -7,17 +7,16 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.core.security.outbound import AddressPolicy
 from arborcast.ingest.consumers import DnsCheck
 from arborcast.ingest.demand.calls import PublisherCalls
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
-from arborcast.wire.errors import PublisherRefused, PublisherUnreachable
+from arborcast.wire.errors import PublisherRefused
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -72,13 +71,6 @@ def test_subscribe_refuses_what_may_not_be_reached(address: str, rule: str, vers
     assert "ConsumerReference" in answer.reason
     assert "secret" not in answer.body.decode()
     assert parts.control.records == []
-
-
-def test_what_may_be_reached_is_taken() -> None:
-    parts = GatewayParts(outbound=PUBLIC)
-
-    for address in ("http://subscriber.example/x", "http://1.1.1.1:9000/", "https://[2606:4700::1]/"):
-        assert parts.post(soap.envelope(soap.subscribe(to=address))).status == 200
 
 
 def test_in_the_older_envelope_what_may_not_be_reached_any_more_can_be_given_up() -> None:
@@ -267,24 +259,3 @@ def test_publishers_are_not_called_where_they_may_not_be() -> None:
         calls = PublisherCalls(GatewayParts().gateway.own, 60, THIS_MACHINE)
         asyncio.run(calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/"))
         assert [asked.operation for asked in publisher.asked] == ["Subscribe"]
-
-
-def test_a_publisher_that_is_away_is_not_a_refused_one() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-
-        calls = PublisherCalls(GatewayParts().gateway.own, 60, THIS_MACHINE)
-        with pytest.raises(PublisherUnreachable):
-            asyncio.run(calls.subscribe(registration(url), TOPIC, url))
-
-
-def test_a_publisher_cannot_send_us_elsewhere_with_its_answer() -> None:
-    """The SubscriptionReference that it returns is an address too."""
-    deny = replace(OutboundSettings(scope="loopback"), deny="127.0.0.9")
-    with Publisher() as publisher:
-        publisher.manager = "http://127.0.0.9/manager"
-        calls = PublisherCalls(GatewayParts().gateway.own, 60, AddressPolicy(deny))
-
-        with pytest.raises(PublisherRefused, match=r"outbound\.deny"):
-            asyncio.run(calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/"))

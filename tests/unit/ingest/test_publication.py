@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import StoredMessage
@@ -57,11 +57,6 @@ def accepted(*publications: str, messages: int = 1, header: str = "") -> list[No
 def test_until_when_it_is_valid_is_fixed_when_it_is_accepted(attributes: str, until_ms: int) -> None:
     (only,) = accepted(publication(attributes))
     assert only.valid_until_ms == until_ms
-
-
-def test_a_notify_that_says_nothing_is_valid_without_end_and_of_the_type_of_its_payload() -> None:
-    (only,) = accepted()
-    assert (only.valid_until_ms, only.type) == (0, "n")
 
 
 def test_messages_are_named_by_their_numbers() -> None:
@@ -250,9 +245,3 @@ def test_the_types_of_a_topic_are_held_where_the_settings_say_so() -> None:
     assert parts.post(wsn_process(legacy.notify("a", "<m/>"))).status == 200
     assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml").status == 400
     assert parts.post(b"<m/>", "/publish/a", Content_Type="text/xml").status == 202
-
-
-def test_types_are_not_held_unless_asked() -> None:
-    parts = GatewayParts(GatewaySettings())
-    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), message_types=("{urn:plant}reading",)))
-    assert notified(parts).status == 202

@@ -51,12 +51,6 @@ def test_who_says_another_capacity_is_the_same_server(parts: GatewayParts) -> No
     assert (only_subscription(parts).id, only_subscription(parts).queue) == (first.id, 5)
 
 
-def test_who_serves_may_also_be_subscribed_as_ever(parts: GatewayParts) -> None:
-    parts.post(serving())
-    parts.post(soap.envelope(soap.subscribe("http://h:1/", soap.topic_expression("t:jobs"))))
-    assert sorted(each.queue for each in parts.table.subscriptions()) == [0, 1]
-
-
 @pytest.mark.parametrize("capacity", ["0", "1001", "-1", "", "1.5", "ten", "٣", "000001"])
 def test_any_other_capacity_is_refused(parts: GatewayParts, capacity: str) -> None:
     answer = parts.post(serving(f'Capacity="{capacity}"'))
@@ -292,10 +286,3 @@ def test_where_an_answer_is_awaited_is_bounded_in_bytes(parts: GatewayParts) -> 
     assert parts.post(asking(USER.replace("me<", "m" * 16_000 + "<"))).status == 202
     assert "a ReplyTo has" in parts.post(asking(USER.replace("me<", "m" * 16_400 + "<"))).reason
     assert len(parts.notifications.accepted) == 1
-
-
-def test_nothing_is_equal_on_other_topics_or_where_the_queue_does_not_merge(parts: GatewayParts) -> None:
-    parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True, merge=False)))
-    assert merges(parts, (SAME[0], "")) == [b""]
-    parts.post(soap.envelope(soap.notify(soap.message("t:plain"))))
-    assert parts.notifications.accepted[-1].merge == b""

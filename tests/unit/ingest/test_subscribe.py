@@ -87,13 +87,6 @@ def test_topic_expressions(text: str, dialect: str | None, normal: str) -> None:
     assert only_subscription(parts).selector() == normal
 
 
-def test_several_topic_expressions_are_all_kept() -> None:
-    parts = GatewayParts()
-    filters = soap.topic_expression("t:a//.") + soap.topic_expression("t://b")
-    parts.post(soap.envelope(soap.subscribe(filters=filters)))
-    assert len(only_subscription(parts).topics) == 2
-
-
 def test_content_and_producer_filters_are_kept_with_the_prefixes_they_use() -> None:
     parts = GatewayParts()
     filters = (
@@ -126,12 +119,6 @@ def test_reference_parameters_and_wrapped_references_are_kept_as_sent() -> None:
     consumer = only_subscription(parts).consumer
     assert consumer.address == "http://h/c"
     assert consumer.reference_parameters == ('<k:Key xmlns:k="urn:k">1</k:Key>',)
-
-
-def test_raw_delivery() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(soap.subscribe(more="<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>")))
-    assert only_subscription(parts).form == "raw"
 
 
 def cloud_events(mode: str = "", also: str = "", address: str = "http://h/c") -> str:
@@ -249,13 +236,6 @@ def test_an_address_with_other_letters_is_kept_as_the_uri_that_it_stands_for() -
     assert only_subscription(parts).consumer.address == "http://xn--bcher-kva.example/%C3%A9"
 
 
-@pytest.mark.parametrize("address", ["http://\uff11\uff12\uff17.0.0.1/", "http://h\u2024example/", "http://h/\u202ex"])
-def test_an_address_that_cannot_be_written_in_ascii_is_refused(address: str) -> None:
-    answer = GatewayParts().post(soap.envelope(soap.subscribe(address)))
-    assert answer.fault == "SubscribeCreationFailedFault"
-    assert '<wsrf-bf:ErrorCode dialect="urn:arborcast:outbound">spelling<' in answer.body.decode()
-
-
 def asking_for(attributes: str) -> bytes:
     policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
     return soap.envelope(soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"))
@@ -335,11 +315,6 @@ def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
     assert answer.status in (400, 500)
     assert "p:Delivery" in answer.body.decode()
     assert not list(parts.table.subscriptions())
-
-
-def test_a_deadline_below_the_interval_is_a_policy_that_is_not_supported() -> None:
-    answer = GatewayParts().post(asking_for('MinimumInterval="PT1S" Deadline="PT0.9S"'))
-    assert answer.fault == "UnsupportedPolicyRequestFault"
 
 
 @pytest.mark.parametrize(
@@ -426,13 +401,6 @@ def test_types_of_message_are_a_filter(text: str, types: tuple[str, ...]) -> Non
     assert shown == (" ".join(each if each[0] == "{" else "{}" + each for each in types) or "*")
     whole = ask.replace("GetResourceProperty", "GetResourcePropertyDocument")
     oasis.validate(parts.post(soap.envelope(whole.format("", "r:GetResourcePropertyDocument")), path).body)
-
-
-def test_a_raw_subscription_may_want_types_too() -> None:
-    parts = GatewayParts()
-    raw = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>"
-    parts.post(soap.envelope(soap.subscribe(filters=TYPES.format("t:reading"), more=raw)))
-    assert (only_subscription(parts).form, only_subscription(parts).types) == ("raw", ("{urn:plant}reading",))
 
 
 @pytest.mark.parametrize(

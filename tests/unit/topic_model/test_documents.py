@@ -83,21 +83,6 @@ def test_written_topic_set_is_what_xpath_users_expect() -> None:
     assert len(elements(document, "//tns:a[@w:topic]", namespaces)) == 0
 
 
-def test_written_topic_namespace_nests_and_names_parents() -> None:
-    paths = ["{urn:t}a", "{urn:t}a/b", "{urn:t}n/c", "{urn:t}a/{urn:x}d", "{urn:x}e"]
-    documents = write_topic_namespaces(TopicRecord(TopicPath(path)) for path in paths)
-    assert list(documents) == ["urn:t", "urn:x"]
-    namespaces = {"w": "http://docs.oasis-open.org/wsn/t-1"}
-    own = etree.fromstring(documents["urn:t"])
-    assert own.get("targetNamespace") == "urn:t"
-    assert own.xpath("w:Topic[@name='a']/w:Topic/@name", namespaces=namespaces) == ["b"]
-    # `n` is no topic, so it cannot be an element of this document: its child names it as parent.
-    assert own.xpath("w:Topic[@name='c']/@parent", namespaces=namespaces) == ["ns1:n"]
-    other = etree.fromstring(documents["urn:x"])
-    assert other.xpath("w:Topic[@name='d']/@parent", namespaces=namespaces) == ["ns1:a"]
-    assert other.nsmap["ns1"] == "urn:t"
-
-
 _names = st.sampled_from(["a", "b", "Ωmega", "c-1", "火"])
 _namespaces = st.sampled_from(["", "", "urn:t", "http://example.org/x/"])
 _texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff"), max_size=6)

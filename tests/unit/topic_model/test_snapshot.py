@@ -14,7 +14,6 @@ from hypothesis import given
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from arborcast.topic_model.routing import RoutingTable
-from arborcast.topic_model.routing.overlay import OverlayChanges
 from arborcast.topic_model.routing.sharing import Sharing
 from arborcast.topic_model.snapshot import Overlay, Snapshot, SnapshotView
 from arborcast.topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
@@ -64,15 +63,6 @@ def test_base_and_overlay_are_the_table(
             assert view.match(path) == table.match(path)
 
 
-def test_nothing_changed_costs_nothing() -> None:
-    table = table_of(subscribed(PATH))
-    checkpoint = table.checkpoint()
-    assert checkpoint.overlay().size == 0
-    table.apply(subscribed("//.", number=2))
-    assert checkpoint.overlay() is checkpoint.overlay()
-    assert checkpoint.overlay().size == 1
-
-
 def test_what_came_and_went_leaves_no_trace_in_the_overlay() -> None:
     table = table_of(subscribed(PATH))
     checkpoint = table.checkpoint()
@@ -81,16 +71,6 @@ def test_what_came_and_went_leaves_no_trace_in_the_overlay() -> None:
         checkpoint.overlay()
         table.apply(SubscriptionEnded("s2", "unsubscribed", 0))
     assert checkpoint.overlay() == Overlay(checkpoint.base)
-
-
-def test_what_came_and_went_is_forgotten_before_anybody_asks_for_an_overlay() -> None:
-    changes, untouched = OverlayChanges("base"), OverlayChanges("base")
-    for number in range(3):
-        changes.touch(f"a/t{number}", "s1", born=number == 0)
-    changes.ended("s1")
-    assert {name: len(kept) for name, kept in vars(changes).items() if isinstance(kept, dict | set)} == {
-        name: 0 for name, kept in vars(untouched).items() if isinstance(kept, dict | set)
-    }
 
 
 def test_checkpoints_record_for_themselves_until_closed() -> None:

@@ -13,10 +13,8 @@ from arborcast.topic_model.topics import (
     MAX_DEPTH,
     MAX_PATH_LENGTH,
     Step,
-    TopicPath,
     ancestors,
     is_namespace,
-    is_ncname,
     last_step,
     make_path,
     parent_of,
@@ -76,11 +74,6 @@ def test_steps_that_make_no_path(steps: list[Step], why: str) -> None:
         make_path(steps)
 
 
-def test_the_longest_and_the_deepest() -> None:
-    assert len(make_path([("", "a" * MAX_PATH_LENGTH)])) == MAX_PATH_LENGTH
-    assert make_path([("", "a")] * MAX_DEPTH).count("/") == MAX_DEPTH - 1
-
-
 @pytest.mark.parametrize(
     ("written", "canonical"),
     [
@@ -122,26 +115,6 @@ def test_texts_that_are_no_paths(text: str) -> None:
     with pytest.raises(TopicError) as caught:
         parse_path(text)
     assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize(
-    ("path", "above", "last"),
-    [
-        ("a", [], "a"),
-        ("a/b/c", ["a/b", "a"], "c"),
-        (f"{{{H}}}a", [], f"{{{H}}}a"),
-        (f"{{{H}}}a/b", [f"{{{H}}}a"], "b"),
-        (f"a/{{{H}}}b", ["a"], f"{{{H}}}b"),
-        (f"{{{H}}}a/{{http://h/x}}b/c", [f"{{{H}}}a/{{http://h/x}}b", f"{{{H}}}a"], "c"),
-        (f"{{{H}}}a/b/{{http://h/x}}c", [f"{{{H}}}a/b", f"{{{H}}}a"], "{http://h/x}c"),
-        ("{/}a/{//}b", ["{/}a"], "{//}b"),
-    ],
-)
-def test_upward(path: str, above: list[str], last: str) -> None:
-    topic = TopicPath(path)
-    assert list(ancestors(topic)) == above
-    assert parent_of(topic) == (above[0] if above else None)
-    assert last_step(topic) == last
 
 
 _names = st.sampled_from(["a", "b-1", "Ω", "x.y"])
@@ -189,13 +162,6 @@ def test_colon_paths(text: str, path: str) -> None:
 def test_illegal_colon_paths(text: str) -> None:
     with pytest.raises(TopicError):
         parse_colon_path(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "legal"), [("a", True), ("a\n", False), ("", False), ("a:b", False), ("é", True), ("-", False)]
-)
-def test_names(text: str, legal: bool) -> None:
-    assert is_ncname(text) == legal
 
 
 @given(st.text(alphabet="ab1:/?#[]@%2.-+!é{}|~_ ", max_size=12))

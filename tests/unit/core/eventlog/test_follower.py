@@ -109,16 +109,6 @@ def reader_of(consumer: PlayedConsumer, monkeypatch: pytest.MonkeyPatch) -> LogR
     return LogReader(KafkaSettings(), "retained")
 
 
-def test_single_records_are_read_without_asking_each_time_where_the_log_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer = PlayedConsumer(beginning=10, end=1_000)
-    reader = reader_of(consumer, monkeypatch)
-
-    for offset in range(10, 900, 7):
-        assert reader.read([offset, offset + 50]) == {offset: b"%d" % offset, offset + 50: b"%d" % (offset + 50)}
-
-    assert consumer.asked_beginnings == 0
-
-
 def test_what_the_log_no_longer_has_is_left_out_and_the_rest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = PlayedConsumer(beginning=10, end=1_000)
     reader = reader_of(consumer, monkeypatch)

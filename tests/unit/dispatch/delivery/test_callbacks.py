@@ -12,11 +12,6 @@ from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.delivery.verdict import Push, policy_of
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.logs.parked import Tries
-from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Promise, read_promise
 from arborcast.topic_model.subscriptions import (
@@ -27,7 +22,6 @@ from arborcast.topic_model.subscriptions import (
     Subscription,
 )
 from arborcast.topic_model.topics import TopicPath
-from tests.support.fake_journal import FakeJournal
 
 KEYS = KeyRing({"k": b"k" * 32})
 VAULT = Vault(SecretSettings(), KEYS)
@@ -109,27 +103,3 @@ def test_what_an_answer_means(result: PushResult, by_ms: int, error: str, delive
     assert (outcome.error, outcome.delivered, outcome.taken) == (error, delivered, taken)
     assert not outcome.blames_message
     assert not outcome.endpoint_unreachable
-
-
-def test_the_hot_path_parks_what_is_taken_for_later_until_its_time_and_goes_on() -> None:
-    journal = FakeJournal()
-    outcomes = BatchOutcomes(
-        journal, PushSettings(), RetrySettings(jitter=0.0), now=lambda: NOW_MS / 1000, chance=lambda: 0.0
-    )
-    target = subscription()
-    taken = [Received(notification(name), 0, place) for place, name in enumerate(("n1", "n2"))]
-    made = request(target)
-    push = Push("p-1", [each.notification for each in taken], made, LATER, NOW_MS)
-
-    assert outcomes.settle(target, taken, push, classify(LATER, made.result_by_ms)) is None
-
-    due_ms = made.result_by_ms + 1_000
-    assert journal.parked == {
-        ("s 1", "n1"): Tries(1, 0, due_ms, NOW_MS, "p-1"),
-        ("s 1", "n2"): Tries(1, 0, due_ms, NOW_MS, "p-1"),
-    }
-    assert [(row.state, row.error, row.push, row.next_ms) for row in journal.rows] == [
-        ("parked", "later", "p-1", due_ms)
-    ] * 2
-    assert (outcomes.report.signs, outcomes.report.gone) == ([], set())
-    assert policy_of(DEFAULT_POLICY, RetrySettings()).maximum_attempts == 6

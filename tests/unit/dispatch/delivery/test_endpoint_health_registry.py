@@ -87,15 +87,6 @@ def test_batches_pass_over_the_degraded_and_report_successes_of_these_and_of_tho
     assert book.watched() == {HERE, "http://slow/"}
 
 
-def test_a_push_to_an_endpoint_without_an_open_breaker_is_no_probe(book: EndpointHealthRegistry) -> None:
-    book.note(HERE, Sign("unreachable", "a"), NOW_MS)
-    before = book.everything()
-
-    assert not book.begin_push(HERE)
-    assert not book.begin_push("http://there/")
-    assert book.everything() == before
-
-
 def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book: EndpointHealthRegistry) -> None:
     for message in "abc":
         book.note(HERE, Sign("unreachable", message), NOW_MS)

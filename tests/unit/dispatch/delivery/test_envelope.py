@@ -127,15 +127,6 @@ def test_no_header_is_there_twice_whatever_an_earlier_version_took() -> None:
     assert "other" not in [block.text for block in header]
 
 
-def test_action_is_named_only_to_those_who_speak_addressing() -> None:
-    assert dict(Envelope(subscription()).request([notification()], 1).headers)["SOAPAction"] == '""'
-    addressed = Envelope(subscription(addressing=True)).request([notification()], 1)
-    assert dict(addressed.headers)["SOAPAction"] == f'"{NOTIFY_ACTION}"'
-    twelve = dict(Envelope(subscription(soap="1.2", addressing=True)).request([notification()], 1).headers)
-    assert twelve["Content-Type"].endswith(f'; action="{NOTIFY_ACTION}"')
-    assert "SOAPAction" not in twelve
-
-
 def test_message_id_is_the_same_on_every_attempt_and_differs_otherwise() -> None:
     def message_id(target: Subscription, *names: str, attempt: int = 1) -> str:
         envelope = parsed(target, *(notification(name) for name in names), attempt=attempt)
@@ -184,12 +175,6 @@ def test_legacy_receivers_read_the_content_as_text(payload: bytes, read: str) ->
     body = Envelope(subscription(form="legacy")).request([notification(payload=payload)], 1).body
 
     assert etree.fromstring(body).findtext(".//{*}notificationProcess") == read
-
-
-def test_payload_arrives_byte_for_byte() -> None:
-    payload = '<x xmlns="urn:ü"><![CDATA[<&>]]><!-- c --><y a=\'"\'/>  ä&#13;</x>'.encode()
-
-    assert payload in Envelope(subscription()).request([notification(payload=payload)], 1).body
 
 
 def test_payload_without_namespace_stays_without() -> None:
@@ -257,15 +242,6 @@ def test_replays_travel_with_others_and_each_has_its_own_label() -> None:
 
 
 _TRACE, _OTHER = f"00-{'a' * 32}-{'1' * 16}-01", f"00-{'b' * 32}-{'2' * 16}-01"
-
-
-@pytest.mark.parametrize("form", ["notify", "raw", "legacy"])
-def test_a_trace_goes_on_to_the_receiver(form: str) -> None:
-    envelope = Envelope(subscription(form=form))
-    assert dict(envelope.request([notification(traceparent=_TRACE)], 1).headers)["traceparent"] == _TRACE
-    assert "traceparent" not in dict(envelope.request([notification()], 1).headers)
-    own = envelope.request([notification(traceparent=_TRACE)], 1, traceparent=_OTHER)
-    assert dict(own.headers)["traceparent"] == _OTHER, "that of the push itself is nearer"
 
 
 def test_each_message_of_a_push_has_its_own_trace_beside_its_id() -> None:

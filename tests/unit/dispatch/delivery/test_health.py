@@ -62,12 +62,6 @@ def test_for_no_shorter_than_a_probe_waits_and_no_longer_than_is_obeyed(asked_ms
     assert after(WELL, Sign("unreachable", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
 
 
-def test_failing_since_the_first_failure_until_it_takes_a_message() -> None:
-    health = having(having(WELL, "failing", now=500), "unreachable", "unreachable", now=900)
-    assert health.failing_since_ms == 500
-    assert having(probing(health), "slow", now=1000).failing_since_ms == 0
-
-
 def test_one_probe_at_a_time() -> None:
     health = probing(having(WELL, "unreachable", "unreachable", "unreachable"))
 
@@ -132,14 +126,6 @@ def test_no_quarantine_is_longer_than_ten_minutes() -> None:
 
     assert having(health, "unreachable", "quick", "quick", "quick", now=now).relapses == 20 + 1
     assert having(having(health, "unreachable", now=now), "quick", "quick", "quick", now=now + 599_999).degraded
-
-
-def test_a_probe_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
-    health = having(WELL, "unreachable", "unreachable", "unreachable", now=3_600_000)
-
-    assert not health.may_try(3_600_000)
-    assert health.may_try(50_000)
-    assert not probing(health).may_try(50_000)
 
 
 def test_what_has_happened_later_than_now_has_happened_now() -> None:
@@ -214,10 +200,6 @@ def test_who_waits_for_no_push_leaves_a_slow_receiver_alone_only_when_it_takes_n
     assert trials_of(*[Sign("slow", late=True)] * 2, patient=True) != [0, 0]
 
 
-def test_who_asked_to_be_left_alone_is() -> None:
-    assert trials_of(Sign("unreachable", "m", 60_000), REFUSED) == [0, 60]
-
-
 def test_an_endpoint_that_answers_quickly_has_all_that_is_timely_and_the_next_failure_ends_that() -> None:
     health = having(WELL, "unreachable", "unreachable", now=1_000)
     health = having(health, "quick", now=4_000)
@@ -234,9 +216,3 @@ def test_what_began_before_a_trial_failed_does_not_put_the_next_one_off() -> Non
     once = having(WELL, "unreachable")
     again = having(once, "unreachable", "unreachable", now=1)
     assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000)
-
-
-def test_a_trial_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
-    health = having(WELL, "unreachable", now=3_600_000)
-    assert not health.on_trial(3_600_000)
-    assert health.on_trial(1_000)

@@ -45,17 +45,6 @@ def test_a_host_that_is_full_holds_all_its_endpoints_and_no_other_host() -> None
     assert room.leave(B) == ["third"]
 
 
-def test_who_does_not_use_the_room_passes_it_on() -> None:
-    room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
-    room.enter(A)
-    assert room.wait("second", A)
-    assert room.wait("third", A)
-
-    assert room.leave(A) == ["second"]
-    assert room.pass_on(A) == ["third"]
-    assert room.pass_on(A) == []
-
-
 def test_a_lane_that_is_over_waits_no_more() -> None:
     room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     room.enter(A)

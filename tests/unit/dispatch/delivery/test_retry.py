@@ -67,11 +67,6 @@ def test_retry_after_is_obeyed_within_bounds(retry_after: float, wait: int) -> N
     assert judged(PushResult(503, retry_after_s=retry_after), policy=policy) == Verdict("parked", NOW + wait)
 
 
-def test_a_short_retry_after_is_obeyed_even_after_many_tries() -> None:
-    assert judged(PushResult(503), counted=4) == Verdict("parked", NOW + 8_000)
-    assert judged(PushResult(503, retry_after_s=0.5), counted=4) == Verdict("parked", NOW + 1_000)
-
-
 def test_refused_push_of_several_is_tried_again_one_by_one() -> None:
     assert judged(PushResult(400), companions=4) == Verdict("parked", NOW)
     assert judged(PushResult(410), companions=4) == Verdict("cancelled")

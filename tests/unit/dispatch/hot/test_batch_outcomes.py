@@ -111,17 +111,6 @@ def test_what_is_for_a_pull_point_is_too_old_for_its_publisher_only() -> None:
     assert journal.buried == []
 
 
-def test_a_push_that_failed_is_not_repeated_when_its_publisher_would_want_it_no_more() -> None:
-    for until_ms, state in ((NOW_MS + 1_001, "parked"), (NOW_MS + 1_000, "expired")):
-        journal, settlement = made()
-        received = message(valid_until_ms=until_ms)
-        result = PushResult(500)
-        push = Push("p", [received.notification], PushRequest("http://s/", (), b""), result, NOW_MS)
-        settlement.settle(subscription(), [received], push, classify(result))
-        assert [(row.state, row.error) for row in journal.rows] == [(state, "server-error")]
-        assert journal.buried == []
-
-
 def test_put_off_says_why() -> None:
     journal, settlement = made()
     settlement.put_off(subscription(), [message()], waits("the subscription is paused"))

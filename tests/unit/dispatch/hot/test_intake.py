@@ -20,7 +20,7 @@ from arborcast.topic_model.projections.erasures import Erasures
 from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, queue_of
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, queue_of
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 
@@ -85,15 +85,6 @@ def test_what_an_open_erasure_covers_ends_without_a_push() -> None:
     assert "e1" in row.detail
     assert world.lanes.size == 1, "what was accepted after the request is pushed"
     assert [each.subscriptions for each in world.intake.matched[0]] == [1, 1], "the audit counts it"
-
-
-def test_the_newest_match_of_a_deadline_is_reported_whatever_the_order_of_the_log() -> None:
-    world = World()
-    watched = Subscription("s", EndpointReference("http://r/"), policy=DeliveryPolicy(deadline_ms=1_000))
-    for offset, accepted_ms in enumerate((5, 7, 6)):  # by two gateways
-        notification = Notification(f"n{offset}", TopicPath("a"), b"<x/>", accepted_ms)
-        world.intake.take(Received(notification, 0, offset, 7), Found([watched], []))
-    assert world.intake.outcomes.report.matched == {("s", "a"): 7}
 
 
 def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:

@@ -60,20 +60,6 @@ def test_as_many_messages_share_a_push_as_may(form: DeliveryForm, sizes: tuple[i
     assert names(lanes.take()) == ("s", together)
 
 
-def test_long_lane_goes_to_the_back_after_each_push() -> None:
-    lanes = Lanes(LIMITS)
-    for number in range(9):
-        lanes.add(notification(str(number)), subscription("long"))
-    lanes.add(notification("only"), subscription("short"))
-
-    served = []
-    while (taken := lanes.take()) is not None:
-        served.append(taken[0].id)
-        lanes.settle(taken[0].id, TOPIC)
-
-    assert served == ["long", "short", "long", "long"]
-
-
 CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))
 
 
@@ -131,14 +117,6 @@ def test_two_with_the_same_xml_id_do_not_travel_together() -> None:
     assert names(lanes.take()) == ("s", ["0", "1", "2"])
     lanes.settle("s", TOPIC)
     assert names(lanes.take()) == ("s", ["3", "4"])
-
-
-def test_the_xml_ids_of_producers_count_too() -> None:
-    lanes = Lanes(LaneLimits(max_messages=10, max_bytes=1_000))
-    lanes.add(with_payload("0", b"<p/>", b'<r xml:id="one"/>'), subscription("s"))
-    lanes.add(with_payload("1", b'<p xml:id="one"/>'), subscription("s"))
-
-    assert names(lanes.take()) == ("s", ["0"])
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), CLASSES), max_size=40))
@@ -208,17 +186,6 @@ def all_that_go(lanes: Lanes) -> list[str]:
     return went
 
 
-def test_a_receiver_that_answers_at_once_has_more_topics_under_way_and_of_each_one_push() -> None:
-    lanes = raw_lane("a", "b", "a", "c", "d", "e")
-
-    assert all_that_go(lanes) == ["0"], "nothing is known of it yet"
-    ends(lanes, "a")
-    assert all_that_go(lanes) == ["1", "2"]
-    ends(lanes, "b")
-    assert all_that_go(lanes) == ["3", "4"]
-    assert lanes.under_way("s") == 3
-
-
 def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
     lanes = raw_lane(*"abcdefghi")
     for topic in "abc":
@@ -236,27 +203,6 @@ def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
         assert all_that_go(lanes) == []
         lanes.settle("s", TopicPath(topic))
     assert all_that_go(lanes) == ["9"]
-
-
-def test_no_more_than_an_endpoint_may_have_and_others_there_get_their_turns() -> None:
-    lanes = raw_lane(*"abcdefghij", bounds=Limits(3, 128))
-    other = Subscription("other", EndpointReference("http://s/"), form="raw")
-    lanes.add(of_topic("a", 10), other)
-    lanes.add(of_topic("b", 11), other)
-    under_way = []
-    order = []
-    while not lanes.empty:
-        while (taken := lanes.take()) is not None:
-            under_way.append((taken[0].id, taken[1][0].notification.topic))
-            order.append(taken[0].id)
-        assert len(under_way) <= 3
-        name, topic = under_way.pop(0)
-        lanes.answered(name, took=True, duration_s=0.0)
-        lanes.settle(name, topic)
-
-    assert len(order) == 12
-    assert "other" in order[:3]
-    assert order.index("other", 3) < 8
 
 
 def test_of_what_is_strict_or_timely_or_travels_together_one_push_is_under_way() -> None:

@@ -152,17 +152,6 @@ xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:Producer
     validate_element(etree.fromstring(f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'))
 
 
-def test_what_waits_has_the_prefixes_of_its_publisher() -> None:
-    onvif = TopicPath("{http://www.onvif.org/ver10/topics}Device/{urn:vendor}Sensor")
-    texts = [
-        etree.fromstring(
-            stored_element(Notification("n", onvif, b"<x/>", 5, prefixes=prefixes), SUBSCRIPTION)
-        ).findtext(f"{WSNT}Topic")
-        for prefixes in ("tns1 vendor", "on -", "")
-    ]
-    assert texts == ["tns1:Device/vendor:Sensor", "on:Device/tns2:Sensor", "tns1:Device/tns2:Sensor"]
-
-
 def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
     producer = PlayedProducer()
     delivery = opened(producer)
@@ -177,24 +166,6 @@ def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
     ]
     assert len({each.push for each in recorded}) == 3
     assert all(each.duration_ms >= 0 and each.request_bytes > 0 for each in recorded)
-
-
-def test_nothing_is_recorded_twice() -> None:
-    delivery = opened(PlayedProducer())
-    delivery.store(notification(1))
-    delivery.settled()
-    assert len(delivery.settled()) == 1
-
-
-def test_what_kafka_refuses_is_sent_again_before_anything_is_recorded() -> None:
-    producer = PlayedProducer(refusals=3)
-    delivery = opened(producer)
-    for number in range(2):
-        delivery.store(notification(number))
-    assert delivery.written() == []
-    recorded = delivery.settled()
-    assert sorted(record.notification for _, record in producer.taken) == ["n0", "n1"]
-    assert [each.notification for each in recorded] == ["n0", "n1"]
 
 
 def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:
@@ -214,24 +185,3 @@ def test_what_kafka_has_is_recorded_before_the_rest_is_stored() -> None:
     producer.flush()
     delivery.store(notification(1))
     assert [each.notification for each in delivery.written()] == ["n0"]
-
-
-def test_kafka_away_at_the_first_message_is_noted() -> None:
-    producer, errors, at = PlayedProducer(), [InfrastructureError("no broker", 1.0)], [0.0]
-
-    def connect(_: KafkaSettings) -> PlayedProducer:
-        if is_away:
-            raise errors.pop()
-        return producer
-
-    is_away = False
-    delivery = Deliveries(connect, lambda: at[0])
-    delivery.journal._pulled.close()  # the connection has failed since
-    is_away = True
-    delivery.store(notification(1))
-    is_away = False
-    assert delivery.journal.write_due()
-    at[0] = 1.0
-    assert not delivery.journal.write_due(), "so the worker settles"
-    assert [each.notification for each in delivery.settled()] == ["n1"]
-    assert delivery.journal.write_due()

@@ -89,20 +89,6 @@ class Ran:
         return sum(f"//{name}/" in request.url for request in self.transport.sent)
 
 
-def test_each_delivery_becomes_one_attempt_with_its_facts() -> None:
-    def answer(request: PushRequest) -> PushResult:
-        return PushResult(200, duration_s=0.25, response=b"ok", response_bytes=2, reused=True)
-
-    (recorded,) = Ran(filled(("n1", subscription("s"))), answer).rows
-
-    assert (recorded.notification, recorded.subscription, recorded.number) == ("n1", "s", 1)
-    assert (recorded.state, recorded.status, recorded.error) == ("delivered", 200, "")
-    assert (recorded.accepted_ms, recorded.started_ms, recorded.duration_ms) == (5, 12_500, 250.0)
-    assert (recorded.response, recorded.response_bytes, recorded.reused) == (b"ok", 2, True)
-    assert (recorded.endpoint, recorded.batch, recorded.messages) == ("http://s/", 7, 1)
-    assert recorded.request_bytes > 100
-
-
 def test_messages_that_travel_together_share_a_push_and_its_outcome_and_are_each_tried_again() -> None:
     target = subscription("s", "notify")
 
@@ -158,15 +144,6 @@ def test_no_more_pushes_under_way_than_allowed() -> None:
     assert ran.transport.most_in_flight == 3
     assert (max(ran.told), ran.told[-1]) == (3, 0)
     assert len(ran.rows) == 20
-
-
-def test_one_push_at_a_time_per_subscription() -> None:
-    target = subscription("s")
-
-    ran = Ran(filled(*((f"n{i}", target) for i in range(5))))
-
-    assert ran.transport.most_in_flight == 1
-    assert [each.notification for each in ran.rows] == [f"n{i}" for i in range(5)]
 
 
 def test_what_waits_behind_an_endpoint_that_is_away_is_parked_untried() -> None:
@@ -329,16 +306,6 @@ def test_pushes_without_an_answer_leave_their_places_to_others_up_to_a_bound() -
     assert begun == [2, 4, 6, 8, 8, 8], "four times as many at most"
 
 
-def test_message_that_is_refused_for_good_is_a_dead_letter_and_does_not_stop_those_behind_it() -> None:
-    answers = iter([PushResult(400), PushResult(202)])
-    target = subscription("s")
-
-    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: next(answers))
-
-    assert [each.state for each in ran.rows] == ["dead", "delivered"]
-    assert ran.journal.buried == [("s", "n1")]
-
-
 def test_message_that_fails_does_not_stop_those_behind_it_until_several_in_a_row_do() -> None:
     target = subscription("s")
     answers = iter([PushResult(500), PushResult(202), PushResult(500), PushResult(500), PushResult(500)])
@@ -402,23 +369,6 @@ def test_subscription_without_a_possible_envelope_fails_alone() -> None:
         ("broken", "n2"): ("dead", "envelope"),
         ("well", "n1"): ("delivered", ""),
     }
-
-
-def test_outcomes_are_written_down_round_by_round() -> None:
-    """The rows of the pushes before are with the journal, and it is asked to write, before the last push begins."""
-    journal, asked = FakeJournal(), []
-
-    class Asked(FakeJournal):
-        def write_due(self) -> bool:
-            asked.append(len(journal.rows))
-            return True
-
-    journal = Asked()
-    target = subscription("s")
-    settlement = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S)
-    Pump(FakeTransport(), Envelope, 100, 2.0).run(PumpRun(filled(*((f"n{i}", target) for i in range(5))), settlement))
-
-    assert asked == [0, 1, 2, 3, 4]
 
 
 def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:

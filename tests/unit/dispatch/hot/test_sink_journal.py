@@ -113,12 +113,6 @@ def test_a_copy_for_one_subscription_does_not_take_the_place_of_the_original(ope
     assert opened.parked.sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
 
 
-def test_a_delivery_is_written_at_once(opened: Opened) -> None:
-    opened.journal.record(attempt("n", "delivered"))
-
-    assert opened.rows() == ["n"]
-
-
 def test_that_something_is_kept_is_written_when_it_is_and_not_only_at_the_end(opened: Opened) -> None:
     opened.journal.park(*kept(received("parked")), Tries(), attempt("parked", "parked"))
     opened.journal.write_dead_letter(*kept(received("dead")), attempt("dead", "dead"))

@@ -121,15 +121,6 @@ def test_what_a_push_does_not_bring_is_dropped_with_a_row(result: PushResult, de
     assert (world.journal.parked, world.journal.buried) == ({}, [])
 
 
-def test_a_receiver_that_is_gone_ends_its_subscription_all_the_same() -> None:
-    world = World(lambda _: PushResult(410))
-    world.take("n1")
-    world.take("n2")
-    world.push()
-    assert world.states() == [("n1", "cancelled"), ("n2", "cancelled")]
-    assert world.outcomes.report.gone == {"s"}
-
-
 def test_what_waits_behind_a_push_without_an_answer_is_dropped_and_what_is_reliable_parked() -> None:
     world = World(lambda _: PushResult(0, "connect", "refused"))
     for name in ("n1", "n2", "n3"):
@@ -216,15 +207,6 @@ def test_once_a_lane_has_waited_for_too_long_the_newest_of_each_topic_is_pushed(
     assert {row.detail for row in world.journal.rows if row.state == "dropped"} == {
         "a newer message of its topic is pushed instead"
     }
-
-
-@pytest.mark.parametrize(("to", "accepted_ms"), [(TIMELY, NOW_MS - 2_000), (OTHER, LONG_AGO_MS)])
-def test_before_that_all_of_it_is_and_others_get_all_of_it(to: Subscription, accepted_ms: int) -> None:
-    world = World()
-    for number in range(5):
-        world.take(f"n{number}", accepted_ms=accepted_ms, to=to)
-    world.push()
-    assert [state for _, state in world.states()] == ["delivered"] * 5
 
 
 def test_a_receiver_that_is_slow_gets_the_newest_and_no_batch_waits_for_the_rest() -> None:

@@ -16,7 +16,7 @@ from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.sink_journal import SinkJournal
-from arborcast.dispatch.hot.triggers import OwnerRates, Refused, derived_id, is_kept, published, shares
+from arborcast.dispatch.hot.triggers import OwnerRates, Refused, derived_id, published, shares
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
@@ -159,18 +159,6 @@ def test_what_the_gateway_would_not_accept_is_not_published() -> None:
     assert refused(typed, cause(accepted_ms=1), strict).error == "skipped"
     assert made(typed, cause(accepted_ms=1)).type == "x", "where types are not asked for"
     assert made(typed, cause(accepted_ms=1, type="{urn:t}other"), strict).type == "{urn:t}other"
-
-
-def test_a_topic_keeps_it_as_the_gateway_would() -> None:
-    for retain, everywhere, kept in [
-        (None, False, False),
-        (None, True, True),
-        (False, True, False),
-        (True, False, True),
-    ]:
-        its = trigger(target=TriggerTarget(retain)).trigger
-        assert its is not None
-        assert is_kept(its, TopicRules(retain_all=everywhere)) is kept
 
 
 class Kafka:

@@ -61,15 +61,6 @@ def test_each_topic_by_itself_once_something_has_come_of_it() -> None:
     assert made.matched("s", "a", 12_000) == Quiet("s", "a")
 
 
-def test_topics_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "_MOST_TOPICS", 2)
-    made = Deadlines()
-    made.watch(asking("s", deadline_per="topic"), 0)
-    for number in range(9):
-        made.matched("s", f"t{number}", 100)
-    assert missed(made, 5_000) == {Quiet("s", "t0"): 100, Quiet("s", "t1"): 100}
-
-
 def test_a_renewal_begins_no_silence_and_another_deadline_does() -> None:
     made = Deadlines()
     made.watch(asking("s"), 0)

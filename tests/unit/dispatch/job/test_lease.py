@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from arborcast.dispatch.job.lease import (
@@ -71,15 +69,6 @@ class Group:
             yield "done"
 
 
-def test_the_first_has_it_and_the_second_waits() -> None:
-    group = Group("a", "b")
-    group.whole_look("a")
-    group.whole_look("b")
-
-    assert group.holders() == ["a"]
-    assert [record.kind for record in group.log] == ["claim", "renewal"], "who waits writes nothing"
-
-
 def test_of_two_claims_at_the_same_moment_the_first_in_the_log_counts() -> None:
     group = Group("a", "b")
     for name in ("a", "b", "a", "b"):  # both have read that it is free
@@ -89,19 +78,6 @@ def test_of_two_claims_at_the_same_moment_the_first_in_the_log_counts() -> None:
     group.whole_look("a")
 
     assert group.holders() == ["b"]
-
-
-def test_a_renewal_that_came_before_a_claim_makes_it_void() -> None:
-    group = Group("a", "b")
-    group.whole_look("a")
-    group.whole_look("b")
-    group.now = LEASE_S + 1
-    group.step("b")
-    group.step("b")  # it is about to claim, for a was silent
-    group.whole_look("a")
-    group.whole_look("b")
-
-    assert group.holders() == ["a"]
 
 
 def test_a_silent_holder_lets_its_pushes_wait_before_another_has_it() -> None:
@@ -128,35 +104,6 @@ def test_what_is_released_is_free_at_once() -> None:
     group.whole_look("b")
 
     assert group.holders() == ["b"]
-
-
-def test_a_job_learns_of_the_holder_from_any_renewal_where_the_claim_is_no_longer_in_the_log() -> None:
-    job = JobLeaseState(Holder(name="b"), end=70)
-    job.apply(JobLeaseRecord(kind="renewal", holder=Holder(name="a"), at=7), 70, 1.0)
-
-    assert job.holder == Holder(name="a")
-    assert not job.mine
-    assert job.claim().at == 71
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.sampled_from("abc"), st.integers(1, 6)),
-            st.tuples(st.just("time"), st.sampled_from([1, RENEW_S, HOLD_S, LEASE_S + 1])),
-        ),
-        max_size=80,
-    )
-)
-def test_never_two_at_a_time(steps: list[tuple[str, float]]) -> None:
-    group = Group("a", "b", "c")
-    for name, count in steps:
-        if name == "time":
-            group.now += count
-        else:
-            for _ in range(int(count)):
-                group.step(name)
-                assert len(group.holders()) <= 1
 
 
 def test_a_process_is_gone_when_it_has_ended_on_this_very_machine() -> None:

@@ -224,10 +224,6 @@ def test_a_watcher_that_was_away_is_not_silence_of_the_watched(daemon: Daemon) -
     assert daemon.killed == 0
 
 
-def test_nobody_listens_where_there_is_no_driver() -> None:
-    liveness.beat()
-
-
 def test_beats_are_those_of_a_thread() -> None:
     heard: list[int] = []
     liveness.listen(lambda: heard.append(1))

@@ -56,10 +56,6 @@ def test_all_attempts_of_a_subscription_go_to_one_partition(subscription: str, p
     assert chosen == attempts.partition_of_subscription(subscription, partitions)
 
 
-def test_subscriptions_are_spread_over_the_partitions() -> None:
-    assert {attempts.partition_of_subscription(f"s{number}", 4) for number in range(100)} == {0, 1, 2, 3}
-
-
 def read_back(evaluation: Evaluation) -> list[Matched]:
     values = list(attempts.encode_evaluation(evaluation))
     assert all(len(value) < 2 * RECORD_BYTES for value in values)

@@ -141,19 +141,6 @@ class HangingProducer(PlayedProducer):
         last.acknowledge(None)
 
 
-def test_a_producer_that_refuses_everything_is_given_up() -> None:
-    producers = [PlayedProducer(refusals=10**9), PlayedProducer()]
-    sick, well = producers
-    log = AttemptsLog(KafkaSettings(), lambda _: producers.pop(0))  # type: ignore[arg-type, return-value]
-    for number in range(20):
-        log.add(attempt(f"s{number}", number))
-
-    log.settle(100)
-
-    assert sick.aborted
-    assert sorted(read(well)) == sorted((f"s{number}", f"n{number}") for number in range(20))
-
-
 def test_a_producer_that_hangs_is_given_up_and_another_sends_all_of_it_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -206,13 +193,6 @@ def test_a_producer_without_an_answer_in_time_is_not_waited_for_again() -> None:
     clock.now += 60.0
     writer.settle(100)
     assert waits[1:] == [0.0]
-
-
-def test_nothing_to_write_needs_no_connection() -> None:
-    def unreachable(_: KafkaSettings) -> PlayedProducer:
-        raise AssertionError("connected for nothing")
-
-    AttemptsLog(KafkaSettings(), unreachable).settle(1)  # type: ignore[arg-type]
 
 
 def test_a_topic_that_cannot_be_had_leaves_no_connection() -> None:

@@ -36,24 +36,6 @@ def test_what_was_tried_before_the_report_came_does_not_hold_for_ever() -> None:
     assert book.for_workers()[0] == frozenset()
 
 
-def test_of_several_reports_the_farthest_counts_whatever_their_order() -> None:
-    book = HeldLanes()
-    book.parked({"s": (0, 9)})
-    book.parked({"s": (0, 4)})
-    book.applied(0, 5)
-
-    assert book.for_workers()[0] == {"s"}
-    book.applied(0, 10)
-    assert book.for_workers()[0] == frozenset()
-
-
-def test_the_first_record_of_a_partition_that_was_never_read_holds() -> None:
-    book = HeldLanes()
-    book.parked({"s": (1, 0)})
-
-    assert book.for_workers()[0] == {"s"}
-
-
 def test_a_log_that_got_more_partitions_holds_a_lane_in_each() -> None:
     book = HeldLanes()
     book.parked({"s": (0, 9)})

@@ -73,13 +73,6 @@ def test_records_that_say_the_same_again_count_once(state: ControlState, told: T
     assert (state.endpoints, told.released) == (0, [HERE])
 
 
-def test_one_that_moves_has_one_endpoint(state: ControlState, told: Told) -> None:
-    subscribe(state, "a")
-    subscribe(state, "a", THERE)
-
-    assert (state.is_pushed_to(HERE), state.is_pushed_to(THERE), told.released) == (False, True, [HERE])
-
-
 def test_nobody_pushes_to_a_pull_point(state: ControlState) -> None:
     state.apply(SubscriptionRecord(Subscription("a", EndpointReference(HERE), pull_point="p")))
 

@@ -72,13 +72,6 @@ def test_producer_filter_sees_what_the_publisher_said_of_itself() -> None:
     assert subject().passes(subscription(producer=(condition("not(*)"),)))
 
 
-def test_same_text_under_other_declarations_is_another_condition() -> None:
-    both = subject(b'<x xmlns:q="urn:q"><q:a/></x>')
-
-    assert both.passes(subscription(condition("p:a", p="urn:q")))
-    assert not both.passes(subscription(condition("p:a", p="urn:other")))
-
-
 def test_payload_is_parsed_once_and_only_when_it_is_looked_at(parsed: list[bytes]) -> None:
     asked = subject(b"<x/>", producer=PRODUCER)
     assert parsed == []
@@ -224,14 +217,6 @@ def test_ordinary_conditions_are_all_asked(evaluated: list[str]) -> None:
     small = Notification("n", TopicPath("a"), b"<x a='1'>" + b"<y/>" * 100 + b"</x>", 1)
     assert [each.id for each, _ in of_partition.wanted(small, many)] == ["s1"]
     assert (len(evaluated), of_partition.costly) == (1_000, set())
-
-
-def test_the_suspended_are_not_asked(evaluated: list[str]) -> None:
-    of_partition = judge(unjudged=frozenset({"s"}))
-    wanted = of_partition.wanted(LARGE, [wanting("s", distinct(1)), wanting("t", distinct(2))])
-    assert [(each.id, asked) for each, asked in wanted] == [("s", False)]
-    assert evaluated == ["//x/@a = 2"]
-    assert of_partition.costly == set()
 
 
 def test_types_are_looked_up_before_conditions_and_nothing_is_parsed(parsed: list[bytes]) -> None:

@@ -85,18 +85,6 @@ def changed(table: RoutingTable, numbers: range) -> None:
         table.apply(record(number))
 
 
-def test_nothing_changed_is_the_very_same_answer() -> None:
-    table = RoutingTable()
-    changed(table, range(3))
-    rebuilder = SnapshotRebuilder(table, cast(Any, KeptBases()))
-
-    (base, overlay), (base_again, overlay_again) = rebuilder.current(), rebuilder.current()
-
-    assert base is base_again
-    assert overlay is overlay_again
-    assert overlay.size == 0
-
-
 def test_old_base_serves_with_all_changes_until_the_new_one_is_there() -> None:
     table, bases = RoutingTable(), KeptBases()
     rebuilder = SnapshotRebuilder(table, cast(Any, bases), min_overlay=3)

@@ -60,16 +60,6 @@ def test_a_server_has_no_more_at_a_time_than_it_said() -> None:
     assert len(world.arrivals) == 30
 
 
-def test_who_is_slow_gets_less() -> None:
-    world = World()
-    world.serve("fast", takes_ms=10)
-    world.serve("slow", takes_ms=100)
-    for number in range(110):
-        world.ask(f"r{number}")
-    world.run(HOUR_MS)
-    assert Counter(each.subscription for each in world.arrivals) == {"fast": 100, "slow": 10}
-
-
 def test_what_waits_goes_by_priority_then_in_the_order_of_acceptance() -> None:
     world = World()
     world.serve("s")
@@ -79,26 +69,6 @@ def test_what_waits_goes_by_priority_then_in_the_order_of_acceptance() -> None:
         world.ask(name, priority=priority)
     world.run(1_000)
     assert world.arrived("s") == ["first", "b", "d", "a", "c"]
-
-
-def test_requests_wait_for_a_server_and_go_to_it_as_soon_as_it_is_there() -> None:
-    world = World()
-    world.ask("r")
-    world.run(HOUR_MS)
-    assert world.arrivals == []
-    world.serve("s")
-    world.hear()
-    world.run(1)
-    assert world.arrived("s") == ["r"]
-
-
-def test_without_a_server_a_request_is_too_old_some_time() -> None:
-    world = World()
-    world.ask("r")
-    world.run(2 * DAY_MS)
-    assert world.states() == {(LANE, "r"): "expired"}
-    assert [letter.error for letter in world.buried] == ["lifespan"]
-    assert world.log == {}
 
 
 def test_what_is_not_acknowledged_is_sent_again_to_the_same_server_with_numbers_from_1_to_5() -> None:
@@ -282,25 +252,6 @@ def test_a_paused_or_suspended_server_gets_nothing() -> None:
     assert world.too_much == []
 
 
-def test_a_server_that_fails_for_days_is_suspended() -> None:
-    world = World(retry=retry(suspend_after_s=3_600.0))
-    world.serve("s")
-    world.endpoints["http://s/"].answer = lambda _: REFUSED
-    world.ask("r")
-    world.run(2 * HOUR_MS)
-    assert list(world.suspended_said) == ["s"]
-
-
-def test_a_request_that_a_server_fails_at_does_not_suspend_it() -> None:
-    world = World(retry=retry(suspend_after_s=10.0))
-    world.serve("s")
-    world.endpoints["http://s/"].answer = lambda ids: BROKEN if ids == ("bad",) else OK
-    world.ask("bad")
-    world.run(DAY_MS)
-    assert world.states() == {(LANE, "bad"): "dead"}
-    assert world.suspended_said == {}
-
-
 def test_with_a_server_the_other_subscriptions_of_its_endpoint_are_suspended() -> None:
     world = World(retry=retry(suspend_after_s=3_600.0))
     world.serve("s")
@@ -321,15 +272,6 @@ def test_when_the_clock_is_put_back_what_was_tried_is_due() -> None:
     world.set_clock(-DAY_MS)
     world.run(100)
     assert world.arrived("s") == ["r", "r"]
-
-
-def test_too_much_of_a_queue_is_dropped() -> None:
-    world = World(retry=retry(parked_messages=3))
-    for number in range(5):
-        world.ask(f"r{number}")
-    world.run(100)
-    assert Counter(world.states().values()) == {"dropped": 2}
-    assert world.store.count == 3
 
 
 def test_whoever_awaits_an_answer_hears_that_none_will_come() -> None:

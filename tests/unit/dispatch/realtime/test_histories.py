@@ -3,7 +3,6 @@ shown a fault."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -139,14 +138,6 @@ def test_what_was_matched_is_told_many_at_once() -> None:
     state.teardown()
 
 
-def test_the_numbers_of_a_run_grow_though_the_clock_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tasks end and begin again every half hour: what is parked then waits behind what was parked earlier."""
-    before = task.clock_of(here=True)()
-    monkeypatch.setattr(task, "time", SimpleNamespace(time=lambda: 0.0))
-    assert task.clock_of(here=True)() >= before
-    assert task.clock_of(here=False)() == 0.0, "clocks that never go back are those of one host"
-
-
 def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
     """What has ended more than a tenth of a second before a crash has its row."""
     state = Histories()
@@ -186,20 +177,6 @@ def test_what_a_timely_subscription_may_not_lose_was_in_order_though_it_is_pushe
         state.crash(landing=0, driver=False)
         state.come_to_rest(partition=partition)
         state.first_attempts_are_in_order()
-    state.teardown()
-
-
-def test_what_is_reliable_may_be_pushed_again_behind_what_a_timely_subscription_could_have_lost() -> None:
-    state = Histories()
-    state.begin()
-    state.accept(partition=0, count=1)
-    state.come_to_rest(partition=0)
-    state.accept(partition=0, count=1)
-    state.accept(partition=0, count=1, reliable=True)
-    state.step(partition=0, times=1)
-    state.crash(landing=0, driver=False)
-    state.come_to_rest(partition=0)
-    state.first_attempts_are_in_order()
     state.teardown()
 
 

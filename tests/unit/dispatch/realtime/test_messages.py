@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -31,9 +29,7 @@ from arborcast.dispatch.realtime.messages import (
 from arborcast.dispatch.realtime.task import _changed
 from arborcast.dispatch.realtime.workers import WorkersHere
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.topic_model.records.control import SubscriptionRecord
-from arborcast.topic_model.routing import History, Overlay, ViewStep
-from arborcast.topic_model.routing.table import RoutingTable
+from arborcast.topic_model.routing import Overlay, ViewStep
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
 LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)]))
@@ -93,13 +89,6 @@ def test_a_task_begins_when_the_driver_knows_what_the_one_before_has_parked() ->
     assert not held.has_read({0: 4, 1: 2})
     hear(held, ExclusionChange(read={1: 2}))
     assert held.has_read({0: 4, 1: 2})
-
-
-def test_changes_in_pieces_free_nothing_too_early(tmp_path: Path) -> None:
-    many = frozenset(f"s{number:0{driver._NAMES_AT_ONCE // 5_000 + 9}}" for number in range(10_000))
-    messages = list(exclusion_changes(Exclusions(), Exclusions(many, {0: 9})))
-    assert [message.read for message in messages] == [{}, {}, {0: 9}], "offsets count when all is said"
-    assert frozenset().union(*(message.held for message in messages)) == many
 
 
 SETS = st.frozensets(st.sampled_from([f"http://e{number}/" for number in range(6)]))
@@ -176,20 +165,6 @@ def test_what_was_left_of_a_failed_append_spoils_nothing() -> None:
     pieces, anew = FeedPieces(), WorkerUpdate(3, -1, 0, 17, b"base")
     assert [pieces.whole(each) for each in (*records[:-1], anew)] == [None] * (len(records) - 1) + [anew]
     assert [pieces.whole(each) for each in records][-1] == WorkerUpdate(3, -1, 0, 1, b"x" * 1_000)
-
-
-def test_steps_of_large_subscriptions_are_small() -> None:
-    table = RoutingTable(history=History())
-    steps = table.steps(table.checkpoint())
-    reference = EndpointReference("http://e/", ("<x>" + "y" * 60_000 + "</x>",))
-    for terminates_ms in (5, 6):
-        for number in range(160):
-            large = Subscription(f"s{number}", reference, terminates_ms=terminates_ms)
-            table.apply(SubscriptionRecord(large), terminates_ms * 1_000 + number)
-    for found in (steps.steps(), steps.opening()):
-        sizes = [len(encode_feed(WorkerUpdate(3, 0, 0, 17, step=each))[1]) for each in found]
-        assert len(sizes) > 10
-        assert max(sizes) < 1024 * 1024
 
 
 def test_what_a_worker_has_learned_may_take_several_records() -> None:

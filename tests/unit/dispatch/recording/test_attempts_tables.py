@@ -14,7 +14,6 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.recording.archive import notification_rows
 from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
-from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.topic_model.records import notifications
@@ -74,14 +73,6 @@ def test_attempt_becomes_a_row_with_every_column() -> None:
         "batch": 9,
         "next_at": datetime(2023, 11, 14, 22, 13, 21, 0, UTC),
     }
-
-
-def test_attempt_that_is_not_tried_again_has_no_next_time() -> None:
-    attempt = Attempt("n", "s", TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 3.0)
-
-    (row,) = rows_of(attempts.encode([attempt])).to_pylist()
-
-    assert row["next_at"] is None
 
 
 def records(count: int, first: int, partition: int = 0) -> list[Logged]:
@@ -206,11 +197,6 @@ def test_what_nobody_can_read_is_not_archived() -> None:
     rows = notification_rows([archived(1), archived(2, b"junk"), archived(3)], 0)
 
     assert rows.column("notification").to_pylist() == ["n1", "n3"]
-
-
-def test_location_is_below_the_home_unless_set() -> None:
-    assert ATTEMPTS.location(TableSettings(), Path("/data")) == "/data/tables/attempts"
-    assert ATTEMPTS.location(TableSettings(path="s3://bucket/t/"), Path("/data")) == "s3://bucket/t/attempts"
 
 
 def test_every_column_is_described_and_stored_so(tmp_path: Path) -> None:

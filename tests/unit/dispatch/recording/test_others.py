@@ -17,7 +17,7 @@ from arborcast.dispatch.recording.recording import Recorder
 from arborcast.dispatch.recording.state_tables import RoutesSnapshot
 from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.spark.query_supervisor import StopGate
-from arborcast.dispatch.tables import ENDPOINT_HEALTH, RETRIES
+from arborcast.dispatch.tables import ENDPOINT_HEALTH
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.routing.table import Route
@@ -148,12 +148,6 @@ def test_upkeep_joins_files_and_takes_old_days_out(tmp_path: Path) -> None:
     assert not table.append(ENDPOINT_HEALTH.arrow([health_row(30, "again")]), "w", 9)
     assert table.append(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), "w", 10)
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
-
-
-def test_upkeep_of_a_table_that_is_not_there_does_nothing(tmp_path: Path) -> None:
-    Upkeep(RETRIES, str(tmp_path / "none")).step()
-
-    assert not (tmp_path / "none").exists()
 
 
 class FlakyWork(Work):

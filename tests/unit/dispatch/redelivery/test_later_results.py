@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.results import Promise, Result, State
-from tests.support.redelivery_world import BROKEN, LATER, OK, World, retry
+from tests.support.redelivery_world import LATER, OK, World, retry
 
 CALLBACK_MS = 60_000
 ON_ITS_WAY_MS = 1_000
@@ -26,11 +24,6 @@ def world_of(form: str = "raw", **policy: Any) -> World:
 
 def rows(world: World, notification: str = "n") -> list[tuple[str, str, int]]:
     return [(row.state, row.error, row.number) for row in world.attempts if row.notification == notification]
-
-
-def answers(*results: PushResult) -> Callable[[tuple[str, ...]], PushResult]:
-    left = list(results)
-    return lambda ids: left.pop(0)
 
 
 def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
@@ -94,29 +87,6 @@ def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> N
     assert len(world.arrivals) == 3
 
 
-def test_a_clock_that_is_put_back_under_a_push_makes_nobody_wait_longer() -> None:
-    world = world_of()
-    world.park("s", "n")
-    world.run(5)
-    world.set_clock(-3_600_000)
-    world.run(CALLBACK_MS + ON_ITS_WAY_MS + 10)
-
-    assert rows(world)[:2] == [("parked", "later", 1), ("parked", "no-result", 1)]
-
-
-def test_each_failure_counts_once_however_it_is_told() -> None:
-    world = world_of()
-    world.endpoint("s").answer = answers(BROKEN, LATER, LATER)
-    world.park("s", "n")
-    world.run(10_000)
-    world.report(world.arrivals[1], "failed")
-    world.run(10_000)
-    world.report(world.arrivals[2], "failed")
-    world.run(0)
-
-    assert rows(world)[-1] == ("dead", "reported", 3)
-
-
 def test_the_first_word_counts_and_a_second_one_changes_nothing() -> None:
     world = world_of()
     world.park("s", "n")
@@ -155,22 +125,6 @@ def test_a_result_before_the_answer_that_promises_it() -> None:
     assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
 
 
-def test_after_a_restart_the_results_that_came_meanwhile_count() -> None:
-    world = world_of()
-    for each in ("n1", "n2"):
-        world.park("s", each)
-    world.run(1_000)
-    world.restart()
-    world.report(world.arrivals[0], "delivered")
-    world.restart()
-    world.run(0)
-    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "parked"}
-
-    world.run(CALLBACK_MS + 2_000)
-    assert rows(world, "n2")[:2] == [("parked", "later", 1), ("parked", "no-result", 1)]
-    assert len(rows(world, "n1")) == 2
-
-
 def test_several_messages_in_one_push_have_one_result_and_what_failed_is_tried_alone() -> None:
     world = world_of("notify")
     for each in ("n1", "n2", "n3"):
@@ -187,28 +141,6 @@ def test_several_messages_in_one_push_have_one_result_and_what_failed_is_tried_a
         world.report(arrival, "refused" if arrival.notifications == ("n2",) else "delivered")
     world.run(0)
     assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "dead", ("s", "n3"): "delivered"}
-
-
-def test_in_strict_order_the_next_waits_for_the_result() -> None:
-    world = world_of(order="strict")
-    world.park("s", "n1")
-    world.park("s", "n2")
-    world.run(10_000)
-    assert world.arrived("s") == ["n1"]
-    world.report(world.arrivals[0], "failed")
-    world.run(2_000)
-    assert world.arrived("s") == ["n1", "n1"]
-    world.report(world.arrivals[1], "delivered")
-    world.run(10)
-    assert world.arrived("s") == ["n1", "n1", "n2"]
-
-
-def test_others_are_not_held_up() -> None:
-    world = world_of()
-    for number in range(5):
-        world.park("s", f"n{number}")
-    world.run(1_000)
-    assert world.arrived("s") == [f"n{number}" for number in range(5)]
 
 
 def test_it_says_nothing_bad_of_the_endpoint() -> None:

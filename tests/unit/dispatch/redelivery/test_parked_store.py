@@ -65,16 +65,6 @@ def store() -> Iterator[ParkedStore]:
     opened.close()
 
 
-def test_untried_deliveries_come_in_the_order_of_their_places(store: ParkedStore) -> None:
-    for which in (delivery(10, batch=2), delivery(9), delivery(100), delivery(1, lane="other")):
-        assert park(store, which) == which.subscription
-
-    assert offsets(store.untried("s", 10)) == [9, 100, 10]
-    assert offsets(store.untried("s", 2)) == [9, 100]
-    assert store.untried("s", 1)[0].notification.id == "n9"
-    assert (store.count, list(store.lanes())) == (4, ["other", "s"])
-
-
 def test_of_several_partitions_what_was_parked_first_comes_first(store: ParkedStore) -> None:
     park(store, delivery(5, batch=7, partition=1))
     assert offsets(store.first("s")) == [5]

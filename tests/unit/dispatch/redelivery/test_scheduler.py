@@ -12,21 +12,6 @@ from arborcast.topic_model.subscriptions import Peer
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World
 
 
-def test_what_was_never_tried_leaves_in_order_one_push_at_a_time() -> None:
-    world = World()
-    world.subscribe("s")
-    for number in range(20):
-        world.park("s", f"n{number}")
-
-    world.run(1_000)
-
-    assert world.arrived("s") == [f"n{number}" for number in range(20)]
-    assert world.most_in_flight == 1
-    assert set(world.states().values()) == {"delivered"}
-    assert (world.log, world.store.count, world.redelivery.lanes) == ({}, 0, 0)
-    assert world.redelivery.next_turn_ms() is None
-
-
 def test_waiting_messages_travel_together_as_far_as_a_push_may_be_long() -> None:
     world = World(push=PushSettings(max_notify_messages=3, max_notify_bytes=8))
     world.subscribe("s", form="notify")
@@ -93,34 +78,6 @@ def test_a_lane_is_held_until_its_first_attempts_are_over() -> None:
     assert world.redelivery.lanes == 1
 
 
-def test_a_refused_message_is_dead_at_once_and_its_companions_are_not() -> None:
-    world = World()
-    world.subscribe("s", form="notify")
-    world.endpoint("s").answer = lambda ids: PushResult(400) if "bad" in ids else OK
-    for name in ("a", "bad", "b"):
-        world.park("s", name)
-
-    world.run(1_000)
-
-    assert world.arrivals[0].notifications == ("a", "bad", "b")
-    assert sorted(arrival.notifications for arrival in world.arrivals[1:]) == [("a",), ("b",), ("bad",)]
-    assert world.states() == {("s", "a"): "delivered", ("s", "bad"): "dead", ("s", "b"): "delivered"}
-
-
-def test_a_strict_lane_settles_each_message_before_the_next() -> None:
-    world = World()
-    world.subscribe("s", order="strict", form="notify")
-    failures = iter([BROKEN, BROKEN])
-    world.endpoint("s").answer = lambda ids: next(failures, OK) if "a" in ids else OK
-    for name in ("a", "b", "c"):
-        world.park("s", name)
-
-    world.run(60_000)
-
-    assert [arrival.notifications for arrival in world.arrivals] == [("a",), ("a",), ("a",), ("b",), ("c",)]
-    assert [round((arrival.at_ms - START_MS) / 1000) for arrival in world.arrivals] == [0, 2, 8, 8, 8]
-
-
 def test_tried_messages_of_a_lane_are_retried_beside_each_other() -> None:
     world = World()
     world.subscribe("s")
@@ -148,34 +105,6 @@ def test_what_was_tried_is_tried_again_beside_a_first_attempt_that_takes_long() 
     assert world.arrived("s") == ["new", "tried"]
 
 
-def test_a_restart_goes_on_with_what_the_log_says() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN if "bad" in ids else OK
-    world.park("s", "bad")
-    world.run(60_000)
-    world.park("s", "good")
-
-    world.restart()
-    assert world.lanes.for_workers()[0] == {"s"}
-    world.run(DAY_MS)
-
-    numbers = [arrival.attempt for arrival in world.arrivals if "bad" in arrival.notifications]
-    assert numbers == [1, 2, 3, 4, 5, 6]
-    assert world.states() == {("s", "bad"): "dead", ("s", "good"): "delivered"}
-
-
-def test_nothing_happens_while_nothing_is_due() -> None:
-    world = World()
-    world.subscribe("s")
-    for number in range(1_000):
-        world.park("s", f"n{number}", Tries(1, 1, START_MS + HOUR_MS))
-
-    world.run(0)
-
-    assert world.redelivery.next_turn_ms() == START_MS + HOUR_MS
-
-
 def test_no_endpoint_takes_all_room_and_none_waits_for_ever() -> None:
     world = World(push=PushSettings(max_in_flight=10, max_in_flight_per_host=8, max_in_flight_per_endpoint=4))
     for number in range(30):
@@ -191,19 +120,6 @@ def test_no_endpoint_takes_all_room_and_none_waits_for_ever() -> None:
     assert (world.redelivery.in_flight, world.redelivery.statistics().due) == (4, 26)
 
     world.run(10_000 * 8)
-    assert set(world.states().values()) == {"delivered"}
-
-
-def test_no_more_is_under_way_than_allowed_wherever_it_goes() -> None:
-    world = World(push=PushSettings(max_in_flight=2))
-    for number in range(5):
-        world.subscribe(f"s{number}")
-        world.endpoint(f"s{number}").takes_ms = 1_000
-        world.park(f"s{number}", f"n{number}")
-
-    world.run(3_500)
-
-    assert world.most_in_flight == 2
     assert set(world.states().values()) == {"delivered"}
 
 
@@ -234,25 +150,6 @@ def test_room_that_a_lane_cannot_use_because_its_subscription_is_over_goes_to_th
     world.run(5_000)
 
     assert world.states() == {("a", "a"): "delivered", ("b", "b"): "cancelled", ("c", "c"): "delivered"}
-
-
-def test_where_the_reliability_is_strict_the_number_of_tries_does_not_count() -> None:
-    world = World(retry=RetrySettings(jitter=0.0, retransmissions=1, longest_wait_s=60.0, longest_probe_s=60.0))
-    world.subscribe("s", reliability="strict")
-    world.subscribe("o", order="strict")
-    for name in "so":
-        world.endpoint(name).answer = lambda ids: BROKEN if "a" in ids else OK
-        world.park(name, "a")
-        world.park(name, "b")
-
-    world.run(HOUR_MS)
-
-    assert world.arrived("o") == ["a", "a", "b"]
-    assert world.arrived("s").count("a") > 50
-    assert "b" not in world.arrived("s")
-    world.endpoint("s").answer = lambda _: OK
-    world.run(2 * 60_000)
-    assert world.states()["s", "a"] == world.states()["s", "b"] == "delivered"
 
 
 LIMITED = RetrySettings(jitter=0.0, parked_messages=3)

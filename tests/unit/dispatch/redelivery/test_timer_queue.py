@@ -5,17 +5,6 @@ import random
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 
 
-def test_turns_come_by_time_then_by_asking() -> None:
-    agenda: TimerQueue[str] = TimerQueue()
-    agenda.set("late", 30)
-    agenda.set("b", 10)
-    agenda.set("a", 10)
-
-    assert (agenda.next_ms(), agenda.pop(9)) == (10, None)
-    assert [agenda.pop(30), agenda.pop(30), agenda.pop(30), agenda.pop(30)] == ["b", "a", "late", None]
-    assert agenda.next_ms() is None
-
-
 def test_a_name_has_one_turn_and_the_last_word_counts() -> None:
     agenda: TimerQueue[str] = TimerQueue()
     agenda.set("a", 10)

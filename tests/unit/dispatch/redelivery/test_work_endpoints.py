@@ -3,7 +3,7 @@ from __future__ import annotations
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import PushSettings
-from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
+from tests.support.redelivery_world import HOUR_MS, OK, REFUSED, START_MS, World, retry
 
 
 def test_an_endpoint_that_is_away_is_only_probed_and_that_does_not_count() -> None:
@@ -45,26 +45,6 @@ def test_the_rest_is_drained_at_full_speed_when_the_endpoint_is_back() -> None:
     assert set(world.states().values()) == {"delivered"}
     assert len(world.arrivals) - seen == 100
     assert world.most_in_flight == PushSettings().max_in_flight_per_endpoint
-
-
-def test_messages_that_an_endpoint_always_fails_at_do_not_stop_the_others() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN if ids[0].startswith("bad") else OK
-    for number in range(3):
-        world.park("s", f"bad{number}")
-    world.park("s", "good")
-
-    world.run(30_000)
-    assert world.states()["s", "good"] == "delivered"
-    assert world.states()["s", "bad0"] == "parked"
-    world.park("s", "late")
-    world.run(61_000)
-    assert world.states()["s", "late"] == "delivered"
-
-    world.run(HOUR_MS)
-    assert [world.arrived("s").count(f"bad{number}") for number in range(3)] == [6, 6, 6]
-    assert world.states()["s", "bad2"] == "dead"
 
 
 def test_the_lanes_of_an_endpoint_take_turns_in_probing_it() -> None:
@@ -127,18 +107,6 @@ def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
     assert world.too_much == []
 
 
-def test_a_breaker_that_a_batch_has_opened_is_probed_in_time() -> None:
-    world = World()
-    world.subscribe("s")
-    world.fall("s")
-    world.park("s", "n")
-
-    world.run(1_999)
-    assert world.arrivals == []
-    world.run(1_000)
-    assert world.states() == {("s", "n"): "delivered"}
-
-
 def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others() -> None:
     world = World()
     world.subscribe("first", endpoint="shared")
@@ -160,21 +128,6 @@ def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others(
     assert world.states()["other", "b"] == "delivered"
 
 
-def test_a_lane_that_proves_to_be_over_when_it_is_to_probe_leaves_that_to_the_next() -> None:
-    world = World()
-    for name in ("first", "other"):
-        world.subscribe(name, endpoint="shared")
-        world.park(name, "n")
-    world.fall("first")
-    world.run(1_000)
-    del world.subscriptions["first"]
-
-    world.run(2_000)
-
-    assert world.states() == {("first", "n"): "cancelled", ("other", "n"): "delivered"}
-    assert world.redelivery.next_turn_ms() is None
-
-
 def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:
     world = World()
     world.subscribe("s")
@@ -187,16 +140,3 @@ def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new
 
     assert len(world.arrivals) == 16
     assert world.health.get("http://s/").probes == 1
-
-
-def test_a_receiver_that_refuses_messages_is_well() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: PushResult(404)
-    for number in range(20):
-        world.park("s", f"n{number}")
-
-    world.run(1_000)
-
-    assert set(world.states().values()) == {"dead"}
-    assert world.health.get("http://s/").breaker == "closed"

@@ -48,21 +48,6 @@ def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pyte
     assert world.states() == {("s", "n"): "delivered"}
 
 
-def test_what_the_log_says_is_finished_is_not_parked_again_by_a_push_that_was_one_too_many() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
-    world.endpoint("s").takes_ms = 1_000
-    delivery = world.park("s", "n")
-    world.run(500)
-    del world.log[delivery.key()]
-    world.store.apply(delivery.key(), None, 99)
-
-    world.run(1_000)
-
-    assert (world.attempts, world.log, world.redelivery.lanes) == ([], {}, 0)
-
-
 def test_operators_hear_which_endpoint_which_subscription_and_why() -> None:
     world = World()
     world.subscribe("s")

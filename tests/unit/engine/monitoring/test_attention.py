@@ -84,10 +84,6 @@ def test_the_metrics_of_each_alert_rule_are_a_concern() -> None:
         assert len(concerns(EngineView([before, after], failing=[]), NOW)) == 1, rule
 
 
-def test_an_engine_that_is_well_needs_nothing() -> None:
-    assert concerns(EngineView(WELL, failing=[]), NOW) == []
-
-
 def beyond(seconds: float) -> tuple[tuple[float, float], ...]:
     """A histogram in which a hundred took this long."""
     return ((seconds / 2, 0.0), (seconds, 100.0), (NO_BOUND, 100.0))
@@ -142,11 +138,6 @@ def test_old_figures_are_no_figures() -> None:
     assert concerns(EngineView(WELL, failing=[]), NOW + STALE_S) == []
     (found,) = concerns(EngineView(WELL, failing=[]), NOW + STALE_S + 1)
     assert (found.level, found.about) == ("bad", "engine")
-
-
-def test_the_worst_comes_first() -> None:
-    view = EngineView(last_as(suspended=1.0, lag_seconds=100.0).samples, failing=[endpoint()], failing_count=1)
-    assert [each.level for each in concerns(view, NOW)] == ["bad", "bad", "warn"]
 
 
 @pytest.mark.parametrize(

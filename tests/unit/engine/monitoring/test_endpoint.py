@@ -53,11 +53,6 @@ def test_pages_by_path(endpoint: Endpoint) -> None:
     assert requests.post(f"{base}/metrics", timeout=60).status_code == 501
 
 
-def test_a_client_that_says_nothing_does_not_keep_others_out(endpoint: Endpoint) -> None:
-    with socket.create_connection(("127.0.0.1", endpoint.port)):
-        assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text == "up 1\n"
-
-
 def test_a_taken_port_is_named(endpoint: Endpoint) -> None:
     with pytest.raises(ConfigError, match=str(endpoint.port)):
         Endpoint("127.0.0.1", endpoint.port, {}, "second")
@@ -100,14 +95,6 @@ def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -
     assert own_page(url) == b"up 1\n"
     with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
         get(url)
-
-
-def test_a_page_that_is_not_there_is_told_from_one_that_cannot_be_had(endpoint: Endpoint) -> None:
-    base = f"http://127.0.0.1:{endpoint.port}"
-    with pytest.raises(FileNotFoundError):
-        get(f"{base}/nothing")
-    with pytest.raises(OSError, match="answered 500"):
-        get(f"{base}/broken")
 
 
 def test_web_pages_of_others_are_refused(endpoint: Endpoint) -> None:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.core.telemetry.jvm import Collections, JvmFigures
 from arborcast.engine.monitoring.perf_counters import counters, figures_of, read_jvm
 
 # As OpenJDK 17 with -XX:+UseSerialGC has them.
@@ -66,20 +65,6 @@ def test_a_file_is_read(order: str) -> None:
     assert counters(file_with(SERIAL, order)) == SERIAL
 
 
-def test_what_matters_of_it() -> None:
-    assert figures_of(SERIAL) == JvmFigures(
-        heap_used=15_000_000,
-        heap_committed=32_000_000,
-        heap_max=268_000_000,
-        collectors={
-            "Serial young collection pauses": Collections(45, 0.25),
-            "Serial full collection pauses": Collections(21, 1.5),
-        },
-        classes=2_270,
-        threads=6,
-    )
-
-
 @given(st.integers(min_value=0, max_value=len(file_with(SERIAL)) - 1), st.integers(min_value=1, max_value=255))
 def test_a_file_that_is_cut_off_or_damaged_is_refused_or_read(at: int, flipped: int) -> None:
     whole = file_with(SERIAL)
@@ -88,11 +73,6 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused_or_read(at: int, flipped: 
             figures_of(counters(content))
         except ValueError:
             continue
-
-
-def test_one_that_is_not_filled_yet_is_refused() -> None:
-    with pytest.raises(ValueError, match="not yet"):
-        counters(file_with(SERIAL, accessible=0))
 
 
 def test_the_file_of_a_process(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 from lxml import html
 
 from arborcast.engine.monitoring.charts import CHARTS
-from arborcast.engine.monitoring.figures import Points, line_plot, many
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.report import history_for, page, write_report
 from arborcast.engine.monitoring.samples import NO_BOUND, JvmSample, MetricsSample, ProcessFigures
@@ -77,14 +76,6 @@ def test_the_page_needs_nothing_but_itself() -> None:
     assert ["error", "attempts"] in heads
 
 
-def test_a_gateway_that_did_not_answer_once_is_not_counted_again() -> None:
-    made = samples(100)
-    made[50] = MetricsSample(at=made[50].at)
-    document = html.document_fromstring(page(EngineView(made), "x", made[0].at, made[-1].at))
-    tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
-    assert (tiles["notifications accepted"], tiles["deliveries made"]) == ("9,900", "9,900")
-
-
 def test_no_word_of_the_tables_or_metrics_is_left_that_needs_a_manual() -> None:
     text = page(EngineView(samples(), [SLOW]), "/srv/engine", 1_767_225_600.0, 1_767_229_200.0)
     body = re.sub(r"<[^>]*>", " ", text.partition("</style>")[2])
@@ -113,22 +104,6 @@ def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere" / "report.html", seen, where, start, start)
 
 
-def test_lines_break_where_nothing_is_known() -> None:
-    points = [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0), (4.0, 1.0), (50.0, 3.0), (51.0, 3.0)]
-    plot = line_plot("Lag", {"<time>": points}, "count", gap_s=5)
-    assert plot.count("<polyline") == 3
-    assert "&lt;time&gt;" in plot
-    assert "nothing was recorded" in line_plot("Lag", {"time": []}, "count", gap_s=5)
-
-
-def test_a_line_and_its_name_are_one_piece_of_the_legend() -> None:
-    series: dict[str, Points] = {"a": [(0.0, 1.0), (1.0, 0.5)], "b": [(0.0, None)]}
-    plot = html.fragment_fromstring(line_plot("CPU", series, "share", gap_s=5))
-    keys = elements(plot, "ul[@class='keys']/li")
-    assert [str(key.xpath("string()")) for key in keys] == ["a 50 %, max 100 %", "b not known"]
-    assert [path.get("class") for key in keys for path in elements(key, ".//path")] == ["s0", "s1"]
-
-
 def test_a_series_keeps_its_colour_when_another_one_appears() -> None:
     (chart,) = [each for each in CHARTS if each.name == "attempts"]
 
@@ -142,27 +117,3 @@ def test_a_series_keeps_its_colour_when_another_one_appears() -> None:
     few, more = colours("delivered", "parked", "expired"), colours("delivered", "parked", "expired", "dropped", "odd")
     assert few == {name: more[name] for name in few}
     assert len(set(colours("delivered", "parked", "dead", "expired", "dropped", "cancelled").values())) == 6
-
-
-def test_an_axis_may_have_a_clock_ahead_of_utc() -> None:
-    points = [(1_767_225_600.0 + 60 * number, 1.0) for number in range(10)]
-    plot = html.fragment_fromstring(line_plot("Lag", {"": points}, "count", gap_s=100, offset_s=3_600.0))
-    first, *_ = elements(plot, "div/span[@class='x']")
-    assert first.text == "01:00"
-
-
-@pytest.mark.parametrize(("number", "words"), [(0, "0 batches"), (1, "1 batch"), (1_234, "1,234 batches")])
-def test_a_number_with_its_noun(number: int, words: str) -> None:
-    assert many(number, "batch", "batches") == words
-
-
-def test_ticks_are_round() -> None:
-    points = [(1_767_225_613.0 + number, 340e6) for number in range(200)]
-    plot = html.fragment_fromstring(line_plot("Memory", {"kafka": points}, "bytes", gap_s=5))
-    assert [each.text for each in elements(plot, "div/span[@class='y']")] == [
-        "0",
-        "128 MiB",
-        "256 MiB",
-        "384 MiB",
-    ]
-    assert [each.text for each in elements(plot, "div/span[@class='x']")] == ["00:01", "00:02", "00:03"]

@@ -13,16 +13,12 @@ from arborcast.engine.monitoring.history import (
 )
 from arborcast.engine.monitoring.samples import (
     NO_BOUND,
-    JvmSample,
     MetricsSample,
     ProcessFigures,
     Scrape,
     ScrapedValue,
-    collecting_shares,
-    cpu_shares,
     grown,
     grown_buckets,
-    growth,
     quantile,
     quantiles,
     rates,
@@ -122,26 +118,6 @@ def test_quantiles_of_what_came_in_between() -> None:
     assert quantiles(samples, "delivery", 0.5) == [None, pytest.approx(0.055), None]
 
 
-def test_cores_that_a_process_kept_busy() -> None:
-    def sample(at: float, cpu: float) -> MetricsSample:
-        return MetricsSample(at, processes={"kafka": ProcessFigures(cpu, 0, 0, 0)})
-
-    assert cpu_shares([sample(0, 10), sample(10, 15), sample(20, 1), MetricsSample(30)], "kafka") == [
-        None,
-        0.5,
-        0.1,
-        None,
-    ]
-
-
-def test_thinning_keeps_the_last() -> None:
-    samples = [MetricsSample(at) for at in range(1_000)]
-    kept = thinned(samples, 10)
-    assert len(kept) == 10
-    assert kept[-1] == samples[-1]
-    assert thinned(samples[:3], 10) == samples[:3]
-
-
 def test_history_outlives_a_restart_and_stays_bounded(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path / "metrics", keep_s=100)
     for at in range(0, 150, 10):
@@ -189,14 +165,6 @@ def test_of_a_long_history_no_more_is_read_than_is_shown(tmp_path: Path) -> None
     assert read_thinned(tmp_path / "nothing", 0, 1, 10) == []
 
 
-def test_the_share_of_time_spent_collecting_garbage() -> None:
-    moments = [
-        MetricsSample(at=at, jvms={"kafka": JvmSample(1, 1, 1, 1, spent, 1, 1)} if spent is not None else {})
-        for at, spent in ((0.0, 1.0), (10.0, 2.0), (20.0, None), (30.0, 0.5), (40.0, 1.0))
-    ]
-    assert collecting_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]
-
-
 def test_a_steady_rate_is_steady_though_its_counter_moves_in_steps() -> None:
     """Outcomes are counted about every five seconds, and sampled every five: some samples see two steps, some none."""
     counted = [0, 100, 100, 300, 300, 400, 600, 600, 700, 900, 900, 1_000, 1_200, 1_200, 1_300]
@@ -205,17 +173,6 @@ def test_a_steady_rate_is_steady_though_its_counter_moves_in_steps() -> None:
     steady = [each for each in rates(samples, "attempts", "delivered", 30.0)[7:] if each is not None]
     assert (min(jumping), max(jumping)) == (0.0, 40.0)
     assert 16.0 < min(steady) <= max(steady) < 24.0
-
-
-def test_a_sample_without_a_counter_is_no_reset() -> None:
-    samples = [
-        MetricsSample(at=0, attempts={"dead": 2_800}, delivery=((1.0, 50.0), (NO_BOUND, 50.0))),
-        MetricsSample(at=5),
-        MetricsSample(at=10, attempts={"dead": 2_801}, delivery=((1.0, 50.0), (NO_BOUND, 50.0))),
-    ]
-    assert rates(samples, "attempts", "dead") == [None, 0.0, 0.2]
-    assert growth(samples, "attempts", "dead") == 1
-    assert quantiles(samples, "delivery", 0.99) == [None, None, None]
 
 
 def test_thinning_keeps_peaks(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from arborcast.core.telemetry.metrics import Registry
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.monitoring.history import MetricsHistory, decode_samples
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape
-from arborcast.engine.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role, uses_of
+from arborcast.engine.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role
 from arborcast.engine.processes.processes import ProcessId
 
 ME = ProcessId.of_this()
@@ -74,25 +73,6 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
     assert readings.sum("arborcast_part_silent_seconds") >= 20
 
 
-def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
-    history = MetricsHistory(tmp_path, 60)
-    monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
-    history.add(monitor.look().sample)
-    assert len(decode_samples(monitor.pages()["/recent.json"].make())) == 1
-    assert len(decode_samples(monitor.pages()["/history.json"].make())) == 1
-
-
-def test_a_part_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
-    def fetch(url: str) -> bytes:
-        raise ConnectionRefusedError(url)
-
-    known = status(gateway=PartState.STARTING)
-    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
-    look = monitor.look()
-    assert look.sample.parts == {"gateway": False}
-    assert look.endpoints == {"slowest_endpoints": []}
-
-
 def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
     accounts = ProcessAccounts()
     old = Use("workers", (1, 0.0), 10.0, 100, 2, 3)
@@ -123,13 +103,6 @@ def test_memory_is_read_again_when_it_has_changed_or_after_a_minute() -> None:
     memory.keep([])
     memory.of(process)
     assert len(read) == 4
-
-
-def test_this_process_is_found_in_its_session() -> None:
-    names = [use.name for use in uses_of({os.getsid(0): "kafka"}, MemoryReader())]
-    assert names[0] == "supervisor"
-    assert "kafka" in names
-    assert uses_of({}, MemoryReader())[0].identity == (os.getpid(), psutil.Process().create_time())
 
 
 @pytest.mark.parametrize(

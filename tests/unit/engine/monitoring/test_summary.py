@@ -19,18 +19,6 @@ from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from tests.unit.cli.test_top_frame import busy_engine
 
 
-def test_it_has_the_figures_of_the_frame() -> None:
-    shown = document(busy_engine(), "/srv/engine")
-    assert shown["engine"] == "/srv/engine"
-    assert shown["at"] == "2026-01-01T00:09:55.000+00:00"
-    assert (shown["ready"], shown["problem"]) == (True, None)
-    assert shown["rates"] == {"accepted": 1_000.0, "delivered": 2_000.0, "attempts": 3_000.0}
-    assert shown["seconds"]["delivery_median"] == pytest.approx(0.05)
-    assert (shown["waiting_for_retry"], shown["due_now"]) == (51_234, 17)
-    assert shown["processes"]["kafka"]["cpu_cores"] == pytest.approx(0.3)
-    assert [each["pushes"] for each in shown["slowest_endpoints"]] == [12, 120_000]
-
-
 def test_all_views_have_the_same_figures() -> None:
     """After ten minutes at 1,000/s a minute that begins at 100/s and ends at 400/s."""
     samples = list(busy_engine().samples)
@@ -62,24 +50,11 @@ def test_a_process_that_does_not_answer_or_starts_again_falsifies_nothing(gap: i
     assert Summary([*started, *again]).total("accepted") == 45_000
 
 
-def test_a_rate_needs_two_samples_however_far_apart() -> None:
-    first, second = busy_engine(2).samples
-    assert Summary.current([first]).accepted is None
-    late = msgspec.structs.replace(second, at=first.at + 500)
-    assert Summary.current([first, late]).accepted == 10
-
-
 def test_what_is_not_known_is_null() -> None:
     shown = document(EngineView([MetricsSample(at=0)]), "x")
     assert shown["rates"]["accepted"] is None
     assert shown["ready"] is None
     assert document(EngineView(problem="away"), "x") == {"engine": "x", "problem": "away"}
-
-
-def test_a_part_that_is_away_shows() -> None:
-    down = msgspec.structs.replace(busy_engine(2).samples[-1], parts={"kafka": False, "gateway": True})
-    shown = document(EngineView([down]), "x")
-    assert (shown["ready"], shown["parts"]) == (False, {"kafka": False, "gateway": True})
 
 
 def test_one_sample_is_no_rate_so_it_looks_twice() -> None:

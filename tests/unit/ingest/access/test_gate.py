@@ -15,7 +15,6 @@ from tests.support.guarded_gateway import (
     OLGA,
     basic,
     nothing_happened,
-    token,
 )
 from tests.support.soap_messages import envelope, notify, subscribe
 
@@ -60,14 +59,6 @@ def test_who_does_not_prove_who_it_is_changes_nothing(parts: GatewayParts, heade
     assert nothing_happened(parts)
 
 
-def test_the_fault_is_in_the_version_of_the_request(parts: GatewayParts) -> None:
-    refused = parts.post(
-        envelope(notify(), "1.2"), authorization=basic("a", "b"), content_type="application/soap+xml; charset=utf-8"
-    )
-    assert b"http://www.w3.org/2003/05/soap-envelope" in refused.body
-    assert refused.fault == "FailedAuthentication"
-
-
 def test_two_authorization_headers_are_none(parts: GatewayParts) -> None:
     headers = {"authorization": ANNA, "Authorization": BERT}
     answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", envelope(notify()), headers))
@@ -83,11 +74,6 @@ def test_health_and_descriptions_are_for_everybody(parts: GatewayParts) -> None:
 def test_metrics_are_for_this_machine_and_for_users(parts: GatewayParts) -> None:
     assert parts.get("/metrics").status == 401  # from nowhere that is known
     assert asyncio.run(parts.request("GET", "/metrics", headers={"authorization": OLGA})).status == 200
-
-
-def test_without_a_gate_nobody_is_asked() -> None:
-    parts = GatewayParts()
-    assert parts.post(envelope(notify(), header=token("x", "y")), authorization=basic("a", "b")).status == 202
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.errors import ConfigError
-from arborcast.ingest.access.gate import Authenticator
-from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.username_token import NonceMemory, UsernameToken
-from arborcast.ingest.access.users import Guesses, Users
 from arborcast.wire.errors import IdentitiesAway, TokenRefused
-from tests.unit.ingest.access.test_bearer import Nobody
 
 NOW = 1_700_000_000.0
 
@@ -169,10 +165,3 @@ def test_nobody_else_reads_it(tmp_path: Path) -> None:
     (file,) = (tmp_path / "nonces").iterdir()
     assert file.stat().st_mode & 0o077 == 0
     assert (tmp_path / "nonces").stat().st_mode & 0o077 == 0
-
-
-def test_one_that_is_empty_is_used_too(tmp_path: Path) -> None:
-    users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 300))
-    one = memory(tmp_path)
-    assert len(one) == 0
-    assert Authenticator(AccessSettings(methods="token"), users, nonces=one)._nonces is one

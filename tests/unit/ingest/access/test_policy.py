@@ -4,7 +4,7 @@ import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.grants import known_to
-from arborcast.ingest.access.policy import DEFAULT, read_policy
+from arborcast.ingest.access.policy import read_policy
 from arborcast.topic_model.expressions import XPATH, parse, parse_friendly
 from arborcast.topic_model.grants import Identity
 from arborcast.topic_model.topics import TopicPath
@@ -97,13 +97,6 @@ def test_topics_that_one_may_not_use_are_not_shown() -> None:
     assert known_to(nobody).holds(TopicPath("{urn:p}line1/a"))
     assert not known_to(nobody).holds(TopicPath("{urn:p}status"))
     assert known_to(None).holds(TopicPath("{urn:p}status"))
-
-
-def test_without_a_file_everybody_publishes_and_subscribes_and_manages_its_own() -> None:
-    anybody = DEFAULT.caller(Identity("x"))
-    assert anybody.publish.everything
-    assert anybody.subscribe.covers([])
-    assert not anybody.manage.covers([])
 
 
 def test_an_empty_policy_allows_nothing() -> None:

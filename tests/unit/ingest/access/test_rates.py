@@ -58,17 +58,6 @@ def test_bytes_beyond_the_burst_are_paid_for_afterwards() -> None:
     rates.request("a")
 
 
-def test_a_bucket_holds_no_more_than_its_size() -> None:
-    clock = Clock()
-    rates = limited(clock, requests_per_s=10.0, request_burst=2)
-    rates.request("a")
-    clock.now += 1_000_000
-    rates.request("a")
-    rates.request("a")
-    with pytest.raises(TooManyRequests):
-        rates.request("a")
-
-
 def test_only_so_many_clients_are_remembered() -> None:
     buckets = Buckets(1.0, 1.0, keys=3)
     for number in range(1000):
@@ -150,13 +139,6 @@ def test_current_messages_that_a_subscriber_asks_for_are_limited_as_what_a_publi
     assert len([each for each in parts.notifications.accepted if each.only]) == 8
     plain = envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//.")))
     assert parts.post(plain).status == 200, "nothing is sent for it"
-
-
-def test_without_that_limit_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = GatewayParts()
-    parts.gateway.gate = Gate(limited(Clock(), requests_per_s=100))
-    monkeypatch.setattr(parts.table, "fan_out", None)
-    assert parts.post(envelope(notify())).status == 202
 
 
 def test_what_is_given_back_is_forgotten_when_the_bucket_is_full_again() -> None:

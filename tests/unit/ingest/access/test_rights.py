@@ -31,26 +31,6 @@ def test_equal_subscriptions_of_two_owners_are_two(parts: GatewayParts) -> None:
     assert subscribed(parts, ANNA) == subscribed(parts, ANNA)
 
 
-def test_one_owner_may_have_so_many(parts: GatewayParts) -> None:
-    parts.gateway.settings = dataclasses.replace(parts.gateway.settings, subscriptions_per_owner=2)
-
-    def ask(number: int, who: str = ANNA) -> HttpAnswer:
-        body = subscribe(to=f"http://127.0.0.1:9/{number}", filters=topic_expression("t:a//."))
-        return parts.post(envelope(body), authorization=who)
-
-    first = ask(1)
-    assert [first.status, ask(2).status] == [200, 200]
-    assert ask(1).status == 200, "the same again is no third"
-    answer = ask(3)
-    assert answer.fault == "SubscribeCreationFailedFault"
-    assert "'anna' has 2 subscriptions, and 2 may be" in answer.reason
-    assert ask(3, BERT).status == 200, "nobody pays for another"
-
-    path = (first.text("Address") or "").removeprefix("http://127.0.0.1:8080")
-    assert parts.post(envelope("<wsnt:Unsubscribe/>"), path, authorization=ANNA).status == 200
-    assert ask(3).status == 200
-
-
 @pytest.mark.parametrize("what", ["pull_points", "registrations", "triggers"])
 def test_no_owner_has_more_than_its_share(parts: GatewayParts, what: str) -> None:
     for fold in parts.control.folds:

@@ -130,21 +130,6 @@ class Source:
         return ""
 
 
-async def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() -> None:
-    source, clock = Source(), Clock(0.0)
-    users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
-    for _ in range(3):
-        assert await users.check("a", "right", "h") == Identity("a")
-    assert source.asked == 1
-    for _ in range(2):
-        assert await users.check("a", "wrong", "h") is None
-    assert source.asked == 3
-    assert await users.check("ar", "ight", "h") is None  # not the same key by another cut
-    clock.now = 61
-    assert await users.check("a", "right", "h") == Identity("a")
-    assert source.asked == 5
-
-
 async def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
@@ -179,19 +164,6 @@ async def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
         with pytest.raises(TooManyRequests):
             await users.check("a", "other", "h", b"a:other")
     assert users.recall(b"a:right") == Identity("a")
-
-
-async def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:
-    source = Source()
-    source.may_answer.clear()
-    users = Users(source, remember_s=60, guesses=Guesses(100, 300))
-    asking = [asyncio.create_task(users.check("a", "right", "h")) for _ in range(50)]
-    while not source.asked:
-        await asyncio.sleep(0)
-    asking[0].cancel()  # its client hung up
-    source.may_answer.set()
-    assert await asyncio.gather(*asking[1:]) == [Identity("a")] * 49
-    assert source.asked == 1
 
 
 async def test_guesses_at_the_same_moment_are_counted_too() -> None:

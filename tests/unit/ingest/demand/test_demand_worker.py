@@ -14,7 +14,6 @@ import pytest
 from arborcast.core.backoff import Backoff
 from arborcast.ingest.demand import calls
 from arborcast.ingest.demand.worker import DemandWorker
-from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.publishers import Registration
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -263,18 +262,6 @@ def test_a_publisher_cannot_send_us_elsewhere(running: Running, publisher: Publi
     running.subscribe("t:a")
     publisher.wait_for(lambda: len(publisher.asked) >= 2, "refused and tried again")
     assert running.registration.upstream == ()
-
-
-def test_with_required_registration_the_publisher_sends_to_its_own_address(publisher: Publisher) -> None:
-    running = Running(GatewayParts(GatewaySettings(requires_registration=True)))
-    try:
-        running.post(register(publisher, "t:a"))
-        running.subscribe("t:a")
-        publisher.wait_for(lambda: len(publisher.subscriptions) == 1, "subscribed")
-        (held,) = publisher.subscriptions.values()
-        assert held.consumer == running.registration.address
-    finally:
-        running.close()
 
 
 def test_trouble_with_the_publisher_of_a_registration_that_is_gone_is_not_kept() -> None:

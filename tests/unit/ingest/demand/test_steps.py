@@ -56,12 +56,6 @@ def test_steps(upstream: list[Upstream], wanted: set[str], now_ms: int, pausable
     assert steps(registration, lambda topic: topic.normal in wanted, now_ms) == expected
 
 
-def test_one_without_end_is_never_renewed() -> None:
-    endless = Upstream("a", EndpointReference("http://p/1"))
-    registration = Registration("r", "", topics=(A,), demand=True, upstream=(endless,))
-    assert steps(registration, lambda _: True, 10**15) == []
-
-
 @pytest.mark.parametrize(
     ("registered", "subscribed", "wanted"),
     [

@@ -11,7 +11,7 @@ from lxml import etree
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.ingest.elements.dsub import FULL_ENTRY, LCM, MINIMAL_ENTRY, RIM, SUBMISSION_SET
-from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.notifications import Notification, decode, encode
 from arborcast.topic_model.subscriptions import Subscription
 from tests.support import soap_messages as soap
@@ -307,14 +307,3 @@ def test_a_publish_that_cannot_be_read_changes_nothing() -> None:
     fixed = GatewayParts(topics=TopicSettings(fixed=True))
     assert publish(fixed, entry("a")).fault == "TopicNotSupportedFault"
     assert parts.notifications.accepted == fixed.notifications.accepted == []
-
-
-def test_required_registration_asks_for_the_one_sender() -> None:
-    parts = GatewayParts(GatewaySettings(requires_registration=True))
-    assert "registered publishers" in publish(parts, entry("a"), entry("b")).reason
-    register = (
-        '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"><b:PublisherReference><wsa:Address>'
-        "urn:oid:1.2.3.4.5</wsa:Address></b:PublisherReference></b:RegisterPublisher>"
-    )
-    assert parts.post(soap.envelope(register)).status == 200
-    assert publish(parts, entry("a"), entry("b")).status == 202

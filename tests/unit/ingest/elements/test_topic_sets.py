@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterable
 
@@ -15,7 +14,6 @@ from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.prefixes import KnownPrefixes
 from arborcast.topic_model.tree.tree import TopicTree
-from arborcast.wire.errors import OperationRefused
 
 
 def tree(*paths: str) -> TopicTree:
@@ -88,37 +86,6 @@ async def test_a_topic_that_comes_or_goes_is_seen_at_once(writers: Writers) -> N
     topics.remove(TopicPath("{urn:t}a/c"))
     assert "<c" not in await sets.text("set", topics, None)
     assert len(writers.written) == 3
-
-
-async def test_many_who_ask_at_once_wait_for_one(writers: Writers) -> None:
-    """A flood of requests, while topics come: one answer is written after the other, and each is new enough."""
-    topics, sets = tree("{urn:t}a"), TopicSets()
-    writers.may_go_on.clear()
-    first = [asyncio.create_task(sets.text("set", topics, None)) for _ in range(50)]
-    while not writers.written:
-        await asyncio.sleep(0)
-    topics.put(TopicRecord(TopicPath("{urn:t}a/c")))
-    second = [asyncio.create_task(sets.text("set", topics, None)) for _ in range(50)]
-    other = asyncio.create_task(sets.text("set", topics, caller("anna", subscribe=below("{urn:t}a"))))
-    await asyncio.sleep(0)
-    first[0].cancel()  # its client hung up
-    writers.may_go_on.set()
-    assert not any("<c" in text for text in await asyncio.gather(*first[1:]))
-    assert all("<c" in text for text in await asyncio.gather(*second))
-    assert "<c" in await other
-    assert len(writers.written) == 3
-    assert writers.most_at_once == 1
-
-
-async def test_too_many_are_refused_without_being_written(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_sets, "_MAX_TOPICS", 2)
-    topics, sets = tree("a", "b"), TopicSets()
-    await sets.text("set", topics, None)
-    topics.put(TopicRecord(TopicPath("c")))
-    for form in ("set", "expressions"):
-        with pytest.raises(OperationRefused, match="3 topics are too many"):
-            await sets.text(form, topics, None)
-    assert len(writers.written) == 1
 
 
 async def test_what_is_kept_is_bounded_and_the_oldest_goes(writers: Writers) -> None:

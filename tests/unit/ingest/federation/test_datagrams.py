@@ -45,20 +45,6 @@ def take(at: DatagramDoor, *sent: bytes) -> dict[str, int]:
     return dict(at.counts)
 
 
-def test_what_members_send_is_stored_with_its_way_and_once(engine: Engine) -> None:
-    sent = [datagram(engine, notification(f"n{number}"), sender=f"G/{'bc'[number % 2]}") for number in range(4)]
-    assert take(door(engine), *sent, sent[0]) == {"taken": 5}
-    assert {(each.id, each.path) for each in engine.accepted} == {
-        ("n0", ("G/b",)),
-        ("n1", ("G/c",)),
-        ("n2", ("G/b",)),
-        ("n3", ("G/c",)),
-    }
-    assert engine.receiver.dropped == {"repeat": 1}, "who has recorded one, and sends it again, gets nothing by it"
-    assert engine.push(notification("n0")).status == 200
-    assert len(engine.accepted) == 4, "nor what comes over the other link, too"
-
-
 def test_what_is_not_from_a_member_is_dropped_and_counted(engine: Engine) -> None:
     one = notification()
     found = take(

@@ -106,13 +106,6 @@ def test_no_engine_publishes_operator_events_here(engine: Engine) -> None:
     assert engine.receiver.dropped == {"topic": 1}
 
 
-def test_the_topics_own_policy_counts_where_nothing_was_said(engine: Engine) -> None:
-    engine.parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(routing="group", retain=True)), 0)
-    engine.push(notification(topic="a"), notification("n2", "a/b", distribution="local"))
-    assert [each.distribution for each in engine.accepted] == ["group", "local"]
-    assert list(engine.parts.notifications.current) == ["a"]
-
-
 def test_own_publications_are_stamped_only_in_a_federation(engine: Engine) -> None:
     engine.parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(routing="local")), 0)
     engine.parts.post(soap.envelope(soap.notify(soap.message("a/b"))))
@@ -252,11 +245,6 @@ def test_nobody_ends_or_changes_a_link_by_its_name(engine: Engine) -> None:
     for body in ("<wsnt:Unsubscribe/>", "<wsnt:PauseSubscription/>", soap.renew("PT1S")):
         assert engine.parts.post(soap.envelope(body), "/wsn/subscriptions/peer-b").fault == "ResourceUnknownFault"
     assert engine.parts.table.get("peer-b") == link
-
-
-def test_without_a_federation_nothing_is_there(engine: Engine) -> None:
-    engine.parts.gateway.federation = None
-    assert engine.push(notification()).status == 404
 
 
 def test_more_new_topics_than_may_come_at_once_come_one_by_one(tmp_path: Path) -> None:

@@ -120,18 +120,6 @@ def dial() -> Iterator[Connects]:
         each.socket.close()
 
 
-def test_what_is_published_is_in_the_log(edge: FramedEdge, connection: Connection) -> None:
-    producer = connection.session().producer("plant/a")
-    name = producer.send(Outgoing("<m:x xmlns:m='urn:m'>1</m:x>", {"unit": "bar"}, priority=5, reliable=True))
-    text = connection.session().producer("{urn:t}b").send(Outgoing("4 < 5", is_text=True, type="{urn:t}reading"))
-    first, second = edge.parts.notifications.accepted
-    assert (first.id, first.topic, first.payload) == (name, "plant/a", b"<m:x xmlns:m='urn:m'>1</m:x>")
-    assert (first.priority, first.reliable, first.type) == (5, True, "{urn:m}x")
-    assert b'Name="unit">bar<' in first.producer
-    assert (second.id, second.topic, second.type) == (text, "{urn:t}b", "{urn:t}reading")
-    assert b"4 &lt; 5" in second.payload
-
-
 def test_many_at_a_time_keep_their_order(edge: FramedEdge, connection: Connection) -> None:
     producers = [connection.session().producer(topic) for topic in ("a", "b", "new/c")]
     begun = [producers[number % 3].begin(f"<n>{number}</n>") for number in range(3_000)]
@@ -246,25 +234,6 @@ def test_what_a_handler_fails_with_comes_again_and_nothing_else(edge: FramedEdge
     wait_for(lambda: ("n2", 2) in got)
     wait_for(lambda: not edge.parts.pull_log.store.ids())
     assert sorted(got) == [("n1", 1), ("n2", 1), ("n2", 2), ("n3", 1)]
-
-
-def test_what_was_not_acknowledged_comes_on_the_next_connection_and_what_was_does_not(
-    edge: FramedEdge, dial: Connects
-) -> None:
-    raw = dial(edge)
-    raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", "archive")))
-    receipt = frames.read_body(raw.read(), frames.ReceiptBody)
-    deliver(edge, receipt.id, *(stored("a", "<x/>", f"n{number}") for number in (1, 2, 3)))
-    came = [raw.read() for _ in range(3)]
-    raw.send(frames.encode(FrameKind.ACK, came[0].correlation))
-    raw.send(frames.encode(FrameKind.PING, 99))
-    assert raw.read().kind == FrameKind.PONG, "the ACK was read"
-    raw.socket.close()
-    again = dial(edge)
-    again.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", "archive")))
-    assert frames.read_body(again.read(), frames.ReceiptBody).id == receipt.id
-    found = [frames.read_body(again.read(), frames.MessageBody) for _ in range(2)]
-    assert [(each.id, each.attempt) for each in found] == [("n2", 2), ("n3", 2)]
 
 
 def test_a_passing_subscription_ends_with_its_connection_and_a_durable_one_stays(edge: FramedEdge) -> None:

@@ -64,13 +64,6 @@ def test_nothing_is_held_for_a_refused_request() -> None:
     assert parts.app.inflight.taken == 0
 
 
-def test_soap_clients_notice_nothing() -> None:
-    parts = GatewayParts()
-    assert asked(parts, "POST", BROKER, SUBSCRIBE, host="127.0.0.1:8080", user_agent="Axis2").status == 200
-    behind_a_proxy = GatewayParts(GatewaySettings(public_url="https://wsn.example"))
-    assert asked(behind_a_proxy, "POST", BROKER, SUBSCRIBE, host="wsn.example").status == 200
-
-
 def test_a_page_that_is_wanted_asks_before_and_sees_the_answer() -> None:
     parts = GatewayParts(GatewaySettings(page_origins=f"https://other.example, {WANTED}"))
     question = {

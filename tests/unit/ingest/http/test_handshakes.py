@@ -9,7 +9,6 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -152,8 +151,3 @@ def test_one_machine_with_many_ipv6_addresses_is_one() -> None:
     room.enter("b", "2001:db8::2")
     assert room.full_for("2001:db8::3")
     assert not room.full_for("2001:db8:0:1::1")
-
-
-def test_the_settings_are_those_that_are_used(certificates: Certificates, tmp_path: Path) -> None:
-    settings = TlsSettings(certificates.certificate("server"), certificates.key("server"))
-    assert (settings.handshakes, settings.handshakes_per_client) == (1_000, 250)

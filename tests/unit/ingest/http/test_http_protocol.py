@@ -9,7 +9,7 @@ import pytest
 
 from arborcast.ingest.http import http_protocol
 from arborcast.ingest.settings import GatewaySettings
-from tests.support.bare_connection import BareConnection, Noting, loop, spin
+from tests.support.bare_connection import BareConnection, Noting, spin
 
 LIMITS = GatewaySettings(max_header_bytes=1_024, max_headers=16)
 
@@ -100,18 +100,6 @@ def test_long_bodies_in_small_pieces_are_none_of_that(connection: BareConnection
     assert [(body, whole) for *_, body, whole in app.asked] == [(b"x" * 500, True)]
 
 
-def test_trailers_are_no_headers(connection: BareConnection, app: Noting) -> None:
-    connection.send(CHUNKED + b"1\r\nx\r\n")
-    connection.send(b"0\r\nAuthorization: Basic eA==\r\n\r\n")
-    assert app.headers == [[(b"host", b"h"), (b"transfer-encoding", b"chunked")]]
-
-
-def test_as_many_requests_as_one_likes_in_turn(connection: BareConnection, app: Noting) -> None:
-    for number in range(200):
-        connection.send(GET % number)
-    assert len(app.asked) == 200
-
-
 def test_few_requests_are_taken_ahead(connection: BareConnection, app: Noting) -> None:
     app.hold = asyncio.Event()
     connection.send(b"".join(GET % number for number in range(1_000)))
@@ -178,8 +166,3 @@ def test_a_request_that_has_its_answer_gets_no_other(connection: BareConnection)
     connection.send(b"zz")
     assert connection.answered.count(b"HTTP/1.1 ") == 1
     assert connection.wire.closed
-
-
-def teardown_module() -> None:
-    loop().close()
-    loop.cache_clear()

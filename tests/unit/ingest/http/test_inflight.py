@@ -80,18 +80,6 @@ def world() -> Iterator[World]:
         loop.close()
 
 
-def test_what_was_begun_has_its_room(world: World) -> None:
-    clients = world.clients(FULL)
-    assert all(client.reads for client in clients)
-    assert world.budget.taken == FULL * LARGE
-    for client in clients:
-        client.finish()
-    assert world.budget.taken == FULL * LARGE
-    for client in clients:
-        client.reservation.release()
-    assert world.budget.taken == 0
-
-
 def test_others_wait_in_their_order(world: World) -> None:
     first, second, *_ = world.clients(FULL)
     third, fourth = world.clients(2, sent=0)

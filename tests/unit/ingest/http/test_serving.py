@@ -77,11 +77,6 @@ def test_a_body_that_is_announced_too_large_is_refused_without_reading_it() -> N
     assert b"connection: close" in answer.lower()
 
 
-def test_what_is_not_http_is_400() -> None:
-    with served(GatewayParts()) as port:
-        assert exchange(port, b"hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
-
-
 def test_a_busy_port_is_named_with_its_setting() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

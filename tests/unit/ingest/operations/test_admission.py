@@ -91,15 +91,6 @@ def test_who_brings_several_is_told_when_there_is_room_for_all() -> None:
         assert caught.value.retry_after == wait_s
 
 
-def test_refused_topics_do_not_count() -> None:
-    admission = TopicAdmission(TopicSettings(new_per_minute=2))
-    assert admission.admit(_table(), [_path("a")], 0.0).records
-    for second in range(1, 60):
-        with pytest.raises(TooManyTopics):
-            admission.admit(_table(), [_path("b"), _path("c")], float(second))
-    assert admission.admit(_table(), [_path("b")], 59.0).records
-
-
 def _notify(parts: GatewayParts, *topics: str) -> HttpAnswer:
     return parts.post(soap.envelope(soap.notify(*map(soap.message, topics))))
 

@@ -45,13 +45,6 @@ def test_the_last_message_of_a_topic_that_retains_it(version: str) -> None:
     assert [child.text for child in response] == ["2"]
 
 
-def test_only_topics_that_retain_are_kept() -> None:
-    parts = parts_with("{urn:t}a")
-    publish(parts, ("t:a", "1"), ("t:b", "2"))
-    assert set(parts.notifications.current) == {"{urn:t}a"}
-    assert ask(parts, "t:b").fault == "NoCurrentMessageOnTopicFault"
-
-
 def test_one_that_is_valid_no_more_is_nobodys_current_message() -> None:
     parts = parts_with("{urn:t}a", "{urn:t}b")
     short = '<p:Publication xmlns:p="urn:arborcast:policy" Messages="1" Lifespan="PT2S"/>'
@@ -100,25 +93,6 @@ def test_a_new_subscriber_gets_the_current_messages_that_it_asked_for() -> None:
     }
     assert {each.only for each in sent} == {subscription.id}
     assert {each.id for each in sent} <= {each.id for each in parts.notifications.accepted[:before]}
-
-
-@pytest.mark.parametrize("expression", ["//t:a[@wstop:topic='true']", "//t:a"])
-def test_current_messages_are_chosen_by_xpath_too(expression: str) -> None:
-    parts = parts_with("{urn:t}a", "{urn:t}b")
-    publish(parts, ("t:a", "1"), ("t:b", "2"))
-    filters = (
-        '<wsnt:TopicExpression xmlns:t="urn:t" xmlns:wstop="http://docs.oasis-open.org/wsn/t-1" '
-        f'Dialect="http://www.w3.org/TR/1999/REC-xpath-19991116">{expression}</wsnt:TopicExpression>'
-    )
-    assert parts.post(soap.envelope(soap.subscribe(filters=filters, more=WANTED))).status == 200
-    assert [each.topic for each in parts.notifications.accepted if each.only] == ["{urn:t}a"]
-
-
-def test_who_does_not_ask_gets_none() -> None:
-    parts = parts_with("{urn:t}a")
-    publish(parts, ("t:a", "1"))
-    parts.post(soap.envelope(soap.subscribe()))
-    assert len(parts.notifications.accepted) == 1
 
 
 def test_who_subscribes_again_gets_them_again() -> None:
@@ -216,15 +190,6 @@ def test_all_topics_keep_their_last_message_but_those_that_say_no() -> None:
     assert {each.payload for each in parts.notifications.accepted[before:]} == {
         f'<n xmlns="urn:n">{payload}</n>'.encode() for payload in (1, 2, 4)
     }
-
-
-def test_one_that_says_no_later_has_none_any_more() -> None:
-    parts = GatewayParts(topics=TopicSettings(retain_all=True))
-    publish(parts, ("t:a", "1"))
-    parts.table.apply(TopicRecord(TopicPath("{urn:t}a"), policy=TopicPolicy(retain=False)))
-    assert ask(parts).fault == "NoCurrentMessageOnTopicFault"
-    parts.post(soap.envelope(soap.subscribe(more=WANTED)))
-    assert len(parts.notifications.accepted) == 1
 
 
 def test_a_topic_that_was_removed_has_none_though_all_retain() -> None:

@@ -93,15 +93,6 @@ def test_its_answer_is_of_the_published_form(parts: GatewayParts) -> None:
     assert content[2].text == "2026-01-01T00:01:00Z", "who names no time gets pull_subscription_s"
 
 
-def test_filters_are_those_of_subscribe(parts: GatewayParts) -> None:
-    dialect = "http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet"
-    expression = f'<wsnt:TopicExpression xmlns:t="urn:t" Dialect="{dialect}">t:a/b|t:c//.</wsnt:TopicExpression>'
-    create(parts, f"<tev:Filter>{expression}</tev:Filter>")
-    assert [each.pull_point != "" for each in parts.table.match(TopicPath("{urn:t}a/b"))] == [True]
-    assert len(parts.table.match(TopicPath("{urn:t}c/d"))) == 1
-    assert parts.table.match(TopicPath("{urn:t}a")) == ()
-
-
 def test_an_item_filter_together_with_a_concrete_set(parts: GatewayParts) -> None:
     content = 'boolean(//tt:SimpleItem[@Name="IsMotion" and @Value="true"])'
     filters = (
@@ -151,20 +142,6 @@ def test_messages_are_pulled_in_order_and_once(parts: GatewayParts) -> None:
     assert answer.text("Action") == f"{TEV}/PullPointSubscription/PullMessagesResponse"
     assert numbers(pull(parts, path)) == [3]
     assert numbers(pull(parts, path)) == []
-
-
-def test_pull_messages_waits(parts: GatewayParts) -> None:
-    path = create(parts)
-
-    async def late() -> HttpAnswer:
-        body = f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT60S</tev:Timeout></tev:PullMessages>'
-        waiting = asyncio.create_task(parts.request("POST", path, soap.envelope(body, "1.2")))
-        while not parts.pulls.waiting_clients:
-            await asyncio.sleep(0)
-        await parts.pull_log.commit([(path.rpartition("/")[2], StoredMessage(MESSAGE.encode()))])
-        return await asyncio.wait_for(waiting, 45)
-
-    assert numbers(asyncio.run(late())) == [1]
 
 
 @pytest.mark.parametrize("inside", ["<tev:Timeout>soon</tev:Timeout>", "<tev:MessageLimit>-1</tev:MessageLimit>"])
@@ -260,11 +237,6 @@ def test_event_properties_tell_the_topics(parts: GatewayParts) -> None:
     assert answer.text("FixedTopicSet") == "false"
     assert content.find(".//{urn:t}a/b") is not None
     validate_element(content[2])
-
-
-def test_a_plain_subscribe_works_at_the_event_service_too(parts: GatewayParts) -> None:
-    answer = ask(parts, soap.subscribe(termination="PT600S"))
-    assert answer.text("TerminationTime") == "2026-01-01T00:10:00Z"
 
 
 def test_a_client_finds_its_way_from_the_device_service(parts: GatewayParts) -> None:

@@ -82,12 +82,6 @@ def test_nothing_is_needed() -> None:
     assert only(parts).terminates_ms is None
 
 
-def test_a_topic_named_twice_is_one() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(register("t:a", "t:a/.")))
-    assert len(only(parts).topics) == 1
-
-
 @pytest.mark.parametrize(
     ("body", "fault", "says"),
     [
@@ -183,12 +177,6 @@ def test_registrations_expire() -> None:
     assert ended.reason == "expired"
 
 
-def test_anybody_may_publish_unless_registration_is_required() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(register("t:other")))
-    assert parts.post(soap.envelope(soap.notify())).status == 202
-
-
 @pytest.mark.parametrize("reference", ["ProducerReference", "SubscriptionReference"])
 def test_a_registered_publisher_is_known_by_its_reference(reference: str) -> None:
     parts = GatewayParts(REQUIRED)
@@ -225,13 +213,3 @@ def test_the_older_envelope_is_known_by_its_address_alone() -> None:
     body = legacy.wsn_process(legacy.notify("all:alarm", "<x/>"))
     assert parts.post(body, "/wsnprocess").fault == "Client"
     assert parts.post(body, path).text("WsnProcessResponse") == "success!"
-
-
-@pytest.mark.parametrize("required", [True, False])
-def test_whether_registration_is_required_can_be_read(required: bool) -> None:
-    parts = GatewayParts(GatewaySettings(requires_registration=required))
-    body = (
-        '<p:GetResourceProperty xmlns:p="http://docs.oasis-open.org/wsrf/rp-2" '
-        f'xmlns:b="{BR}">b:RequiresRegistration</p:GetResourceProperty>'
-    )
-    assert parts.post(soap.envelope(body)).text("RequiresRegistration") == str(required).lower()

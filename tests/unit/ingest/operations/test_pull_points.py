@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.operations.pull_points import end_orphans
@@ -182,21 +181,6 @@ def test_a_subscription_to_what_another_gateway_destroyed_is_ended(parts: Gatewa
     assert list(parts.table.subscriptions()) == []
 
 
-def test_elements_that_are_not_in_memory_are_read_from_the_log(parts: GatewayParts) -> None:
-    path = create(parts)
-    fill(parts, path, "1", "2")
-    first, _ = parts.pull_log.store.head(path.rpartition("/")[2], 2, 10_000)
-    first.element = None
-    assert payloads(parts.post(get(), path)) == ["1", "2"]
-
-
-def test_the_answer_is_in_the_version_of_the_question(parts: GatewayParts) -> None:
-    path = create(parts)
-    answer = parts.post(soap.envelope("<wsnt:GetMessages/>", "1.2", soap.addressing("urn:x/GetMessagesRequest")), path)
-    assert etree.QName(answer.root).namespace == soap.NAMESPACES["1.2"]
-    assert answer.text("Action") == "urn:x/GetMessagesResponse"
-
-
 def test_one_that_the_message_names_is_found_at_the_brokers_address(parts: GatewayParts) -> None:
     path = create(parts)
     fill(parts, path, "1")
@@ -214,13 +198,6 @@ def test_who_names_none_there_is_told_where_to_send_it(parts: GatewayParts, oper
     validate(answer.body)
     assert (answer.fault, "no pull point is named" in answer.reason) == ("ResourceUnknownFault", True)
     assert len(parts.control.records) == 1
-
-
-@pytest.mark.parametrize("number", ["\u0661", "\uff11", "1\u0660"])
-def test_numbers_are_written_in_ascii(parts: GatewayParts, number: str) -> None:
-    asked = f"<wsnt:GetMessages><wsnt:MaximumNumber>{number}</wsnt:MaximumNumber></wsnt:GetMessages>"
-    answer = parts.post(soap.envelope(asked), create(parts))
-    assert (answer.fault, "a number is needed" in answer.reason) == ("UnableToGetMessagesFault", True)
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +23,6 @@ from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import PATH, Promise, Result, write_promise
 from arborcast.wire.errors import ResultRefused
 from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer
-from tests.support.guarded_gateway import Clock, guarded
-from tests.support.served_app import exchange, served
 
 NOW_MS = int(START.timestamp() * 1000)
 PROMISE = Promise("s", "p-7", NOW_MS - 1_000, NOW_MS + 60_000, 2)
@@ -43,12 +40,6 @@ def test_a_result_is_in_the_log_before_it_is_answered() -> None:
     assert (answer.status, answer.body) == (204, b"")
     assert parts.results.taken == [Result(PROMISE, "failed", NOW_MS, "no paper")]
     assert 'arborcast_gateway_requests_total{operation="PushResult",status="204"} 1' in parts.metrics.text()
-
-
-def test_the_address_names_the_push_so_the_body_need_not() -> None:
-    parts = GatewayParts()
-    assert post(parts, state="delivered").status == 204
-    assert parts.results.taken == [Result(PROMISE, "delivered", NOW_MS)]
 
 
 def test_said_again_it_is_the_same_and_said_otherwise_it_is_refused() -> None:
@@ -151,29 +142,8 @@ def test_while_the_log_takes_nothing_it_is_to_be_said_again() -> None:
     assert len(parts.results.taken) == 1
 
 
-def test_nobody_has_to_say_who_it_is(tmp_path: Path) -> None:
-    parts = guarded(tmp_path, Clock())
-    assert parts.post(b"<r/>", "/publish/a", Content_Type="text/xml").status == 401
-    assert post(parts, state="delivered").status == 204
-
-
 def test_it_counts_for_the_rate_of_its_address() -> None:
     parts = GatewayParts()
     parts.gateway.gate = Gate(Rates(LimitSettings(requests_per_s=0.001, request_burst=1)))
     assert post(parts, state="delivered").status == 204
     assert post(parts, state="delivered").status == 429
-
-
-def test_other_methods_are_told_which_is_taken() -> None:
-    answer = GatewayParts().get(ADDRESS)
-    assert (answer.status, answer.headers[b"allow"]) == (405, b"POST")
-
-
-def test_over_http_the_connection_goes_on() -> None:
-    parts = GatewayParts()
-    body = b'{"state": "delivered"}'
-    head = f"POST {ADDRESS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    with served(parts) as port:
-        answers = exchange(port, head, head, times=2)
-    assert answers.count(b"HTTP/1.1 204") == 2
-    assert b"transfer-encoding" not in answers.lower()

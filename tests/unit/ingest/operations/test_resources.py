@@ -83,15 +83,6 @@ def test_everything_that_a_subscription_may_hold_is_valid() -> None:
     assert oasis.validate(end.body)[0].get(f"{{{soap.XSI}}}nil") == "true"
 
 
-def test_a_subscription_without_filter_has_no_such_property() -> None:
-    parts = GatewayParts()
-    parts.table.apply(SubscriptionRecord(Subscription("s", EndpointReference("http://h/"))))
-    answer = get(parts, " wsnt:Filter\n", "/wsn/subscriptions/s")
-    assert answer.status == 200
-    assert len(oasis.validate(answer.body)) == 0
-    oasis.validate(document(parts, "/wsn/subscriptions/s").body)
-
-
 def test_a_subscription_says_whether_it_is_held_and_by_whom() -> None:
     parts = GatewayParts()
     path = "/wsn/subscriptions/s"

@@ -137,12 +137,6 @@ def test_what_cannot_be_is_refused_with_a_sentence_and_nothing_is_created(
     assert (parts.control.records, len(parts.table.triggers)) == ([], 0)
 
 
-def test_what_is_not_there_is_named_in_one_sentence() -> None:
-    parts = GatewayParts()
-    assert parts.post(create()).reason == "there is no topic {urn:t}a/alarm to publish to: add it first"
-    assert parts.post(destroy("cold")).reason == "there is no trigger 'cold' (any more)"
-
-
 @pytest.mark.parametrize(
     "body",
     [

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import zipfile
 from pathlib import Path
 
@@ -60,13 +59,6 @@ def test_the_brokers_has_all_that_a_client_needs(parts: GatewayParts, path: str)
     assert len(set(names)) == len(names), "WSDL 1.1, 2.6: unique among all ports of the document"
     assert len(list(root.iter(f"{WSDL}binding"))) == len(bindings)
     assert set(bindings) == {f"{each}Soap{version}" for all_ in WHOLE.values() for each in all_ for version in (11, 12)}
-
-
-@pytest.mark.parametrize("service", ["SubscriptionManager", "PullPoint", "PublisherRegistrationManager"])
-def test_the_brokers_says_where_operations_on_one_resource_go(parts: GatewayParts, service: str) -> None:
-    found = parts.get("/wsn/NotificationBroker?wsdl").root.find(f"{WSDL}service[@name='{service}']")
-    assert found is not None
-    assert "address" in (found.findtext(f"{WSDL}documentation") or "")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -137,17 +129,6 @@ def test_other_documents_are_not_there(parts: GatewayParts, name: str) -> None:
 def test_every_kind_of_address_has_one(parts: GatewayParts) -> None:
     for kind in Kind:
         assert parts.get(f"{kind.value}{'x' if kind.value.endswith('/') else ''}?wsdl").status == 200
-
-
-def test_other_queries_are_not_answered(parts: GatewayParts) -> None:
-    assert parts.get("/wsn/NotificationBroker?wsdl=1").status == 405
-    refused = parts.get("/wsn/NotificationBroker")
-    assert refused.status == 405
-    assert b"/wsn/NotificationBroker?wsdl" in refused.body, "where a browser finds more"
-
-
-def test_head_asks_for_it_too(parts: GatewayParts) -> None:
-    assert asyncio.run(parts.request("HEAD", "/wsn/NotificationBroker?wsdl")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/wsn/NotificationBroker?wsdl", "/wsn/wsdl/b-2.xsd"])

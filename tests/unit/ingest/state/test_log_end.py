@@ -45,27 +45,6 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> SlowConsumer:
     return made
 
 
-def test_who_asks_while_a_question_is_under_way_gets_the_next_answer(consumer: SlowConsumer) -> None:
-    async def run() -> tuple[int, list[int]]:
-        end = LogEnd(KafkaSettings(), "control")
-        first = asyncio.create_task(end.end_offset())
-        await asyncio.to_thread(consumer.asked.wait, 120)
-        consumer.end = 5  # acknowledged after the first question was sent
-        later = [asyncio.create_task(end.end_offset()) for _ in range(100)]
-        await asyncio.sleep(0)
-        consumer.let.set()
-        try:
-            return await first, list(await asyncio.gather(*later))
-        finally:
-            end.close()
-
-    first, later = asyncio.run(run())
-
-    assert first == 0
-    assert later == [5] * 100
-    assert consumer.questions == 2, "a hundred share one question"
-
-
 def test_error_reaches_everybody_and_the_next_question_tries_anew(consumer: SlowConsumer) -> None:
     async def run() -> int:
         end = LogEnd(KafkaSettings(), "control")
@@ -80,19 +59,3 @@ def test_error_reaches_everybody_and_the_next_question_tries_anew(consumer: Slow
             end.close()
 
     assert asyncio.run(run()) == 7
-
-
-def test_one_who_hangs_up_does_not_cancel_it_for_the_others(consumer: SlowConsumer) -> None:
-    async def run() -> int:
-        end = LogEnd(KafkaSettings(), "control")
-        impatient = asyncio.create_task(end.end_offset())
-        patient = asyncio.create_task(end.end_offset())
-        await asyncio.to_thread(consumer.asked.wait, 120)
-        impatient.cancel()
-        consumer.let.set()
-        try:
-            return await patient
-        finally:
-            end.close()
-
-    assert asyncio.run(run()) == 0

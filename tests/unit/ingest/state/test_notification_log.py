@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
@@ -161,21 +161,6 @@ def test_a_record_that_the_producer_does_not_take_fails_its_request_only(brokers
         await log.stop()
 
     asyncio.run(scenario())
-
-
-async def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
-    log = await connected()
-    good, bad = log.append([one(1)]), log.append([one(2), one(3)])
-    await wait_until_async(lambda: len(brokers.producers[0].sent) == 3)
-    first, second, third = brokers.producers[0].sent
-    second.fail(RecordListTooLargeError("too many"))
-    third.acknowledge()
-    first.acknowledge()
-    await good
-    with pytest.raises(InfrastructureError, match="too large"):
-        await bad
-    assert log.unacknowledged_bytes == 0
-    await log.stop()
 
 
 async def test_beyond_the_limit_it_refuses_at_once(brokers: Brokers) -> None:

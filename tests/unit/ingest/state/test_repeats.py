@@ -6,8 +6,6 @@ import asyncio
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.elements.publication import Publication
@@ -83,17 +81,6 @@ def test_a_memory_forgets_after_its_window() -> None:
     assert not memory.knows(key(2), 1_000)
     memory.add(key(1), 1_100)
     assert memory.knows(key(1), 1_160)
-
-
-@given(st.sets(st.binary(min_size=16, max_size=16), max_size=40), st.binary(min_size=12, max_size=12))
-def test_a_bucket_keeps_the_last_eight(many: set[bytes], rest: bytes) -> None:
-    memory = RepeatMemory(60)
-    same_bucket = [b"\0\0\0\7" + one[:12] for one in many]
-    same_bucket = list(dict.fromkeys(one for one in same_bucket if one[4:] != rest))
-    for one in same_bucket:
-        memory.add(one, 5)
-    assert [one for one in same_bucket if memory.knows(one, 5)] == same_bucket[-8:]
-    assert not memory.knows(b"\0\0\0\7" + rest, 5)
 
 
 def test_it_never_grows() -> None:
@@ -172,13 +159,6 @@ def test_a_repeated_notify_is_accepted_once(parts: GatewayParts) -> None:
     assert parts.gateway.repeats.count == 2
     first = parts.notifications.accepted[0]
     assert (len(first.request), first.request_size) == (16, 2)
-
-
-def test_other_content_or_no_message_id_is_news(parts: GatewayParts) -> None:
-    for body in (notify(), notify("<m/>"), notify(message_id="urn:uuid:2"), notify(message_id=None)):
-        parts.post(body)
-        parts.post(body) if body == notify(message_id=None) else None
-    assert len(parts.notifications.accepted) == 2 * 5
 
 
 def test_what_was_not_stored_is_stored_when_it_comes_again(parts: GatewayParts) -> None:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model import expressions
-from arborcast.topic_model.patterns.alternatives import Reach
 from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
-from arborcast.topic_model.topics import TopicPath, make_path
+from arborcast.topic_model.topics import make_path
 from tests.support.naive_expressions import Step, Topic, naive_matches
 
 PREFIXES = {"t": "urn:t", "x": "http://example.org/x/y"}
@@ -102,44 +101,6 @@ def test_everything_matches_everything(topic: Topic) -> None:
 )
 def test_normal_forms(written: str, normal: str) -> None:
     assert parse_normal(written).normal == normal
-
-
-@pytest.mark.parametrize(
-    ("normal", "matches", "misses"),
-    [
-        ("*", ["a", "{urn:t}a"], ["a/b"]),
-        ("//b", ["b", "a/b", "{urn:t}a/b"], ["{urn:t}b", "a/{urn:t}b"]),
-        ("//{urn:t}b", ["{urn:t}b", "{urn:t}a/b", "a/{urn:t}b"], ["b", "a/b"]),
-        ("{http://h/p}a/*", ["{http://h/p}a/b", "{http://h/p}a/{http://h/q}b"], ["{http://h/p}a", "{http://h/p}a/b/c"]),
-        ("{}//.", ["a", "a/{urn:t}b"], ["{urn:t}a"]),
-    ],
-)
-def test_anchors_that_no_dialect_or_few_can_write(
-    normal: str, matches: list[TopicPath], misses: list[TopicPath]
-) -> None:
-    pattern = parse_normal(normal)
-    assert [topic for topic in matches if not pattern.matches(topic)] == []
-    assert [topic for topic in misses if pattern.matches(topic)] == []
-
-
-@pytest.mark.parametrize(
-    ("normal", "anchor", "steps", "reach"),
-    [
-        ("{urn:t}a/b", "{urn:t}a/b", 0, Reach.SELF),
-        ("{urn:t}a/*", "{urn:t}a", 0, Reach.CHILDREN),
-        ("{urn:t}a//*", "{urn:t}a", 0, Reach.DESCENDANTS),
-        ("{urn:t}a//.", "{urn:t}a", 0, Reach.SUBTREE),
-        ("{urn:t}*", "{urn:t}", 0, Reach.CHILDREN),
-        ("{urn:t}//.", "{urn:t}", 0, Reach.SUBTREE),
-        ("//.", "", 0, Reach.SUBTREE),
-        ("{urn:t}a/b//c", "{urn:t}a/b", 1, Reach.SELF),
-        ("{urn:t}//b//.", "{urn:t}", 1, Reach.SUBTREE),
-        ("{urn:t}*/b/*", "{urn:t}", 2, Reach.CHILDREN),
-    ],
-)
-def test_form_that_the_routing_table_builds_on(normal: str, anchor: str, steps: int, reach: Reach) -> None:
-    (alternative,) = parse_normal(normal).alternatives
-    assert (alternative.anchor, len(alternative.rest), alternative.reach) == (anchor, steps, reach)
 
 
 @pytest.mark.parametrize(

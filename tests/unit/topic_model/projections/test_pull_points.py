@@ -55,10 +55,6 @@ def test_of_one_name_the_oldest_counts_in_whatever_order_they_come() -> None:
         assert points.named("orders") is None
 
 
-def test_pull_points_without_a_name_are_not_one() -> None:
-    assert folded(PullPointRecord("a", "http://h/a"), PullPointRecord("b", "http://h/b")).named("") is None
-
-
 def test_a_record_replaces_the_one_before() -> None:
     points = folded(PullPointRecord("a", "http://h/a", "one"), PullPointRecord("a", "http://h/a", "two"))
     assert points.named("one") is None
@@ -76,15 +72,6 @@ def test_it_knows_who_fills_a_pull_point() -> None:
     assert points.subscriptions_of("q") == {"t"}
     points.apply(Tombstone("sub:t"))
     assert points.subscriptions_of("q") == set()
-
-
-def test_a_subscription_may_be_its_own_pull_point() -> None:
-    points = folded(subscription("s", "s"), subscription("t", "p"))
-    assert points.is_there("s")
-    assert not points.is_there("t")
-    assert not points.is_there("p"), "a subscription alone makes no pull point of another id"
-    points.apply(Tombstone("sub:s"))
-    assert not points.is_there("s")
 
 
 def test_subscriptions_to_what_is_gone_are_orphans() -> None:

@@ -99,16 +99,6 @@ def test_of_two_claims_for_the_same_messages_the_first_in_the_log_gets_them() ->
     assert log.waiting() == []
 
 
-def test_a_claim_gets_what_is_left_of_its_range() -> None:
-    log = Log()
-    a, b, c = log.put("a", "b", "c")
-    assert log.claim("one", a, a) == ["a"]
-    assert log.claim("two", a, b) == ["b"]
-    log.append(Returned("one"))
-    assert log.claim("three", b, c) == ["c"]
-    assert log.waiting() == ["a"], "a message that came back was not part of the range"
-
-
 def test_settled_is_gone_and_returned_waits_again_in_its_place() -> None:
     log = Log()
     a, b, c, _ = log.put("a", "b", "c", "d")
@@ -136,15 +126,6 @@ def test_a_claim_may_be_settled_for_some_of_its_messages() -> None:
     assert log.store.earliest() == 3
 
 
-def test_what_is_returned_wakes_those_who_wait() -> None:
-    log = Log()
-    (a,) = log.put("a")
-    log.claim("one", a, a)
-    log.woken.clear()
-    log.append(Returned("one"))
-    assert log.woken == ["p"]
-
-
 def test_claims_are_overdue_from_their_time_on() -> None:
     log = Log()
     (a,) = log.put("a")
@@ -153,15 +134,6 @@ def test_claims_are_overdue_from_their_time_on() -> None:
     assert log.store.overdue(1_000) == [("p", "one")]
     log.append(Settled("one"))
     assert log.store.overdue(2_000) == []
-
-
-def test_the_oldest_go_when_there_are_too_many() -> None:
-    log = Log(PullLimits(messages=2, bytes=1_000, resident_bytes=1_000))
-    log.put("a", "b", "c")
-    assert log.waiting() == ["b", "c"]
-    assert (log.store.dropped, log.store.dropped_from) == (1, "p")
-    log.put("other", pull_point="q")
-    assert log.store.dropped == 1
 
 
 def test_the_oldest_go_when_they_are_too_large_but_one_may_stay() -> None:

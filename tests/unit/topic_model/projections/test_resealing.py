@@ -124,16 +124,6 @@ def test_keys_are_changed_again_before_anybody_has_written_the_subscription() ->
     assert len(fourth.sealed) == 3
 
 
-def test_the_workers_get_it_like_any_change() -> None:
-    before = protected()
-    table = fold(SubscriptionRecord(before))
-    checkpoint = table.checkpoint()
-    assert checkpoint.overlay().size == 0
-    table.apply(exchange(table))
-    assert checkpoint.overlay().size == 1
-    checkpoint.close()
-
-
 def test_taken_back_the_subscriptions_own_record_holds() -> None:
     before = protected()
     table = fold(SubscriptionRecord(before))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from arborcast.topic_model.records.control import (
     ControlRecord,
     Tombstone,
@@ -54,15 +52,6 @@ def test_what_holds_for_its_topic_follows_the_facts_in_whatever_order_the_record
     assert target(folded(MADE, TopicRecord(TopicPath("other")))) is None
 
 
-def test_who_gets_a_notification_finds_it_with_what_holds_now() -> None:
-    table = folded(FACTS, MADE, TopicRecord(TO))
-    accepted = Notification("n", TopicPath("on/it"), b"<x/>", 10, control=2)
-    (found,) = table.recipients().of(accepted).there
-    assert found.trigger is not None
-    assert found.trigger.target == TriggerTarget()
-    assert table.recipients().of(Notification("n", TopicPath("on/it"), b"<x/>", -1, control=1)) == ([], [])
-
-
 def test_it_goes_with_all_that_is_its_own_and_is_no_subscription_to_those_who_count() -> None:
     table = folded(MADE, TriggerRecord(make_trigger("two", "on", "to")))
     assert (table.statistics().subscriptions, len(table.triggers)) == (0, 2)
@@ -76,13 +65,6 @@ def test_it_goes_with_all_that_is_its_own_and_is_no_subscription_to_those_who_co
     assert (len(table.triggers), table.triggers.into(TO), table.match(TopicPath("on"))) == (0, [], ())
     (ended,) = table.recipients().of(Notification("n", TopicPath("on/it"), b"", 1, control=9)).ended
     assert ended.id == "one"
-
-
-def test_of_two_of_one_name_the_first_in_the_log_counts() -> None:
-    first, second = (make_trigger(each, "on", "to", created_ms=created) for each, created in (("a", 2), ("b", 1)))
-    first, second = (msgspec.structs.replace(each, trigger=first.trigger) for each in (first, second))
-    table = folded(TriggerRecord(first), TriggerRecord(second), TopicRecord(TO))
-    assert table.triggers.named("a") == first
 
 
 def test_its_records_are_about_it() -> None:

@@ -73,15 +73,6 @@ def test_values_can_be_read_with_any_tool() -> None:
     assert json.loads(value) == {"v": 1, "record": {"type": "topic", "path": A, "code": "C1"}}
 
 
-@pytest.mark.parametrize(("retain", "written"), [(None, {}), (True, {"retain": True}), (False, {"retain": False})])
-def test_whether_a_topic_retains_is_said_or_left_open(retain: bool | None, written: dict[str, bool]) -> None:
-    record = TopicRecord(A, policy=TopicPolicy(retain, priority=1))
-    key, value = encode(record)
-    assert value is not None
-    assert json.loads(value)["record"]["policy"] == {"priority": 1, **written}
-    assert decode(key, value) == record
-
-
 def test_keys_that_are_no_text() -> None:
     with pytest.raises(InfrastructureError, match="not UTF-8"):
         decode(b"\xff", None)

@@ -95,11 +95,6 @@ def test_a_record_has_a_bounded_size_whatever_is_changed() -> None:
     assert large[0].after.endswith("…")
 
 
-def test_an_operation_without_changes_has_a_record() -> None:
-    (piece,) = in_pieces(begun(BY, "restore", ()))
-    assert piece.changes == ()
-
-
 def test_records_are_read_as_they_were_written() -> None:
     operation = begun(BY, "users add", [change("anna", None, {"groups": ["a"]})], 3)
     for record in (operation, ended(operation, "done"), failed(operation, InfrastructureError("Kafka is away"))):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 import msgspec
-import pytest
 from hypothesis import given, settings
 
 from arborcast.topic_model.expressions import xpath
@@ -19,9 +18,8 @@ from arborcast.topic_model.records.control import (
     SubscriptionRecord,
     Tombstone,
     TopicRecord,
-    TopicRemoved,
 )
-from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import History, Recipients, RoutingTable
 from arborcast.topic_model.routing.history import Change, standing
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
@@ -204,13 +202,6 @@ def who(table: RoutingTable, control: int, accepted_ms: int = 500, topic: str = 
     yield from (f"{each.id} (ended)" for each in ended)
 
 
-def test_one_that_another_gateway_has_answered_before_is_there_though_the_stamp_is_older() -> None:
-    """The view of the gateway that accepted it was some milliseconds behind."""
-    table = table_of(SubscriptionRecord(make_subscription("s", "a", created_ms=100)), first=7)
-    assert list(who(table, control=7, accepted_ms=101)) == ["s"]
-    assert list(who(table, control=7, accepted_ms=100)) == []
-
-
 def test_what_compaction_has_left_of_a_renewal_is_no_new_subscription() -> None:
     old = make_subscription("s", "a", created_ms=100, terminates_ms=10_000)
     assert list(who(table_of(SubscriptionRecord(old), first=50), control=20)) == ["s"]
@@ -225,41 +216,6 @@ def test_what_is_for_one_is_for_that_one() -> None:
     table.apply(SubscriptionEnded("s", "unsubscribed", 1), 2)
     assert list(who(table, control=2, only="s")) == ["s (ended)"]
     assert list(who(table, control=3, only="s")) == []
-
-
-def test_an_unstamped_one_belongs_to_those_who_are_there() -> None:
-    table = table_of(SubscriptionRecord(make_subscription("s", "a", created_ms=900, terminates_ms=1_000)))
-    assert list(who(table, UNSTAMPED, accepted_ms=500)) == ["s"]
-    assert list(who(table, UNSTAMPED, accepted_ms=1_000)) == []
-
-
-@pytest.mark.parametrize("path", ["a", "a/b"])
-def test_an_xpath_that_looks_at_what_is_below_is_known_after_its_last_subscriber(path: str) -> None:
-    """`//*[b]` selects a because of a/b: no worker could find that out, and the table has forgotten the expression."""
-    parents = xpath.parse_xpath("//*[b]", {}).normal
-    table = table_of(
-        TopicRecord(TopicPath("a")),
-        TopicRecord(TopicPath("a/b")),
-        SubscriptionRecord(make_subscription("s", parents)),
-        SubscriptionEnded("s", "unsubscribed", 1),
-    )
-    assert list(who(table, control=3, topic=path)) == (["s (ended)"] if path == "a" else [])
-
-
-def test_a_worker_knows_that_an_xpath_of_the_base_had_lost_a_topic_before_its_last_subscriber_ended() -> None:
-    """The base has the topic linked to it. Nobody is led there any more, but the history asks what it selects."""
-    table = table_of(
-        TopicRecord(TopicPath("a/b")),
-        SubscriptionRecord(make_subscription("s", xpath.parse_xpath("//b", {}).normal)),
-    )
-    checkpoint = table.checkpoint()
-    snapshot = Snapshot.build(checkpoint)
-    table.apply(TopicRemoved(TopicPath("a/b")), 2)
-    table.apply(SubscriptionEnded("s", "unsubscribed", 1), 3)
-    assert list(who(table, control=2, topic="a/b")) == []
-    worker = Recipients.packed(SnapshotView(snapshot, checkpoint.overlay()), table.packed_past())
-    notification = Notification("n", TopicPath("a/b"), b"<x/>", 500, control=2)
-    assert worker.of(notification) == ([], [])
 
 
 def test_nothing_is_kept_of_what_lies_before_the_oldest_that_waits() -> None:

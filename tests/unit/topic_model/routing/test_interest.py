@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from arborcast.topic_model.patterns.patterns import parse_normal
-from arborcast.topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary, together, wanted
+from arborcast.topic_model.routing.interest import MOST, is_summary, together, wanted
 from arborcast.topic_model.subscriptions import Peer, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription, normals, paths, subscriptions
@@ -53,13 +53,6 @@ def test_summaries_together_cover_what_each_does(one: list[str], two: list[str],
         assert _covers(both, path)
 
 
-def test_what_fits_is_kept_as_it_is() -> None:
-    found = _subscribed(["a/b", "a/c//.", "a/c/d", "{urn:t}x/*", "b//c"])
-    assert wanted(found) == ("a/b", "a/c//.", "b//.", "{urn:t}x//.")
-    assert wanted([make_subscription("s")]) == ("//.",)
-    assert wanted([]) == ()
-
-
 def test_many_siblings_are_widened_and_what_is_deep_elsewhere_is_not() -> None:
     found = _subscribed(["all/alarm/north/pump/p7", "x", *(f"x/room/r{number}" for number in range(1_000))])
     assert wanted(found, 10) == ("all/alarm/north/pump/p7", "x", "x/room//.")
@@ -68,13 +61,6 @@ def test_many_siblings_are_widened_and_what_is_deep_elsewhere_is_not() -> None:
 def test_at_worst_everything_is_wanted() -> None:
     assert wanted(_subscribed(["a", "{urn:t}a"]), 1) == ("//.",)
     assert wanted(_subscribed(["a", "b/c"]), 1) == ("{}//.",)
-
-
-def test_long_names_are_widened_too() -> None:
-    long = "x" * 2_000
-    summary = wanted(_subscribed([f"a/{long}{number}" for number in range(100)]))
-    assert summary == ("a//.",)
-    assert sum(map(len, summary)) <= MOST_CHARACTERS
 
 
 def test_links_and_those_who_get_nothing_want_nothing() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.topic_model.expressions.xpath import parse_xpath
-from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TopicRecord
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription
@@ -35,22 +34,6 @@ def test_a_change_concerns_what_its_selector_may_select(
     table.apply(SubscriptionEnded("s", "unsubscribed", 0), 9)
     assert {table.changed_before(TopicPath(each)) for each in concerned} == {10}
     assert {table.changed_before(TopicPath(each)) for each in others} <= {0}
-
-
-def test_a_subscription_that_moves_concerns_both() -> None:
-    table = RoutingTable()
-    table.apply(SubscriptionRecord(make_subscription("s", "a")), 0)
-    table.apply(SubscriptionRecord(make_subscription("s", "b")), 1)
-    assert [table.changed_before(TopicPath(each)) for each in ("a", "b", "c")] == [2, 2, 0]
-
-
-def test_a_new_topic_concerns_itself_and_all_where_an_xpath_looks_around() -> None:
-    table = RoutingTable()
-    table.apply(TopicRecord(TopicPath("a")), 0)
-    assert [table.changed_before(TopicPath(each)) for each in ("a", "b")] == [1, 0]
-    table.apply(SubscriptionRecord(make_subscription("s", parse_xpath("//*[b]", {}).normal)), 1)
-    table.apply(TopicRecord(TopicPath("c")), 2)
-    assert [table.changed_before(TopicPath(each)) for each in ("a", "b", "c")] == [3, 3, 3]
 
 
 def test_many_changes_are_remembered_as_one() -> None:

@@ -53,14 +53,3 @@ def test_what_was_long_and_is_over_is_not_kept() -> None:
         )
 
     assert characters_held_by(sharing) < 4 * 4 * 1024 * 1024
-
-
-def test_equal_types_are_one_object() -> None:
-    sharing = Sharing()
-    one, other = (
-        sharing.compact(Subscription(name, EndpointReference("http://c/"), types=("{urn:plant}" + name[:1],)))
-        for name in ("s1", "s2")
-    )
-
-    assert one.types == ("{urn:plant}s",)
-    assert one.types[0] is other.types[0]

@@ -14,11 +14,9 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TopicRecord,
     TopicRemoved,
-    decode,
-    encode,
 )
 from arborcast.topic_model.routing import RoutingTable
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
 from tests.support.routing import make_subscription
@@ -130,14 +128,6 @@ def test_steps_that_begin_otherwise_cost_nothing() -> None:
     assert cost(200) <= cost(1) + 10
 
 
-def test_a_subtree_costs_one_key_whatever_lies_below() -> None:
-    table = RoutingTable()
-    for number in range(100):
-        table.apply(TopicRecord(TopicPath(f"a/t{number}")))
-    subscribe(table, "s1", "a//.")
-    assert list(table.expansion()) == [("a//.", "a//.")]
-
-
 def test_many_selectors_may_meet_in_one_key() -> None:
     table = RoutingTable()
     numbers = range(40)
@@ -234,54 +224,11 @@ def test_equal_subscriptions_are_found_in_large_groups_too() -> None:
     assert found.id == "again"
 
 
-def test_due_subscriptions_stay_due_until_they_end() -> None:
-    table = RoutingTable()
-    subscribe(table, "never", "a")
-    subscribe(table, "late", "a", terminates_ms=30)
-    subscribe(table, "soon", "a", terminates_ms=10)
-    assert table.next_due_ms() == 10
-    assert table.due(9) == ()
-    assert table.due(30) == table.due(30) == ("soon", "late")
-    subscribe(table, "soon", "a", terminates_ms=40)
-    assert table.due(30) == ("late",)
-    unsubscribe(table, "late")
-    assert table.due(30) == ()
-    assert table.next_due_ms() == 40
-
-
-def test_renewals_to_and_fro_do_not_repeat_an_id() -> None:
-    table = RoutingTable()
-    for time in (10, 20, 10):
-        subscribe(table, "s1", "a", terminates_ms=time)
-    assert table.due(30) == ("s1",)
-
-
 def test_renewals_do_not_pile_up() -> None:
     table = RoutingTable()
     for time in range(10_000):
         subscribe(table, "s1", "a", terminates_ms=time)
     assert table.statistics().termination_entries < 2_000
-
-
-def test_subscriptions_from_the_log_share_their_equal_parts() -> None:
-    table = RoutingTable()
-    for number in range(2):
-        subscription = Subscription(
-            f"s{number}",
-            EndpointReference("http://consumer/"),
-            topics=(TopicFilter("urn:dialect", f"t:a/n{number}", f"{{urn:t}}a/n{number}", {"t": "urn:t"}),),
-            policy=DeliveryPolicy(priority=3),
-            owner="somebody",
-        )
-        key, value = encode(SubscriptionRecord(subscription))
-        table.apply(decode(key, value))
-        assert table.get(subscription.id) == subscription
-    first, second = table.subscriptions()
-    assert first.consumer is second.consumer
-    assert first.policy is second.policy
-    assert first.owner is second.owner
-    assert first.topics[0].dialect is second.topics[0].dialect
-    assert first.topics[0].namespaces is second.topics[0].namespaces
 
 
 def test_what_is_remembered_of_answers_is_freed_bit_by_bit() -> None:

@@ -104,11 +104,6 @@ def test_remove_recursively_takes_the_deepest_first() -> None:
     assert plan[3:] == [Tombstone(f"topic:{path}") for path in ("a/b/c", "a/b", "a")]
 
 
-def test_remove_a_node_that_is_no_topic() -> None:
-    plan = plan_remove(_tree("a/b"), _path("a"), recursive=True)
-    assert plan == [TopicRemoved(_path("a/b")), Tombstone("topic:a/b")]
-
-
 @pytest.mark.parametrize(("path", "why"), [("a", "topics below a"), ("c", "no topic c"), ("a/b/c", "no topic a/b/c")])
 def test_refused_removal(path: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):
@@ -129,20 +124,6 @@ def test_move_puts_new_before_old_and_parents_before_children() -> None:
     assert _apply(tree, plan) == {"x", "x/y", "x/y/b"}
     assert tree.paths_with_code("A") == ("x/y",)
     assert tree.get(_path("x/y")) == _record("x/y", "A")
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "result"),
-    [
-        ("{urn:t}a", "{urn:x}a", {"{urn:x}a", "{urn:x}a/b", "{urn:x}a/b/{urn:o}c"}),
-        ("{urn:t}a", "r", {"r", "r/b", "r/b/{urn:o}c"}),
-        ("{urn:t}a/b", "{urn:o}b", {"{urn:t}a", "{urn:o}b", "{urn:o}b/c"}),
-        ("{urn:t}a/b/{urn:o}c", "{urn:t}a/{urn:o}c", {"{urn:t}a", "{urn:t}a/b", "{urn:t}a/{urn:o}c"}),
-    ],
-)
-def test_move_between_namespaces(source: str, target: str, result: set[str]) -> None:
-    tree = _tree("{urn:t}a", "{urn:t}a/b", "{urn:t}a/b/{urn:o}c")
-    assert _apply(tree, plan_move(tree, _path(source), _path(target))) == result
 
 
 @pytest.mark.parametrize(

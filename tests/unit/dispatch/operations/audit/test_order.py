@@ -72,12 +72,6 @@ def late(report: Report) -> list[tuple[str, str]]:
 THREE = [evaluation({"n1": 1, "n2": 1, "n3": 1})]
 
 
-def test_first_attempts_in_the_order_of_acceptance_are_in_order() -> None:
-    report = checked(THREE, pushed("n1", "w-1", 1), pushed("n2", "w-2", 2), pushed("n3", "w-3", 3))
-    assert (report.balanced, report.first_attempts, report.disordered, report.notes) == (True, 3, 0, [])
-    assert report.order
-
-
 def test_one_that_a_later_one_has_overtaken_is_named_alone() -> None:
     report = checked(THREE, pushed("n2", "w-1", 1), pushed("n3", "w-2", 2), pushed("n1", "w-3", 3))
     assert late(report) == [("out-of-order", "n1")]
@@ -86,33 +80,8 @@ def test_one_that_a_later_one_has_overtaken_is_named_alone() -> None:
     assert (report.unbalanced, report.disordered) == (1, 1)
 
 
-def test_pushes_of_one_sender_are_compared_whatever_its_clock_and_the_log_show() -> None:
-    back = checked(THREE, pushed("n1", "w-1", 9_000), pushed("n2", "w-2", 1), pushed("n3", "w-3", 2))
-    assert not back.disordered
-    # The row of the first waited for its parked record.
-    held = checked(THREE, pushed("n2", "w-2", 2), pushed("n1", "w-1", 1, "parked"))
-    assert not held.disordered
-    turned = checked(THREE, pushed("n2", "w-1", 9_000), pushed("n1", "w-2", 1))
-    assert late(turned) == [("out-of-order", "n1")]
-    ten = checked(THREE, pushed("n1", "w-9", 1), pushed("n2", "w-10", 2))
-    assert not ten.disordered, "numbers, not texts"
-
-
 def test_messages_of_one_push_are_in_order() -> None:
     assert not checked(THREE, *(pushed(each, "w-1", 1) for each in ("n3", "n2", "n1"))).disordered
-
-
-def test_two_senders_are_compared_by_clock_and_log_together() -> None:
-    after = [pushed(f"x{number}", f"w-{number + 2}", 6_000 + number, subscription="t") for number in range(2)]
-    evaluated = [*THREE, evaluation({"x0": 1, "x1": 1}, first=3)]
-    both = {"s": 0, "t": 0}
-
-    def found(first: Attempt, second: Attempt) -> Report:
-        return checked(evaluated, first, second, *after, orders=both, apart_ms=3_000)
-
-    assert late(found(pushed("n2", "w-1", 1), pushed("n1", "d-1", 2))) == [("out-of-order", "n1")]
-    assert not found(pushed("n2", "w-1", 1), pushed("n1", "d-1", 0)).disordered, "its clock was put back"
-    assert not found(pushed("n1", "d-1", 2), pushed("n2", "w-1", 1)).disordered, "its row came later"
 
 
 def test_an_attempt_that_may_be_a_repetition_behind_a_crash_is_undecided() -> None:
@@ -185,12 +154,6 @@ def test_a_push_long_after_its_end_was_recorded_is_a_repetition_without_a_reason
     assert not found(pushed("n1", "w-1", 60_000), on, later), "its clock was put back"
     redriven = pushed("n1", "", 60_000, "parked", number=0, error="redriven")
     assert not found(pushed("n1", "w-1", 1, "dead"), on, redriven, later)
-
-
-def test_a_message_at_several_places_is_not_judged() -> None:
-    """A current message is sent again under its id, to one that subscribes later."""
-    twice = [evaluation({"n1": 1, "n2": 1}), evaluation({"n1": 1}, first=2)]
-    assert not checked(twice, pushed("n2", "w-1"), pushed("n1", "w-2")).disordered
 
 
 def test_records_without_a_priority_prove_the_order_of_strict_subscriptions_only() -> None:

@@ -168,20 +168,6 @@ def test_steps_are_in_the_order_of_cause_and_of_time(
     assert [round(step.at.timestamp() * 1000) - ACCEPTED for step in steps if step.at] == shown_ms
 
 
-def test_what_was_not_tried_says_so_in_plain_words() -> None:
-    rows = [
-        attempt("s", 0, "parked", ACCEPTED + 1, error="waiting", detail="its endpoint is slow"),
-        attempt("s", 3, "dead", ACCEPTED + 2, error="timeout", detail="no answer"),
-        attempt("s", 0, "parked", ACCEPTED + 3, error="redriven", detail="by hand"),
-    ]
-    delivery = only(evidence(history(subscription("s")), *rows))
-    assert [step.what for step in delivery.steps] == [
-        "queued",
-        "attempt 3: no answer after 20 ms",
-        "retried",
-    ]
-
-
 @pytest.mark.parametrize(
     ("row", "outcome", "why"),
     [
@@ -293,29 +279,6 @@ def test_subscription_that_had_ended_before_and_one_that_never_was() -> None:
         "the subscription had ended before, at 1970-01-01 00:00:50 UTC (unsubscribed)"
     )
     assert only(evidence(control), "t").why == "there is no such subscription, and there was none lately"
-
-
-def test_states_are_those_of_the_time_not_of_now() -> None:
-    control = history(
-        subscription("resumed", paused=True),
-        subscription("ended"),
-        (150_000, subscription("resumed")),
-        (150_000, SubscriptionEnded("ended", "expired", 150_000)),
-        (150_000, subscription("new", created_ms=150_000)),
-    )
-    story = explain(evidence(control, attempt("ended", 1, "delivered", ACCEPTED + 10)))
-
-    assert {each.subscription: each.outcome for each in story.deliveries} == {
-        "resumed": "pending",
-        "ended": "delivered",
-    }
-
-
-def test_state_that_was_compacted_away_is_taken_from_the_next_one() -> None:
-    # Renewed a day later: the record of the creation is gone.
-    delivery = only(evidence(history((500_000, subscription("s")))))
-
-    assert delivery.outcome == "pending"
 
 
 def test_current_message_is_for_one_subscription_alone() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import logging
 import re
 
 import pytest
@@ -68,21 +67,6 @@ def test_every_subscription_is_one_to_a_subtree() -> None:
     assert subscription.selector() == "all/alarm//."
 
 
-def test_another_topic_or_address_is_another_subscription() -> None:
-    parts = GatewayParts()
-    for topic, address in ((ALARM, ADDRESS), ("all:alarm", ADDRESS), (ALARM, "http://host:9002/other")):
-        assert "ns2:Address" in reply(ask(parts, legacy.subscribe(topic, address)))
-    assert len(list(parts.table.subscriptions())) == 3
-
-
-def test_a_standard_subscription_of_the_same_consumer_is_no_repetition() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(soap.subscribe(ADDRESS, soap.topic_expression("all/alarm/alarm1//."))))
-    assert "ns2:Address" in reply(ask(parts, legacy.subscribe(ALARM, ADDRESS)))
-    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "success"
-    assert [one.form for one in parts.table.subscriptions()] == ["notify"]
-
-
 def test_the_address_given_for_registration_only_is_never_pushed_to() -> None:
     parts = GatewayParts()
     dummy = "http://localhost:12345/only/register/use"
@@ -106,20 +90,6 @@ def test_a_pull_point_can_be_made_and_subscribed() -> None:
     assert reply(ask(parts, legacy.unsubscribe(ALARM, address))) == "success"
 
 
-@pytest.mark.parametrize(
-    ("topic", "address"),
-    [("a b", ADDRESS), ("", ADDRESS), (ALARM, "file:///etc/passwd"), (ALARM, "http://127.0.0.1:8080/wsnprocess")],
-)
-def test_a_subscribe_that_cannot_be_is_answered_and_logged(
-    topic: str, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    parts = GatewayParts()
-    with caplog.at_level(logging.WARNING):
-        assert reply(ask(parts, legacy.subscribe(topic, address))) == "faild"
-    assert "refused" in caplog.text
-    assert parts.control.records == []
-
-
 def test_notifications_are_stored_like_any_other() -> None:
     parts = GatewayParts()
     assert reply(ask(parts, legacy.notify(ALARM, "<level>3</level>"))) == "success!"
@@ -130,19 +100,6 @@ def test_notifications_are_stored_like_any_other() -> None:
     content = etree.fromstring(second.payload)
     assert (content.tag, content.text) == ("{urn:arborcast:legacy}Content", "door & window")
     assert "all/alarm/alarm1" in parts.table.topics
-
-
-def test_text_that_was_encoded_twice_is_stored_as_it_was_typed() -> None:
-    parts = GatewayParts()
-    ask(parts, legacy.notify(ALARM, "<x>告警</x>").encode().decode("latin-1"))
-    assert parts.notifications.accepted[0].payload == "<x>告警</x>".encode()
-
-
-def test_requests_in_another_encoding() -> None:
-    parts = GatewayParts()
-    body = legacy.wsn_process(legacy.notify(ALARM, "<x>告警</x>"), encoding="gbk")
-    assert reply(parts.post(body, "/wsnprocess", Content_Type="text/xml")) == "success!"
-    assert parts.notifications.accepted[0].payload == "<x>告警</x>".encode()
 
 
 @pytest.mark.parametrize(

@@ -6,37 +6,16 @@ import pytest
 
 from arborcast.core.errors import ExpressionError
 from arborcast.ingest.operations.legacy.messages import (
-    CreatePullPoint,
     Message,
     MessagePart,
     Notify,
-    Subscribe,
-    Unsubscribe,
-    joined,
     read,
 )
-from arborcast.topic_model.legacy_content import TYPE, unwrap, wrap
+from arborcast.topic_model.legacy_content import TYPE, wrap
 from arborcast.topic_model.records.packages import Fragment
 from arborcast.topic_model.topics import TopicPath
-from arborcast.wire.errors import InvalidRequest, MalformedMessage
+from arborcast.wire.errors import InvalidRequest
 from tests.support import legacy_messages as legacy
-
-ADDRESS = "http://host:9002/wsn-subscribe"
-
-
-def test_each_kind_of_request() -> None:
-    assert read(legacy.subscribe("all:alarm", ADDRESS)) == Subscribe(ADDRESS, "all:alarm", "endpoint:null")
-    assert read(legacy.unsubscribe("all:alarm", ADDRESS)) == Unsubscribe(ADDRESS, "all:alarm")
-    assert read(legacy.notify("all:alarm", "<x/>")) == Notify(
-        (Message(TopicPath("all/alarm"), b"<x/>", "x", "0-0-1-0"),)
-    )
-    assert read(legacy.create_pull_point()) == CreatePullPoint()
-    assert read(legacy.create_pull_point(" a name\n")) == CreatePullPoint("a name")
-
-
-def test_the_other_namespace_and_any_prefix() -> None:
-    text = legacy.subscribe("all:alarm", ADDRESS).replace("wsn/b-2", "wsnMgr/b-2").replace("wsnt:", "w:")
-    assert read(text.replace("xmlns:wsnt", "xmlns:w")) == Subscribe(ADDRESS, "all:alarm", "endpoint:null")
 
 
 def test_only_the_root_says_what_it_is() -> None:
@@ -44,13 +23,6 @@ def test_only_the_root_says_what_it_is() -> None:
     asked = read(legacy.notify("all:alarm", "<wsnt:Unsubscribe/>"))
     assert isinstance(asked, Notify)
     assert asked.messages[0].payload == b'<wsnt:Unsubscribe xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2"/>'
-
-
-def test_a_notify_around_several_messages() -> None:
-    text = f'<n:Notify xmlns:n="{legacy.WSNT}">{legacy.notify("a", "<x/>")}{legacy.notify("a:b", "<y/>")}</n:Notify>'
-    assert read(text) == Notify(
-        (Message(TopicPath("a"), b"<x/>", "x", "0-0-1-0"), Message(TopicPath("a/b"), b"<y/>", "y", "0-0-1-0"))
-    )
 
 
 @pytest.mark.parametrize(
@@ -79,17 +51,6 @@ def test_an_empty_message_element() -> None:
     assert asked == Notify((Message(TopicPath("a"), wrap("", {}), TYPE, "0-0-1-0"),))
 
 
-def test_loose_content_comes_out_again() -> None:
-    for content in ("", "text", "a &gt; b", "<a/>x<b/>"):
-        assert unwrap(wrap(content, {"p": "urn:a>b", "": 'urn:"'})) == content.encode()
-    assert unwrap(b"<x>ac:Content</x>") == b"<x>ac:Content</x>"
-
-
-@pytest.mark.parametrize("fragment", [None, "", "0-0-1-0", "0-0-0-0", "1-1-1-0", "1-0-1-7"])
-def test_whole_messages_and_parts_that_may_go_alone_pass(fragment: str | None) -> None:
-    assert isinstance(read(legacy.notify("a", "<x/>", fragment)), Notify)
-
-
 @pytest.mark.parametrize(
     ("fragment", "says"),
     [
@@ -116,11 +77,6 @@ def test_a_part_says_of_what_message_it_is(alone: int) -> None:
         read(legacy.notify("a", "<x/>", f"1-1-{alone}-0", "i" * 201))
 
 
-def test_a_part_that_may_go_alone_says_which_it_is() -> None:
-    asked = read(legacy.notify("a", "<x/>", "1-0-1-7", "me:3"))
-    assert asked == Notify((Message(TopicPath("a"), b"<x/>", "x", "1-0-1-7 me:3"),))
-
-
 @pytest.mark.parametrize("content", ["<a>cut off", "</a> & <", "R&am", "p;D ", "<![CDATA[ x", "", "<whole/>", " \n"])
 def test_a_part_is_what_stood_there_whatever_it_was(content: str) -> None:
     scope = {"wsnt": legacy.WSNT}
@@ -139,15 +95,6 @@ def test_a_part_among_other_messages_is_refused() -> None:
 
 def wrapped_in_notify(*messages: str) -> str:
     return f'<n:Notify xmlns:n="{legacy.WSNT}">{"".join(messages)}</n:Notify>'
-
-
-def test_what_is_joined_is_read_as_what_came_whole() -> None:
-    for content in ("<x a='1'/>", "1 < 2", "text &amp; more", "<o:a/>", "<a/><b/>", ""):
-        whole = read(legacy.notify("a", content).replace("xmlns:wsnt", 'xmlns:o="urn:o" xmlns:wsnt'))
-        assert isinstance(whole, Notify)
-        assert joined(content, {"o": "urn:o"}, 100) == (whole.messages[0].payload, whole.messages[0].type)
-    with pytest.raises(MalformedMessage, match="elements"):
-        joined("<x/>" * 200, {}, 100)
 
 
 @pytest.mark.parametrize(

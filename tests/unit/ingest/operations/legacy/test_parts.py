@@ -116,14 +116,6 @@ def test_parts_that_may_be_delivered_alone_are_notifications_at_once() -> None:
     assert not parts.parts.records
 
 
-def test_messages_of_two_clients_with_one_identification_are_two() -> None:
-    """Here of one, one after the other: what differs begins a new message when the first is done."""
-    parts = GatewayParts()
-    taken(parts, *legacy.in_parts("a", "<first/>", 4))
-    taken(parts, *legacy.in_parts("a", "<other/>", 4))
-    assert stored(parts) == [b"<first/>", b"<other/>"]
-
-
 def test_the_same_is_a_new_message_after_a_while() -> None:
     parts = GatewayParts()
     texts = legacy.in_parts("a", "<same/>", 4)
@@ -150,13 +142,6 @@ def test_parts_that_contradict_each_other_are_refused(before: list[str], part: s
         taken(parts, legacy.notify("a", "same", fragment))
     refused(parts, legacy.notify("a", "same", part), says)
     assert not parts.notifications.accepted
-
-
-def test_another_topic_or_another_content_contradicts() -> None:
-    parts = GatewayParts()
-    taken(parts, legacy.notify("a", "same", "1-1-0-0"))
-    refused(parts, legacy.notify("b", "more", "1-1-0-1"), "for the topic a")
-    refused(parts, legacy.notify("a", "else", "1-1-0-0"), "came before, with other content")
 
 
 def test_a_topic_that_there_may_not_be_is_refused_with_the_first_part() -> None:

@@ -66,6 +66,9 @@ class MqttBridge:
                 if str(error) != logged:
                     logged = str(error)
                     logger.warning("mqtt: %s; trying again", error)
+            except Exception:
+                failures += 1
+                logger.exception("mqtt: the session failed; trying again")
             finally:
                 self._session = None
             await asyncio.sleep(_BACKOFF.jittered(failures))

@@ -58,9 +58,9 @@ async def keep(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule
         existing = gateway.table.get(identifier)
         if existing is None:
             await _make(gateway, settings, rule, identifier)
-        elif (existing.consumer, existing.topics) != (consumer, rule.topics):
+        elif (existing.consumer, existing.topics, existing.policy) != (consumer, rule.topics, rule.policy):
             async with gateway.locks.hold(identifier):
-                changed = msgspec.structs.replace(existing, consumer=consumer, topics=rule.topics)
+                changed = msgspec.structs.replace(existing, consumer=consumer, topics=rule.topics, policy=rule.policy)
                 await gateway.changes.commit([SubscriptionRecord(changed)])
             logger.info("mqtt: the rule [out.%s] now sends to %s", rule.name, rule.address)
 
@@ -71,7 +71,7 @@ async def _make(gateway: Gateway, settings: MqttSettings, rule: OutRule, identif
         Filters(rule.topics),
         None if gate is None or user is None else gate.again(user),
         consumer=EndpointReference(rule.address),
-        policy=SubscriptionPolicy("raw", current_message=rule.retain),
+        policy=SubscriptionPolicy("raw", current_message=rule.retain, delivery=rule.policy),
         id=identifier,
         outbound=for_mqtt(gateway.outbound),
     )
@@ -79,7 +79,8 @@ async def _make(gateway: Gateway, settings: MqttSettings, rule: OutRule, identif
         await create_subscription(gateway, request)
     except UnsupportedPolicy as error:
         logger.warning("mqtt: the rule [out.%s] begins without current messages: %s", rule.name, error)
-        await create_subscription(gateway, replace(request, policy=SubscriptionPolicy("raw")))
+        policy = replace(request.policy, current_message=False)
+        await create_subscription(gateway, replace(request, policy=policy))
     logger.info("mqtt: the rule [out.%s] sends to %s", rule.name, rule.address)
 
 

@@ -17,6 +17,7 @@ import tomllib
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -25,7 +26,7 @@ from arborcast.core.reasons import reason_of
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.mqtt_names import TopicsIn, TopicsOut, address_of
 from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
-from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.topic_model.subscriptions import DeliveryPolicy, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -43,6 +44,7 @@ class _OutRule(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     mqtt: str
     retain: bool = False
+    order: Literal["acceptance", "strict"] = "acceptance"
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,12 +54,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class OutRule:
-    """Notifications of these topics go to `address`; their current ones at once, where it is retained."""
+    """Notifications of these topics go to `address`; the current ones of the topics at once, if `retain`."""
 
     name: str
     topics: tuple[TopicFilter, ...]
     address: str
     retain: bool
+    policy: DeliveryPolicy
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,9 @@ def read_rules(file: Path, base: str) -> Rules:
             address = address_of(base, rule.mqtt, retain=rule.retain)
             TopicsOut(address)
             topics = () if filters.normal == EVERYTHING else (filters,)
-            outgoing.append(OutRule(_checked(name), topics, address, rule.retain))
+            # A retry of an earlier message must not replace a later retained one.
+            policy = DeliveryPolicy(order="strict" if rule.retain else rule.order)
+            outgoing.append(OutRule(_checked(name), topics, address, rule.retain, policy))
         except ArborcastError as error:
             raise ConfigError(f"{file}: [out.{name}]: {error}") from error
     rules = Rules(incoming, tuple(outgoing))

@@ -131,9 +131,14 @@ class Session:
 
     def _readable(self, client: Client) -> None:
         while self._read_from >= 0:
-            client.loop_read()
-            if client.want_write():  # what a callback has queued
-                client.loop_write()
+            try:
+                client.loop_read()
+                if client.want_write():  # what a callback has queued
+                    client.loop_write()
+            except Exception as error:
+                logger.exception("mqtt: a packet of the broker cannot be read")
+                self._lose(f"a packet of the broker cannot be read: {error!r}")
+                return
             opened = client.socket()
             if not (isinstance(opened, ssl.SSLSocket) and opened.pending()):
                 return

@@ -31,6 +31,7 @@ topic = "plant/{1}/temp"
 [out.plant]
 topic = "plant//."
 mqtt = "out/{topic}"
+order = "strict"
 """
 
 

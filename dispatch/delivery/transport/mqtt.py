@@ -162,6 +162,7 @@ class WithMqtt:
         except (TopicError, ValueError) as error:
             self._done.append((callback, PushResult(0, "address", f"it cannot be an MQTT message: {error}")))
             return
+        self._take_in()  # or the push would be sent on a connection that is lost already
         number = next(self._numbers)
         self._pushes[number] = _Push(callback, time.monotonic(), message)
         if self._link is None:
@@ -201,6 +202,15 @@ class WithMqtt:
 
     def _work(self) -> int:
         """Take in what has happened, and run the callbacks that are due; how many there were."""
+        self._take_in()
+        finished = len(self._done)
+        for _ in range(finished):
+            callback, result = self._done.popleft()
+            callback(result)
+        return finished
+
+    def _take_in(self) -> None:
+        """Take in the events of the connection, and what is due by the clock."""
         link = self._link
         while link is not None and link.events:
             kind, *facts = link.events.popleft()
@@ -220,12 +230,6 @@ class WithMqtt:
             self._lose(link, "disconnected", "a PUBACK for an earlier message did not come in time")
         elif link is not None:
             self._send(link)
-        finished = 0
-        for _ in range(len(self._done)):
-            callback, result = self._done.popleft()
-            callback(result)
-            finished += 1
-        return finished
 
     def _send(self, link: _Link) -> None:
         client = link.client

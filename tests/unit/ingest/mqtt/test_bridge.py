@@ -273,9 +273,10 @@ def test_a_rule_for_outgoing_messages_is_a_subscription(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(UnknownResource):
         managed_subscription(parts.gateway, made.id, None)
-    asyncio.run(kept(OUT.replace('"a/', '"b/'), url="mqtt://127.0.0.2:1884"))
+    asyncio.run(kept(OUT.replace('"a/', '"b/') + "retain = true\n", url="mqtt://127.0.0.2:1884"))
     changed = only_subscription(parts)
-    assert changed.consumer.address == "mqtt://127.0.0.2:1884/b/%7Btopic%7D"
+    assert (made.policy.strict, changed.policy.strict) == (False, True)
+    assert changed.consumer.address == "mqtt://127.0.0.2:1884/b/%7Btopic%7D?retain"
     assert changed.created_ms == made.created_ms, "it is the same one, with what waits for it"
     asyncio.run(kept(""))
     assert list(parts.table.subscriptions()) == []

@@ -30,6 +30,7 @@ def test_rules_of_both_directions(tmp_path: Path) -> None:
     assert (alarms.name, alarms.address, alarms.retain) == ("alarms", f"{BASE}a/%7Btopic%7D?retain", True)
     assert [each.normal for each in alarms.topics] == ["alarms//."]
     assert (everything.topics, everything.retain) == ((), False)
+    assert (alarms.policy.order, everything.policy.order) == ("strict", "acceptance")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ def test_rules_of_both_directions(tmp_path: Path) -> None:
         ('[in.a]\nmqtt = "a/#/b"\ntopic = "a"\n', r"\[in.a\]: .*# the last one"),
         ('[in."a b"]\nmqtt = "a"\ntopic = "a"\n', "the name of a rule"),
         ('[out.a]\ntopic = "a["\nmqtt = "a"\n', r"\[out.a\]: "),
+        ('[out.a]\ntopic = "a"\nmqtt = "a"\norder = "none"\n', "Invalid enum value 'none'"),
         ('[out.a]\ntopic = "a"\nmqtt = "$SYS/a"\n', r"\[out.a\]: .*begins with \$"),
         (
             '[in.a]\nmqtt = "a/#"\ntopic = "a"\n[in.b]\nmqtt = "+/b"\ntopic = "b"\n',

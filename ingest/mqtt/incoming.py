@@ -14,13 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
 from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.core.mqtt import MqttSettings
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.publication import Publication
+from arborcast.ingest.framed.messages import loose_payload
 from arborcast.ingest.http.inflight import SMALL
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.operations.gateway import Gateway
@@ -34,7 +34,6 @@ from arborcast.ingest.operations.publishing import (
     joined,
     store,
 )
-from arborcast.topic_model import legacy_content
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.records.notifications import Notification
@@ -120,7 +119,7 @@ class Incoming:
             return None
         gateway, payload = self._gateway, message.payload
         if not _ELEMENT.match(payload):
-            payload = _wrapped(payload)
+            payload = loose_payload(payload)
         if len(payload) > gateway.settings.max_body_bytes:
             raise TooLarge(f"the message has {len(payload)} bytes, {gateway.settings.max_body_bytes} are taken")
         what = "the payload"
@@ -174,18 +173,6 @@ class Incoming:
         if now - self._logged.get(outcome, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
             self._logged[outcome] = now
             logger.warning("mqtt: %s: a message of the topic %.200r: %s", outcome, topic, why)
-
-
-def _wrapped(text: bytes) -> bytes:
-    """Raises InvalidRequest."""
-    try:
-        # A bare carriage return would be read as a line feed.
-        return legacy_content.wrap(escape(text.decode(), {"\r": "&#13;"}), {})
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"a payload that is not an XML element has to be text in UTF-8 (at byte {error.start}): encode bytes, in "
-            "base64 for instance"
-        ) from error
 
 
 def declare(metrics: Registry, connected: Callable[[], bool], counts: Callable[[], Counter[str]]) -> None:

@@ -149,6 +149,13 @@ class Mosquitto(LoggedProcess):
             capture_output=True,
         )
 
+    def run(self, program: str) -> None:
+        """Run a program of the shell that has the clients on its path."""
+        folder = str(self.install.publish.parent)
+        environment = self._environment() | {"PATH": f"{folder}:{os.environ['PATH']}"}
+        command = ["/bin/bash", "-euo", "pipefail", "-c", program]
+        subprocess.run(command, check=True, timeout=240, env=environment, capture_output=True)
+
     @contextmanager
     def subscriber(self, topic: str, session: str = "", more: Sequence[str] = ()) -> Iterator[Subscriber]:
         """mosquitto_sub on this topic, which is in force. With a `session` the broker keeps it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from arborcast.core.errors import InfrastructureError, UnknownResource
 from arborcast.core.mqtt import MqttSettings
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.engine.settings.loading import load_settings
 from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.bridge import MqttBridge
 from arborcast.ingest.mqtt.outgoing import end_others, keep
@@ -298,3 +300,35 @@ def test_no_client_subscribes_with_the_address_of_a_topic_at_the_broker() -> Non
     parts = GatewayParts()
     answer = parts.post(soap.envelope(soap.subscribe("mqtt://127.0.0.1:1883/a", soap.topic_expression("a"))))
     assert "must be an http or https URL" in answer.reason
+
+
+def test_the_rules_settings_and_commands_of_the_page(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "mqtt.md").read_text()
+    rules, settings = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "arborcast.toml").write_text(settings)
+    assert load_settings(tmp_path / "arborcast.toml").mqtt.base == "mqtts://broker.example:8883/"
+    world = World(mosquitto, tmp_path, rules)
+    assert [(each.name, each.retain) for each in world.rules.outgoing] == [("alarms", True)]
+    program = commands.replace(" -V 5", f" -V 5 -h 127.0.0.1 -p {mosquitto.port}") + "kill %1\n"
+
+    async def test() -> None:
+        async with world.bridge() as bridge:
+            await asyncio.to_thread(mosquitto.run, program)
+            await wait_until_async(lambda: bridge.counts["accepted"] == 1, "it is stored")
+
+    run(test)
+    assert world.stored == [("plant/kiln/temperature", '{"celsius": 1180}')]
+
+
+def test_line_ends_of_text_are_kept(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_bytes(b"a\r\nb\rc\n")
+
+    async def test() -> None:
+        async with world.bridge() as bridge:
+            await world.publish("plant/a", more=("-f", str(file)))
+            await wait_until_async(lambda: bridge.counts["accepted"] == 1, "it is stored")
+
+    run(test)
+    assert world.stored == [("p/a", "a&#13;\nb&#13;c\n")]

@@ -32,6 +32,7 @@ help: ## This list
 setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; nothing to do the second time
 	@$(BIN)/arborcast fetch
 	@$(BIN)/python -m tests.support.slapd_provision
+	@$(BIN)/python -m tests.support.mosquitto
 	@$(BIN)/python -m tests.support.chromium_provision
 
 run: $(RUNS) ## Start the whole engine with a demonstration; installs only what that needs; Ctrl-C stops it
@@ -108,7 +109,7 @@ lock: $(TOOLBOX) ## Write requirements.lock and those of the images: what constr
 	   cat requirements.lock.new; } > requirements.lock
 	@rm requirements.lock.new
 	@for part in gateway job; do \
-	  case $$part in gateway) of='--group gateway';; job) of='pyproject.toml --extra otel --extra zmq';; esac; \
+	  case $$part in gateway) of='--group gateway';; job) of='pyproject.toml --extra otel --extra zmq --extra mqtt';; esac; \
 	  echo ./client | $(TOOLBOX)/bin/uv pip compile --quiet $$of - --no-emit-package arborcast-client --constraint constraints.txt --universal --python-version 3.11.5 \
 	    --generate-hashes --no-header --no-annotate --output-file requirements.lock.new || exit 1; \
 	  { echo "# The packages of constraints.txt that the image $$part has, with the SHA-256 of every file. Made with: make lock"; \
@@ -177,7 +178,7 @@ $(INSTALLED): pyproject.toml client/pyproject.toml constraints.txt requirements.
 $(ENVIRONMENT)
 
 $(VENV)/.runs: pyproject.toml client/pyproject.toml constraints.txt deploy/job.lock $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
-	@set -e; extras=otel,zmq; lock=deploy/job.lock; \
+	@set -e; extras=otel,zmq,mqtt; lock=deploy/job.lock; \
 $(ENVIRONMENT)
 
 $(TOOLBOX): $(INSTALLED)

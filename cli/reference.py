@@ -38,6 +38,7 @@ from arborcast.engine.terminal import say
 from arborcast.ingest.federation.datagrams import DatagramDoor
 from arborcast.ingest.federation.endpoint import PeerEndpoint
 from arborcast.ingest.http.app import RequestMetrics
+from arborcast.ingest.mqtt import incoming as mqtt
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.wire import limits
 
@@ -113,6 +114,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_federation(gateway, nothing)
     PeerEndpoint(nothing, 0, nothing, gateway)
     DatagramDoor(nothing, nothing, gateway)
+    mqtt.declare(gateway, nothing, nothing)
     RequestMetrics(gateway)
     edges = Registry()
     zmq_edge.declare(edges, nothing)

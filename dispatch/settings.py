@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from arborcast.core.errors import ConfigError
+from arborcast.core.mqtt import NO_MQTT, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings, SecretSettings, setting
 from arborcast.core.telemetry.tracing import NO_TRACING, TracingSettings
@@ -339,6 +340,7 @@ class JobSettings:
     tracing: TracingSettings = NO_TRACING
     topics: TopicRules = TopicRules()
     slo: SloSettings = SloSettings()
+    mqtt: MqttSettings = NO_MQTT
 
     def checkpoint(self, query: str) -> str:
         """The folder of Spark's files about a run of a query: of the driver alone, and of no use to the next run."""

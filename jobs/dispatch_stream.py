@@ -66,6 +66,7 @@ _opening = ThreadPoolExecutor(1).submit(open_session) if __name__ == "__main__" 
 from arborcast.core import fence
 from arborcast.core.errors import ArborcastError
 from arborcast.core.files import write_atomically
+from arborcast.core.mqtt import check_installed
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
@@ -159,6 +160,8 @@ def _settings(config: Path | None, home: Path | None) -> Settings:
     """With the Kafka of the engine that runs in the data directory, where that is not the supervisor which has started
     this job, and the settings name no other Kafka. Raises ConfigError."""
     settings = load_settings(config, home)
+    if settings.mqtt.url:
+        check_installed()
     if _READY_FILE in os.environ or not has_own_broker(settings):
         return settings
     return dataclasses.replace(settings, kafka=reachable_kafka(settings))
@@ -181,6 +184,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         settings.tracing,
         TopicRules(settings.topics.retain_all, settings.topics.check_types, settings.limits.deliveries_per_minute),
         settings.slo,
+        settings.mqtt,
     )
     if workers_are_here(spark.sparkContext):
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())

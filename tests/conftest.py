@@ -27,7 +27,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Of nohup. We go on when the terminal ends; what tests start, and send this to, does not inherit a handler.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
-pytest_plugins = [f"tests.support.{name}" for name in ("broker", "spark", "slapd", "chromium", "console_engine")]
+pytest_plugins = [
+    f"tests.support.{name}" for name in ("broker", "spark", "slapd", "mosquitto", "chromium", "console_engine")
+]
 
 # However busy the machine is, no test fails for it: neither an example nor the making of one has a deadline.
 for _name, _examples in (("quick", 15), ("usual", 50), ("long", 2_000)):

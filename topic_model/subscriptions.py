@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from arborcast.topic_model.mqtt_names import is_mqtt
 from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, WSA
 from arborcast.topic_model.topics import TopicPath
 
@@ -250,6 +251,12 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def pushed(self) -> bool:
         """Whether its notifications go to an endpoint, and not into a log of ours."""
         return not self.pull_point and self.trigger is None
+
+    @property
+    def of_settings(self) -> bool:
+        """Whether gateways make it by the settings: a link to another engine, a rule of the MQTT bridge. Its id can be
+        guessed, and no client may change it."""
+        return self.peer is not None or is_mqtt(self.consumer.address)
 
     @property
     def in_turn(self) -> bool:

@@ -89,6 +89,8 @@ class AddressPolicy:
     settings: OutboundSettings = field(default_factory=OutboundSettings)
     own: frozenset[tuple[str, int]] = frozenset()
     """Hosts and ports of the engine's own services (gateway, Kafka, directory), which are never endpoints."""
+    schemes: tuple[str, str] = ("http", "https")
+    """The scheme of URLs without TLS, and the one with it."""
 
     def check_url(self, url: str) -> Refusal | None:
         """Check a URL as text; None if it is allowed. An IRI is checked as its URI."""
@@ -100,10 +102,11 @@ class AddressPolicy:
             port = parts.port
         except ValueError as error:
             return Refusal("spelling", f"is not a URL: {error}")
-        if parts.scheme not in ("http", "https"):
-            return Refusal("scheme", "must be an http or https URL")
-        if self.settings.https_only and parts.scheme != "https":
-            return Refusal("https-only", "must be an https URL: outbound.https_only is set")
+        plain_scheme, tls_scheme = self.schemes
+        if parts.scheme not in self.schemes:
+            return Refusal("scheme", f"must be an {plain_scheme} or {tls_scheme} URL")
+        if self.settings.https_only and parts.scheme != tls_scheme:
+            return Refusal("https-only", f"must be an {tls_scheme} URL: outbound.https_only is set")
         if "@" in parts.netloc:
             # Credentials would be stored and returned in clear text, and parsers disagree on the host part.
             return Refusal("userinfo", "must not carry a user name or password")

@@ -9,6 +9,9 @@ The forms:
 - `peer`: MessagePack for another engine (`topic_model.records.peers`), with the subscription in a header and no more;
 - `cloudevents-binary`, `-structured`, `-batched`: CloudEvents (`topic_model.cloud_events`), without SOAP.
 
+To a topic of an MQTT broker goes the payload, or its text where it is loose content, without an envelope; its headers
+become properties of the message.
+
 The consumer's reference parameters are headers of pushes in the forms `notify` and `raw`. Other WS-Addressing headers
 go only to subscribers whose Subscribe had some. We mark no header mustUnderstand. The notification's id, the attempt's
 number and the subscription are in HTTP headers of every push and, in these two forms, in a SOAP header block, so that a
@@ -32,6 +35,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from arborcast.core.errors import SecretError
+from arborcast.core.mqtt import EXPIRES_HEADER
 from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import Marks
 from arborcast.core.telemetry import tracing
@@ -41,6 +45,7 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.cloud_events import Event, event_of, published_in, pushed
 from arborcast.topic_model.expressions import CONCRETE, write_topic
 from arborcast.topic_model.legacy_content import unwrap
+from arborcast.topic_model.mqtt_names import TopicsOut, is_mqtt
 from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, ARBORCAST_QUEUE, HPWSN_PUSH, WSA, WSNT
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.packages import (
@@ -75,6 +80,8 @@ SEQUENCE_HEADER = "Arborcast-Sequence"
 """Only on messages that were sent before: how often. Receivers may drop them as duplicates."""
 REPLAY_HEADER = "Arborcast-Replay"
 """Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
+TOPIC_HEADER = "Arborcast-Topic"
+"""Only over MQTT: the path of the topic."""
 
 # Beyond the lifespan of a request, and beyond the push of one that is redriven later: a server that was given it at the
 # last moment may still answer.
@@ -94,7 +101,8 @@ class Envelope:
     def __init__(
         self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0, lifespan_s: float = 0.0
     ) -> None:
-        """Raises SecretError if the protection cannot be opened: then nothing is pushed. A receiver may report a result
+        """Raises SecretError if the protection cannot be opened: then nothing is pushed; TopicError for the address of
+        MQTT topics that there cannot be. A receiver may report a result
         within `callback_s`, 0 for never. A queue server may answer a request into a pull point of another owner for
         `lifespan_s`."""
         self._guard = _guard(subscription, vault)
@@ -102,6 +110,7 @@ class Envelope:
         later = vault is not None and not subscription.queue
         self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None and later else None
         self._url = subscription.consumer.address
+        self._mqtt = TopicsOut(self._url) if is_mqtt(self._url) else None
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
         self._answers = (
@@ -204,6 +213,8 @@ class Envelope:
         context = shared([each.traceparent for each in notifications]) if traceparent is None else traceparent
         if context:
             headers += ((tracing.HEADER, _header_value(context)),)
+        if self._mqtt is not None:
+            return _published(self._mqtt, headers, notifications[0])
         by_ms = 0
         if self._callback is not None and push:
             named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
@@ -275,6 +286,19 @@ class Envelope:
         return b"".join(parts)
 
 
+def _published(topics: TopicsOut, headers: tuple[tuple[str, str], ...], notification: Notification) -> PushRequest:
+    """The push to the MQTT topic of a notification. Raises TopicError."""
+    content = unwrap(notification.payload)
+    if content is notification.payload:
+        headers += (("Content-Type", "application/xml"),)
+    else:
+        content = read_content(content.decode()).encode()
+    headers += ((TOPIC_HEADER, notification.topic),)
+    if notification.valid_until_ms:
+        headers += ((EXPIRES_HEADER, str(notification.valid_until_ms)),)
+    return PushRequest(topics.url(notification.topic), headers, content)
+
+
 _NOTIFY_START = f'<wsnt:Notify xmlns:wsnt="{WSNT}">'.encode()
 _MESSAGE_END = b"</wsnt:Message></wsnt:NotificationMessage>"
 _LEGACY_START = (
@@ -331,6 +355,8 @@ def _asked(notification: Notification, mark: str) -> bytes:
 
 def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
     fixed = ((SUBSCRIPTION_HEADER, _header_value(subscription.id)),)
+    if is_mqtt(subscription.consumer.address):
+        return fixed
     # The action is sent only to users of WS-Addressing: a consumer whose binding declares another action, or none,
     # refuses it, while an empty one is accepted everywhere.
     action = NOTIFY_ACTION if subscription.addressing else ""

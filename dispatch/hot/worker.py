@@ -42,7 +42,7 @@ class Worker:
         self._frozen = False
         self._resting: Service | None = None
         self.conditions = Conditions()
-        self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
+        self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound, settings.mqtt)
         self.journal = SinkJournal(settings.kafka, OUTCOMES_TIMEOUT_S)
         self.spans = make_push_spans(settings.tracing)
         self.gauge = Gauge(under_way)

@@ -158,6 +158,7 @@ class DispatchJob:
             Vault(settings.secrets),
             self._events.publish,
             make_push_spans(settings.tracing),
+            settings.mqtt,
         )
         self._control = ControlLog(settings.kafka)
         self._recording = recording = Recording(

@@ -16,6 +16,7 @@ from pathlib import Path
 from arborcast.core import liveness
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.mqtt import NO_MQTT, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
@@ -106,6 +107,7 @@ class Redeliverer(SubscriptionListener):
         vault: Vault | None = None,
         publish: EventListener = lambda event: None,
         spans: PushSpans | None = None,
+        mqtt: MqttSettings = NO_MQTT,
     ) -> None:
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(retry, subscriptions.is_pushed_to)
@@ -126,7 +128,7 @@ class Redeliverer(SubscriptionListener):
             kafka=kafka,
             file=file,
             context=context,
-            make_transport=lambda: make_transport(push, outbound),
+            make_transport=lambda: make_transport(push, outbound, mqtt),
             end_subscriptions=self._ends.end,
             suspend_subscriptions=self._ends.suspend,
         )

@@ -6,10 +6,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.files import WatchedFile
+from arborcast.core.mqtt import check_installed, for_mqtt
 from arborcast.core.security.ip_addresses import is_loopback
+from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.stores import open_directory
 from arborcast.directory.sync import problems
 from arborcast.directory.sync.sync import DirectorySync
@@ -23,13 +26,20 @@ from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.username_token import NonceMemory
 from arborcast.ingest.access.users import Guesses, Users, user_source
+from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.http.serving import proxies
+from arborcast.ingest.mqtt import incoming
+from arborcast.ingest.mqtt.rules import read_rules
+from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.soap.wsdl import ServiceDescriptions, published_documents
 from arborcast.topic_model.control_log import ControlLog, OperationsLog
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord
 from arborcast.topic_model.records.operations import Operator, begun, control_changes
 from arborcast.topic_model.topics import TopicPath
+
+if TYPE_CHECKING:
+    from arborcast.ingest.mqtt.bridge import MqttBridge
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -90,6 +100,26 @@ def gate(settings: Settings) -> Gate | None:
         return Gate(rates, authenticator, proxies=trusted)
     policy = WatchedFile(Path(access.policy_file), read_policy)
     return Gate(rates, authenticator, lambda: policy.value, trusted)
+
+
+def mqtt_bridge(gateway: Gateway, inflight: Inflight, settings: Settings, metrics: Registry) -> MqttBridge:
+    """The bridge to the broker of `mqtt.url`. Raises ConfigError."""
+    mqtt = settings.mqtt
+    check_installed()
+    from arborcast.ingest.mqtt.bridge import MqttBridge
+
+    if not mqtt.rules_file:
+        raise ConfigError(
+            "mqtt.rules_file must name the file with the topics that come in and go out, as mqtt.url is set"
+        )
+    if settings.access.chosen() and not mqtt.act_as:
+        raise ConfigError("mqtt.act_as must name the user whose rights the bridge has, as access.methods is set")
+    refusal = for_mqtt(gateway.outbound).check_url(mqtt.base)
+    if refusal is not None:
+        raise ConfigError(f"mqtt.url = {mqtt.url!r} {refusal}")
+    bridge = MqttBridge(gateway, inflight, mqtt, read_rules(Path(mqtt.rules_file), mqtt.base))
+    incoming.declare(metrics, lambda: bridge.connected, lambda: bridge.counts)
+    return bridge
 
 
 def _nonces(settings: Settings) -> NonceMemory | None:

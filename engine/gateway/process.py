@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.security.ip_addresses import host_to_reach
@@ -29,7 +29,7 @@ from arborcast.engine.gateway.metrics import (
     declare_state,
     declare_streams,
 )
-from arborcast.engine.gateway.parts import check_sizes, descriptions, gate, public_url
+from arborcast.engine.gateway.parts import check_sizes, descriptions, gate, mqtt_bridge, public_url
 from arborcast.engine.gateway.state import GatewayState, within
 from arborcast.engine.gateway.workers import LoopBeats, Share, WorkerMetrics
 from arborcast.engine.monitoring.endpoint import declare_process
@@ -44,11 +44,15 @@ from arborcast.ingest.http.app import GatewayApp
 from arborcast.ingest.http.listening import listen_on, on_signals
 from arborcast.ingest.http.serving import GatewayServer, make_server
 from arborcast.ingest.http.tls import ServerTls
+from arborcast.ingest.mqtt.outgoing import keep_subscriptions
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.legacy import parts
 from arborcast.ingest.operations.pull_points import end_orphans
 from arborcast.ingest.operations.subscription_manager import end_expired_forever
 from arborcast.ingest.state.repeats import Repeats
+
+if TYPE_CHECKING:
+    from arborcast.ingest.mqtt.bridge import MqttBridge
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -63,7 +67,6 @@ class GatewayProcess:
         check_sizes(settings)
         self._settings = settings
         self._share = share
-        self._name = name_of(host, port)
         self._failure: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         # Only the first of several workers runs them, and only while no other gateway does.
@@ -88,6 +91,8 @@ class GatewayProcess:
             memory = share.memory if share else None
             self._federation = Federation(self._gateway, settings, self._state.control.interests, memory)
             self._gateway.federation = self._federation.endpoint(self._caught_up, self._metrics)
+        bridge = mqtt_bridge(self._gateway, app.inflight, settings, self._metrics) if settings.mqtt.url else None
+        self._make_tasks = partial(self._make_singleton_tasks, name_of(host, port), bridge)
         declare_inflight(self._metrics, app.inflight)
         declare_streams(self._metrics, app.streams)
         self._declare(self._metrics)
@@ -144,10 +149,10 @@ class GatewayProcess:
         orphans = partial(end_orphans, self._gateway)
         self._spawn(self._state.pulls.queues.sweep_forever(self._gateway.changes.catch_up, orphans), "pull-points")
         if self._is_first():
-            self._singletons = self._make_singleton_tasks()
+            self._singletons = self._make_tasks()
             self._singletons.start()
 
-    def _make_singleton_tasks(self) -> SingletonTasks:
+    def _make_singleton_tasks(self, name: str, bridge: MqttBridge | None) -> SingletonTasks:
         control = self._state.control
         work: dict[str, Work] = {
             "expiry": partial(end_expired_forever, self._gateway),
@@ -161,7 +166,9 @@ class GatewayProcess:
             work["federation"] = lambda: federation.member().run()
         elif control.interests.links:
             work["links"] = partial(close_links, self._gateway, control.interests)
-        return SingletonTasks(self._settings.kafka, self._name, work, control.sync, self._fail, control.positions)
+        ends = partial(keep_subscriptions, self._gateway, self._settings.mqtt, ())
+        work["mqtt"] = ends if bridge is None else bridge.run
+        return SingletonTasks(self._settings.kafka, name, work, control.sync, self._fail, control.positions)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

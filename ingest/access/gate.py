@@ -93,6 +93,10 @@ class Authenticator:
             raise TokenRefused(_WRONG)
         return identity
 
+    async def named(self, name: str) -> Identity:
+        """The user of this name, which the settings vouch for: one that is not in the list of users has no groups."""
+        return await self._users.find(name) or Identity(name)
+
     def missing(self) -> NotAuthenticated:
         """The answer to a request without credentials."""
         words = {
@@ -232,6 +236,12 @@ class Gate:
         if self._rates is not None:
             self._rates.request(client_request.client)
         return None if client_request.identity is None else self._caller(client_request.identity)
+
+    async def acting(self, name: str) -> ClientRequest | None:
+        """A part of this process as the user of this name; None without authentication."""
+        if self._authenticator is None:
+            return None
+        return ClientRequest("", await self._authenticator.named(name))
 
     def received(self, client_request: ClientRequest, size: int) -> None:
         """The body has arrived, with this number of bytes."""

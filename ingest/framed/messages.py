@@ -39,7 +39,8 @@ def topic_of(text: str) -> TopicPath:
 def loose_payload(text: bytes) -> bytes:
     """The payload around a text. Raises InvalidRequest."""
     try:
-        return legacy_content.wrap(escape(text.decode()), {})
+        # A bare carriage return would be read as a line feed.
+        return legacy_content.wrap(escape(text.decode(), {"\r": "&#13;"}), {})
     except UnicodeDecodeError as error:
         raise InvalidRequest(
             f"a payload that is not an XML element has to be text in UTF-8 (at byte {error.start}): encode bytes, in "

@@ -68,6 +68,8 @@ class SubscriptionRequest:
     paused: bool = False
     soap: SoapVersion = "1.1"
     addressing: bool = False
+    outbound: AddressPolicy | None = None
+    """Instead of the gateway's policy: for a consumer of the settings, which is not asked for its consent."""
 
 
 class CreatedSubscription(NamedTuple):
@@ -96,10 +98,10 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
     check_filters(gateway, filters.topics)
     if policy.queue:
         check_server(filters, gateway.table.topics)
-    wanted = subscription_of(gateway, request)
+    wanted = subscription_of(gateway, request, request.outbound)
     if policy.current_message:
         await check_few(gateway, wanted, request.client)
-    if wanted.pushed:
+    if wanted.pushed and request.outbound is None:
         if gateway.table.find_equal(wanted) is None:
             hook = is_cloud_events(wanted.form)
             await check_callable(gateway, wanted.consumer.address, wanted.owner, hook=hook)

@@ -119,7 +119,7 @@ def managed_subscription(gateway: Gateway, identifier: str, caller: Caller | Non
     if (
         subscription is None
         or subscription.trigger is not None  # DestroyTrigger ends it
-        or subscription.peer is not None  # a link of the federation: its id can be guessed
+        or subscription.of_settings
         or _beyond_grace(gateway, subscription)
         or not may_manage(caller, subscription.owner, subscription.topics)
     ):

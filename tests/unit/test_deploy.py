@@ -356,7 +356,9 @@ def test_the_images_have_what_was_tested_and_no_more() -> None:
     tested = lock(ROOT / "requirements.lock")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    everything = named(project["project"]["dependencies"] + extras["otel"] + extras["zmq"]) - {"arborcast-client"}
+    everything = named(project["project"]["dependencies"] + extras["otel"] + extras["zmq"] + extras["mqtt"]) - {
+        "arborcast-client"
+    }
     of_gateway = named(project["dependency-groups"]["gateway"])
     assert of_gateway < everything
     for part, wanted in (("gateway", of_gateway), ("job", everything)):

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.mqtt import MqttSettings
 from arborcast.core.security.signatures import new_secret
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
@@ -27,9 +29,12 @@ from arborcast.ingest.consumers import DnsCheck
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.receiver import PeerReceiver
+from arborcast.ingest.mqtt.incoming import Incoming, Message
+from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.ingest.state.repeats import RepeatMemory, Repeats
 from arborcast.topic_model import legacy_content
+from arborcast.topic_model.mqtt_names import TopicsIn
 from arborcast.topic_model.records import peers
 from arborcast.topic_model.records.control import SubscriptionSuspended, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -284,6 +289,33 @@ class Receiver(PeerReceiver):
         self.reasons.append(str(error))
 
 
+class Bridge(Incoming):
+    """With the reasons of what it refuses, which are logged once a minute."""
+
+    reasons: list[str]
+
+    def _refuse(self, outcome: str, topic: str | None, why: object) -> None:
+        super()._refuse(outcome, topic, why)
+        self.reasons.append(str(why))
+
+
+class Mqtt(PublishDoor):
+    """The bridge to an MQTT broker, by a rule that names the topic."""
+
+    keys = False
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        settings = MqttSettings(url="mqtt://127.0.0.1", act_as=self.world.user)
+        try:
+            rules = Rules({"door": TopicsIn("door", topic)}, ())
+            bridge = Bridge(self.world.parts.gateway, rules, settings, Counter())
+            bridge.reasons = []
+            assert asyncio.run(bridge.take([Message("door", payload.encode())])) == 1
+        except ArborcastError as error:
+            return str(error)
+        return bridge.reasons.pop() if bridge.reasons else ""
+
+
 class Engine(PublishDoor):
     """Another engine of the federation: what it sends is dropped with a reason, or has to come again."""
 
@@ -324,6 +356,7 @@ PUBLISH_DOORS: tuple[type[PublishDoor], ...] = (
     JsonEvent,
     Framed,
     ZeroMq,
+    Mqtt,
     Engine,
 )
 
@@ -428,7 +461,7 @@ def test_limits_of_a_payload(way: type[PublishDoor], tmp_path: Path, payload: st
 def test_what_is_no_payload_is_refused(way: type[PublishDoor], tmp_path: Path, payload: str) -> None:
     if not (way.namespaces and way.xml):
         pytest.skip("in the older envelope what is not XML is text, and so is JSON")
-    if way is ZeroMq and payload.startswith("<!"):
+    if way in (ZeroMq, Mqtt) and payload.startswith("<!"):
         pytest.skip("there what does not begin as an element is text")
     world = World(tmp_path)
     with opened(way, world) as door:

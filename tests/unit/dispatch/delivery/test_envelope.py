@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.sax.saxutils import escape
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -284,3 +286,35 @@ def test_other_engines_get_messagepack_with_a_signature_and_no_soap() -> None:
     assert "soapaction" not in headers
     push = decode_push(request.body)
     assert [(each.id, each.path) for each in push.notifications] == [("n1", ("G/a",)), ("n2", ("H/x", "G/a"))]
+
+
+def to_mqtt(more: str = "", **changes: object) -> Subscription:
+    address = f"mqtt://broker.example:1883/out/%7Btopic%7D{more}"
+    return subscription(consumer=EndpointReference(address), form="raw", **changes)
+
+
+def test_to_an_mqtt_topic_goes_the_payload_alone() -> None:
+    vault = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
+    envelope = Envelope(to_mqtt("?retain"), vault, callback_s=60.0)
+    sent = notification(valid_until_ms=5_000)
+    request = envelope.request([sent], 2, push="p1")
+    assert request.url == "mqtt://broker.example:1883/out/%7Burn%3At%7Da/b?retain"
+    assert request.body == sent.payload
+    assert dict(request.headers) == {
+        "Arborcast-Subscription": "sub-1",
+        "Arborcast-Notification-Id": "n1",
+        "Arborcast-Attempt": "2",
+        "Arborcast-Sequence": "1",
+        "Arborcast-Topic": "{urn:t}a/b",
+        "Content-Type": "application/xml",
+        "Expires-Ms": "5000",
+    }
+    assert request.result_by_ms == 0, "a PUBACK announces no later result"
+
+
+def test_to_an_mqtt_topic_text_goes_as_it_was_published() -> None:
+    text = '{"t": "<ü> & \r\n"}'
+    loose = wrap(escape(text, {"\r": "&#13;"}), {})
+    request = Envelope(to_mqtt()).request([notification(payload=loose)], 1)
+    assert request.body.decode() == text
+    assert not {"Content-Type", "Expires-Ms"} & dict(request.headers).keys()

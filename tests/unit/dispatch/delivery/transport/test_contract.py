@@ -18,6 +18,8 @@ from urllib.parse import quote
 
 import pytest
 
+from arborcast.core.mqtt import MqttSettings
+from arborcast.core.security.outbound import AddressPolicy
 from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
     LONGEST_RETRY_AFTER_S,
@@ -28,6 +30,7 @@ from arborcast.dispatch.delivery.transport.contract import (
 )
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
 from arborcast.dispatch.delivery.transport.futures import FuturesTransport
+from arborcast.dispatch.delivery.transport.mqtt import WithMqtt
 from arborcast.dispatch.delivery.verdict import policy_of, wait_ms
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY
@@ -49,7 +52,12 @@ def receiver() -> Iterator[Receiver]:
         yield running
 
 
-@pytest.fixture(params=[CurlTransport, FuturesTransport])
+def beside_mqtt(settings: PushSettings, policy: AddressPolicy) -> Transport:
+    """HTTP as it is where pushes also go to an MQTT broker."""
+    return WithMqtt(CurlTransport(settings, policy), settings, policy, MqttSettings(url="mqtt://127.0.0.1:9"))
+
+
+@pytest.fixture(params=[CurlTransport, FuturesTransport, beside_mqtt])
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
     opened: list[Transport] = []
 

@@ -1,0 +1,288 @@
+"""Pushes to topics of an MQTT broker, beside another transport.
+
+A push to `mqtt://host:port/TOPIC`, or `TOPIC?retain`, is a PUBLISH with QoS 1, and its PUBACK the result: status 200,
+or the HTTP status with the meaning of its reason code (`_STATUSES`), with the code and its name as the answer. The
+headers become user properties. One connection for each process, made when a push needs it, to the broker of the
+settings and to no other; the outbound policy judges its address. A connection that is lost, or on which a PUBACK is
+late, is not used again, so nothing is sent after its push has failed.
+
+A thread reads and writes the connection. It leaves events, which the thread that calls `drive` takes in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+import socket
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from paho.mqtt.client import Client
+
+from arborcast.core import fence
+from arborcast.core.errors import TopicError
+from arborcast.core.mqtt import (
+    EXPIRES_HEADER,
+    LOOP_PROPERTY,
+    ConnectFailed,
+    MqttSettings,
+    connect,
+    make_client,
+    properties_of,
+    refusal_of,
+)
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.threads import start_thread
+from arborcast.dispatch.delivery.transport.contract import Callback, Failure, PushRequest, PushResult, Transport
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.mqtt_names import check_published, is_mqtt
+
+# Reason codes of a PUBACK from 0x80 on. Those that are about the message are given up like these statuses.
+_STATUSES = {0x87: 403, 0x90: 404, 0x97: 429, 0x99: 415}
+_UNKNOWN_STATUS = 500
+
+_TOO_LARGE = 413
+
+# Of a PUBLISH beside topic, payload and properties.
+_HEAD = 32
+
+_CLOSE_S = 1.0
+
+
+class _Message(NamedTuple):
+    """A PUBLISH."""
+
+    topic: str
+    payload: bytes
+    retain: bool
+    properties: Any
+    size: int
+
+
+@dataclass
+class _Push:
+    callback: Callback
+    started: float
+    message: _Message
+
+
+class _Link:
+    """One connection. `events` are ("up", properties of the CONNACK), ("acked", packet identifier, reason code) and, as
+    the last one, ("over", failure, detail)."""
+
+    def __init__(self, settings: MqttSettings, timeout_s: float, policy: AddressPolicy, transport: Transport) -> None:
+        self.events: deque[tuple[Any, ...]] = deque()
+        self.waiting: deque[int] = deque()  # pushes that are not sent yet
+        self.sent: dict[int, int] = {}  # packet identifiers and their pushes
+        self.room = 0  # the Receive Maximum of the broker; 0 before CONNACK
+        self.largest = math.inf
+        self.client: Client | None = None
+        self._closed = False
+        self._settings, self._timeout_s, self._policy, self._transport = settings, timeout_s, policy, transport
+        self._failure: tuple[Failure, str] = ("disconnected", "the broker has closed the connection")
+        self.thread = start_thread("mqtt-push", self._run)
+
+    def close(self) -> None:
+        """End the connection, whatever is under way on it."""
+        self._closed = True
+        client = self.client
+        if client is not None:
+            opened = client.socket()
+            if isinstance(opened, socket.socket):
+                with suppress(OSError):
+                    socket.socket.shutdown(opened, socket.SHUT_RDWR)  # not that of TLS, which waits for the broker
+            client.loop_stop()
+
+    def _run(self) -> None:
+        try:
+            client = make_client(self._settings, f"{self._settings.client_id}-{secrets.token_hex(6)}", self._timeout_s)
+            client.on_connect = self._connected
+            client.on_publish = lambda _client, _data, mid, reason, _properties: self._tell("acked", mid, reason)
+            client.on_disconnect = self._disconnected
+            connect(client, self._settings, self._policy, properties_of("CONNECT"), clean=True)
+            self.client = client
+            if self._closed:
+                client.disconnect()
+            client.loop_start()
+        except ConnectFailed as error:
+            self._tell("over", error.failure, str(error))
+        except Exception as error:
+            self._tell("over", "internal", repr(error))
+
+    def _connected(self, _client: Client, _data: object, _flags: object, reason: Any, properties: Any) -> None:
+        if reason.is_failure:
+            self._failure = "connect", refusal_of(reason, self._settings.place[1])
+        else:
+            self._tell("up", properties)
+
+    def _disconnected(self, _client: Client, _data: object, flags: Any, reason: Any, _properties: object) -> None:
+        if flags.is_disconnect_packet_from_server:
+            self._failure = "disconnected", f"the broker has closed the connection: {reason.getName()}"
+        self._tell("over", *self._failure)
+
+    def _tell(self, *event: Any) -> None:
+        self.events.append(event)
+        self._transport.wake()
+
+
+class WithMqtt:
+    """The contract for mqtt:// and mqtts:// addresses; others go to `others`."""
+
+    def __init__(self, others: Transport, push: PushSettings, policy: AddressPolicy, settings: MqttSettings) -> None:
+        self._others = others
+        self._push = push
+        self._policy = policy
+        self._settings = settings
+        self._link: _Link | None = None
+        self._numbers = itertools.count()
+        self._pushes: dict[int, _Push] = {}  # in the order of their deadlines
+        self._done: deque[tuple[Callback, PushResult]] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        return self._others.in_flight + len(self._pushes) + len(self._done)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        if not is_mqtt(request.url):
+            self._others.submit(request, callback)
+            return
+        fence.wait()
+        if not request.url.startswith(self._settings.base):
+            # Not a failure of the message: the settings of this process may be older.
+            detail = f"mqtt.url leads here to {self._settings.base}, and to no other broker"
+            self._done.append((callback, PushResult(0, "connect", detail)))
+            return
+        try:
+            message = self._message(request)
+        except (TopicError, ValueError) as error:
+            self._done.append((callback, PushResult(0, "address", f"it cannot be an MQTT message: {error}")))
+            return
+        self._take_in()  # or the push would be sent on a connection that is lost already
+        number = next(self._numbers)
+        self._pushes[number] = _Push(callback, time.monotonic(), message)
+        if self._link is None:
+            self._link = _Link(self._settings, self._push.connect_timeout_s, self._policy, self._others)
+        self._link.waiting.append(number)
+        self._send(self._link)
+
+    def drive(self, timeout_s: float) -> None:
+        if self._work():
+            timeout_s = 0.0
+        if self._pushes:
+            self._others.rest(max(0.0, min(timeout_s, self._due() - time.monotonic())))
+        else:
+            self._others.drive(timeout_s)
+        self._work()
+
+    def rest(self, timeout_s: float) -> None:
+        if self._pushes or self._done:
+            self.drive(timeout_s)
+        else:
+            self._others.rest(timeout_s)
+
+    def wake(self) -> None:
+        self._others.wake()
+
+    def close(self) -> None:
+        self._pushes.clear()
+        self._done.clear()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+            link.thread.join(_CLOSE_S)
+        self._others.close()
+
+    def _due(self) -> float:
+        return next(iter(self._pushes.values())).started + self._push.total_timeout_s
+
+    def _work(self) -> int:
+        """Take in what has happened, and run the callbacks that are due; how many there were."""
+        self._take_in()
+        finished = len(self._done)
+        for _ in range(finished):
+            callback, result = self._done.popleft()
+            callback(result)
+        return finished
+
+    def _take_in(self) -> None:
+        """Take in the events of the connection, and what is due by the clock."""
+        link = self._link
+        while link is not None and link.events:
+            kind, *facts = link.events.popleft()
+            if kind == "up":
+                link.room = getattr(facts[0], "ReceiveMaximum", 65_535)
+                link.largest = getattr(facts[0], "MaximumPacketSize", math.inf)
+            elif kind == "acked":
+                self._finish(link.sent.pop(facts[0], -1), _result(facts[1]))
+            else:
+                self._lose(link, *facts)
+                link = None
+        if link is not None and self._pushes and self._due() <= time.monotonic():
+            # Those behind it, too: what is sent on this connection may be published after its push has failed.
+            first = next(iter(self._pushes))
+            self._finish(first, PushResult(0, "timeout", "no PUBACK in time"))
+            link.close()
+            self._lose(link, "disconnected", "a PUBACK for an earlier message did not come in time")
+        elif link is not None:
+            self._send(link)
+
+    def _send(self, link: _Link) -> None:
+        client = link.client
+        while client is not None and link.waiting and len(link.sent) < link.room:
+            number = link.waiting.popleft()
+            push = self._pushes.get(number)
+            if push is None:
+                continue
+            topic, payload, retain, properties, size = push.message
+            if size > link.largest:
+                detail = f"the broker takes {link.largest:.0f} bytes at most".encode()
+                self._finish(number, PushResult(_TOO_LARGE, response=detail, response_bytes=len(detail)))
+                continue
+            info = client.publish(topic, payload, 1, retain, properties)
+            link.sent[info.mid] = number
+
+    def _lose(self, link: _Link, failure: Failure, detail: str) -> None:
+        self._link = None
+        for number in (*link.sent.values(), *link.waiting):
+            self._finish(number, PushResult(0, failure, detail))
+
+    def _finish(self, number: int, result: PushResult) -> None:
+        push = self._pushes.pop(number, None)
+        if push is not None:
+            took_s = time.monotonic() - push.started
+            answer = result.response[: self._push.keep_response_bytes]
+            done = PushResult(
+                result.status, result.failure, result.detail, took_s, answer, result.response_bytes, reused=True
+            )
+            self._done.append((push.callback, done))
+
+    def _message(self, request: PushRequest) -> _Message:
+        """Raises ValueError or TopicError."""
+        parts = urlsplit(request.url)
+        topic = unquote(parts.path[1:], errors="strict")
+        check_published(topic)
+        properties = properties_of("PUBLISH")
+        pairs = [(LOOP_PROPERTY, self._settings.client_id)]
+        for name, value in request.headers:
+            if name == EXPIRES_HEADER:
+                properties.MessageExpiryInterval = max(1, math.ceil(int(value) / 1000 - time.time()))
+            elif name == "Content-Type":
+                properties.ContentType = value
+            else:
+                pairs.append((name, value))
+        properties.UserProperty = pairs
+        properties.PayloadFormatIndicator = 1
+        size = _HEAD + len(topic.encode()) + len(request.body) + len(properties.pack())
+        return _Message(topic, request.body, parts.query == "retain", properties, size)
+
+
+def _result(reason: Any) -> PushResult:
+    if not reason.is_failure:
+        return PushResult(200)
+    answer = f"MQTT 0x{reason.value:02X}: {reason.getName()}".encode()
+    return PushResult(_STATUSES.get(reason.value, _UNKNOWN_STATUS), response=answer, response_bytes=len(answer))

@@ -1,0 +1,74 @@
+"""Both directions of the bridge, in the gateway with the lease: `run` until cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from arborcast.core.backoff import Backoff
+from arborcast.core.mqtt import MqttSettings
+from arborcast.ingest.http.inflight import Inflight
+from arborcast.ingest.mqtt.incoming import Incoming
+from arborcast.ingest.mqtt.outgoing import keep_subscriptions
+from arborcast.ingest.mqtt.rules import Rules
+from arborcast.ingest.mqtt.session import Session, SessionLost
+from arborcast.ingest.operations.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+_BACKOFF = Backoff(0.5, 30.0)
+
+# A connection that lasts so long is no failure of the same row.
+_LASTS_S = 10.0
+
+
+class MqttBridge:
+    """Used on the event loop."""
+
+    def __init__(self, gateway: Gateway, inflight: Inflight, settings: MqttSettings, rules: Rules) -> None:
+        self._gateway = gateway
+        self._inflight = inflight
+        self._settings = settings
+        self._rules = rules
+        self._session: Session | None = None
+        self.counts: Counter[str] = Counter()
+        """Incoming messages by outcome."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session for incoming messages is held now."""
+        return self._session is not None and self._session.connected
+
+    async def run(self) -> None:
+        """Until cancelled. Failures of the broker are logged and retried."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep_subscriptions(self._gateway, self._settings, self._rules.outgoing))
+            if self._rules.incoming:
+                tasks.create_task(self._hold_session())
+
+    async def _hold_session(self) -> None:
+        gateway, settings, loop = self._gateway, self._settings, asyncio.get_running_loop()
+        incoming = Incoming(gateway, self._rules, settings, self.counts)
+        filters = [each.filter for each in self._rules.incoming.values()]
+        failures, logged = 0, ""
+        while True:
+            session = self._session = Session(
+                settings, gateway.outbound, filters, incoming, self._inflight, gateway.settings.max_body_bytes
+            )
+            began = loop.time()
+            try:
+                await session.run()
+            except SessionLost as error:
+                if loop.time() - began > _LASTS_S:
+                    failures, logged = 0, ""
+                failures += 1
+                if str(error) != logged:
+                    logged = str(error)
+                    logger.warning("mqtt: %s; trying again", error)
+            except Exception:
+                failures += 1
+                logger.exception("mqtt: the session failed; trying again")
+            finally:
+                self._session = None
+            await asyncio.sleep(_BACKOFF.jittered(failures))

@@ -1,0 +1,220 @@
+"""The connection that holds the persistent session at the MQTT broker: subscriptions, messages, acknowledgements.
+
+A message is acknowledged when it is settled (`Incoming.take`); all others come again after the next connect, also at
+another gateway, which continues the session under the same client id. Received messages are bounded by the Receive
+Maximum and, in bytes, by leaving the rest in the network. All of it happens on the event loop, but for the connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from arborcast.core.backoff import Backoff
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.mqtt import (
+    LOOP_PROPERTY,
+    ConnectFailed,
+    MqttSettings,
+    connect,
+    make_client,
+    properties_of,
+    refusal_of,
+)
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.ingest.http.inflight import Inflight, Reservation
+from arborcast.ingest.mqtt.incoming import AT_ONCE, Incoming, Message
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_S = 10.0
+
+# Received bytes that are not settled, beyond which the connection is not read.
+_MOST_BYTES = 4 * 1024 * 1024
+
+# Of a message beside its payload.
+_OVERHEAD = 500
+
+# Interval of keep-alive checks, and of writes that the network did not take at once.
+_TICK_S = 1.0
+
+_BACKOFF = Backoff(0.5, 15.0)
+
+# Retained messages come only where the subscription is new in the session: not after each connect.
+_RETAINED_IF_NEW = 1
+
+
+class SessionLost(Exception):
+    """The connection has ended, or was not made. The message says why."""
+
+
+class Session:
+    """One connection."""
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        policy: AddressPolicy,
+        filters: Sequence[str],
+        incoming: Incoming,
+        inflight: Inflight,
+        largest: int,
+    ) -> None:
+        """`largest` is what a message may have. Of one with more than twice as much the broker sends nothing."""
+        self._settings = settings
+        self._policy = policy
+        self._filters = filters
+        self._incoming = incoming
+        self._inflight = inflight
+        self._largest = largest
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # read also after a cancel
+        self._memory = Reservation(inflight)
+        self._messages: deque[tuple[int, int, Message]] = deque()  # with packet identifiers and QoS
+        self._arrived = asyncio.Event()
+        self._read_from = -1  # the descriptor, while it is read
+        self.connected = False
+
+    async def run(self) -> None:
+        """Until cancelled. Raises SessionLost when the connection is over."""
+        try:
+            client = make_client(self._settings, self._settings.client_id, _CONNECT_S, manual_ack=True)
+            client.on_connect, client.on_disconnect = self._connected, self._disconnected
+            client.on_subscribe, client.on_message = self._subscribed, self._received
+            await asyncio.to_thread(connect, client, self._settings, self._policy, self._properties(), clean=False)
+        except ConnectFailed as error:
+            raise SessionLost(str(error)) from error
+        client.on_socket_close = lambda *_: self._stop_reading()
+        tasks = [self._loop.create_task(work) for work in (self._take(client), self._tick(client))]
+        try:
+            self._read(client)
+            done, _ = await asyncio.wait([self._over, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.connected = False
+            self._memory.release()
+            client.disconnect()  # the broker keeps the session
+            self._stop_reading()
+
+    def _properties(self) -> Any:
+        found = properties_of("CONNECT")
+        found.SessionExpiryInterval = min(self._settings.session_hours * 3_600, 0xFFFFFFFE)
+        found.ReceiveMaximum = self._settings.receive_maximum
+        found.MaximumPacketSize = 2 * self._largest
+        return found
+
+    def _read(self, client: Client) -> None:
+        """Read the connection from now on."""
+        opened = client.socket()
+        if opened is not None and self._read_from < 0:
+            self._read_from = opened.fileno()
+            self._loop.add_reader(self._read_from, self._readable, client)
+            self._loop.call_soon(self._readable, client)  # TLS may have decrypted more than was read
+
+    def _stop_reading(self) -> None:
+        if self._read_from >= 0:
+            self._loop.remove_reader(self._read_from)
+            self._read_from = -1
+
+    def _readable(self, client: Client) -> None:
+        while self._read_from >= 0:
+            try:
+                client.loop_read()
+                if client.want_write():  # what a callback has queued
+                    client.loop_write()
+            except Exception as error:
+                logger.exception("mqtt: a packet of the broker cannot be read")
+                self._lose(f"a packet of the broker cannot be read: {error!r}")
+                return
+            opened = client.socket()
+            if not (isinstance(opened, ssl.SSLSocket) and opened.pending()):
+                return
+
+    async def _tick(self, client: Client) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            client.loop_misc()
+            if client.want_write():
+                client.loop_write()
+
+    async def _take(self, client: Client) -> None:
+        failures = 0
+        while True:
+            self._arrived.clear()
+            while self._messages:
+                try:
+                    settled = await self._incoming.take([each for *_, each in islice(self._messages, AT_ONCE)])
+                except InfrastructureError as error:
+                    failures += 1
+                    if failures == 1:
+                        logger.warning("mqtt: messages wait at the broker: %s", error)
+                    await asyncio.sleep(max(_BACKOFF.jittered(failures), error.retry_after or 0.0))
+                    continue
+                failures = 0
+                for _ in range(settled):
+                    identifier, qos, message = self._messages.popleft()
+                    client.ack(identifier, qos)
+                    self._inflight.lessen(self._memory, len(message.payload) + _OVERHEAD)
+                if self._memory.counted <= _MOST_BYTES / 2:
+                    self._read(client)
+            await self._arrived.wait()
+
+    def _connected(self, client: Client, _data: object, flags: Any, reason: Any, _properties: object) -> None:
+        _, host, port = self._settings.place
+        if reason.is_failure:
+            self._lose(refusal_of(reason, f"{host}:{port}"))
+            return
+        session = "the session continues" if flags.session_present else "a new session begins"
+        logger.info("mqtt: connected to %s:%d as %s: %s", host, port, self._settings.client_id, session)
+        options = SubscribeOptions(qos=1, retainHandling=_RETAINED_IF_NEW)
+        client.subscribe([(each, options) for each in self._filters])
+
+    def _subscribed(self, _client: Client, _data: object, _mid: int, reasons: Sequence[Any], _more: object) -> None:
+        self.connected = True
+        for each, reason in zip(self._filters, reasons, strict=False):
+            if reason.is_failure:
+                logger.error("mqtt: the broker refuses the subscription to %s: %s", each, reason.getName())
+            elif reason.value == 0:
+                logger.warning("mqtt: the broker delivers %s at most once: it grants QoS 0", each)
+
+    def _received(self, _client: Client, _data: object, message: MQTTMessage) -> None:
+        topic = None
+        with contextlib.suppress(UnicodeDecodeError):
+            topic = message.topic
+        marks = dict(getattr(message.properties, "UserProperty", ()))
+        lifespan_s = getattr(message.properties, "MessageExpiryInterval", None)
+        read = Message(
+            topic,
+            bytes(message.payload),
+            marks.get(LOOP_PROPERTY, ""),
+            0 if lifespan_s is None else max(1, lifespan_s),
+            message.dup,
+        )
+        self._messages.append((message.mid, message.qos, read))
+        self._inflight.count(self._memory, len(read.payload) + _OVERHEAD)
+        if self._memory.counted >= _MOST_BYTES:
+            self._stop_reading()
+        self._arrived.set()
+
+    def _disconnected(self, _client: Client, _data: object, flags: Any, reason: Any, _properties: object) -> None:
+        why = reason.getName() if flags.is_disconnect_packet_from_server else "without a reason"
+        own = self._settings.client_id
+        self._lose(f"the connection to the broker is lost: {why}; if this repeats, another client has the id {own}")
+
+    def _lose(self, why: str) -> None:
+        self.connected = False
+        if not self._over.done():
+            self._over.set_exception(SessionLost(why))

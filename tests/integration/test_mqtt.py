@@ -1,0 +1,148 @@
+"""The MQTT bridge as users run it: a gateway and a job beside a broker of others, with its own clients."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+from pyspark.sql import SparkSession
+
+from arborcast.core.mqtt import MqttSettings
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
+from arborcast.engine.monitoring.samples import Scrape
+from tests.support.dispatch_job import RunningJob, attempt_rows, job_settings, kill_workers, running
+from tests.support.gateway_process import GatewayRun
+from tests.support.mosquitto import Mosquitto
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+RULES = """
+[in.plant]
+mqtt = "plant/+/temp"
+topic = "plant/{1}/temp"
+
+[out.plant]
+topic = "plant//."
+mqtt = "out/{topic}"
+order = "strict"
+"""
+
+
+@contextmanager
+def bridged(folder: Path, kafka: KafkaSettings, broker: Mosquitto, rules: str = RULES) -> Iterator[GatewayRun]:
+    """A gateway with the bridge, not started yet."""
+    (folder / "rules.toml").write_text(rules)
+    more = f'[mqtt]\nurl = "{broker.url}"\nrules_file = "{folder / "rules.toml"}"\n'
+    gateway = GatewayRun(folder / "gateway", kafka, more=more)
+    try:
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+def count(gateway: GatewayRun, outcome: str) -> float:
+    page = requests.get(f"{gateway.base}/metrics", timeout=60).text
+    return Scrape.of(page).sum("arborcast_mqtt_messages_total", outcome=outcome)
+
+
+def is_bridged(gateway: GatewayRun) -> bool:
+    return gateway.metric("arborcast_mqtt_connected") == 1
+
+
+@pytest.fixture(params=["realtime", "batch"])
+def job(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka_settings: KafkaSettings,
+    mosquitto: Mosquitto,
+) -> Iterator[RunningJob]:
+    settings = job_settings(tmp_path / "job", kafka_settings, request.param)
+    with running(spark, dataclasses.replace(settings, mqtt=MqttSettings(url=mosquitto.url))) as job:
+        yield job
+
+
+def test_messages_go_from_the_broker_through_the_engine_to_the_broker(
+    job: RunningJob, tmp_path: Path, kafka_settings: KafkaSettings, mosquitto: Mosquitto
+) -> None:
+    with bridged(tmp_path, kafka_settings, mosquitto) as gateway, mosquitto.subscriber("out/#", "kept") as subscriber:
+        gateway.start()
+        gateway.wait_for(lambda: is_bridged(gateway), "the bridge is connected")
+        gateway.wait_for(lambda: "[out.plant] sends" in gateway.text(), "the rule is in force")
+        sent = [f"<n>{number}</n>" for number in range(100)]
+        mosquitto.publish("plant/kiln 1/temp", *sent)
+        mosquitto.publish("plant/b/temp", '{"t": "<ü>"}')
+        received = subscriber.wait_for_number(101)
+        assert [each.payload for each in received if each.topic == "out/plant/kiln 1/temp"] == sent
+        assert [each.payload for each in received if each.topic == "out/plant/b/temp"] == ['{"t": "<ü>"}']
+        assert len({each.properties["Arborcast-Notification-Id"] for each in received}) == 101
+        assert {each.properties["Arborcast-Topic"] for each in received} == {"plant/kiln_x0020_1/temp", "plant/b/temp"}
+        # While the broker is away, what is accepted waits as for other receivers.
+        mosquitto.save()
+        mosquitto.kill()
+        for number in range(5):
+            url = f"{gateway.base}/publish/plant/c"
+            answer = requests.post(url, f"<c>{number}</c>", headers={"Content-Type": "text/xml"}, timeout=60)
+            assert answer.status_code == 202, answer.text
+        job_parked = lambda: any(row["state"] == "parked" for row in attempt_rows(job.settings, 102))  # noqa: E731
+        gateway.wait_for(job_parked, "a push has failed")
+        mosquitto.start()
+        found = subscriber.wait_for_number(106)[101:]
+        assert [each.payload for each in found] == [f"<c>{number}</c>" for number in range(5)]
+    report = audit(kafka_settings, 0, deep=True, order=True, patience_s=60)
+    assert report.balanced, report.problems[:5]
+    assert (report.notifications, report.totals.dead) == (106, 0)
+
+
+@pytest.mark.long
+@pytest.mark.chaos
+def test_kills_of_broker_gateway_and_workers_lose_nothing(
+    job: RunningJob, tmp_path: Path, kafka_settings: KafkaSettings, mosquitto: Mosquitto
+) -> None:
+    """What arrives twice was under way at a kill: it is counted by the audit, or marked by the broker."""
+    sent: list[str] = []
+
+    def publish(number: int = 30) -> None:
+        payloads = [f"<n>{len(sent) + each}</n>" for each in range(number)]
+        mosquitto.publish("plant/a/temp", *payloads)
+        sent.extend(payloads)
+
+    with bridged(tmp_path, kafka_settings, mosquitto) as gateway, mosquitto.subscriber("out/#", "kept") as subscriber:
+        gateway.start()
+        gateway.wait_for(lambda: is_bridged(gateway), "the bridge is connected")
+        for _ in range(3):
+            publish()
+            gateway.kill()
+            publish()  # waits in the session
+            mosquitto.save()
+            mosquitto.kill()
+            mosquitto.start()
+            gateway.start()
+            publish()
+            kill_workers()
+            publish()
+            mosquitto.save()
+            mosquitto.kill()
+            mosquitto.start()
+            gateway.wait_for(lambda: is_bridged(gateway), "the bridge is connected")
+            publish()
+        wait_until(
+            lambda: {each.payload for each in subscriber.received} >= set(sent),
+            lambda: f"{len(set(sent) - {each.payload for each in subscriber.received})} of {len(sent)} are missing",
+        )
+        arrived = subscriber.received
+    report = audit(kafka_settings, 0, deep=True, order=True, patience_s=60)
+    assert report.balanced, report.problems[:5]
+    assert report.totals.dead == report.totals.expired == 0
+    assert {each.payload for each in arrived} == set(sent)
+    stored_twice = report.notifications - len(sent)
+    assert 0 <= stored_twice <= 6 * MqttSettings().receive_maximum
+    identified = Counter(each.properties["Arborcast-Notification-Id"] for each in arrived)
+    assert len(identified) == report.notifications, "each notification has arrived"

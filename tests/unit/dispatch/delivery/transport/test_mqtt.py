@@ -1,0 +1,286 @@
+"""Pushes to a real MQTT broker, and to sockets that behave as brokers do that are slow, old, or gone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from arborcast.core.mqtt import EXPIRES_HEADER, MqttSettings
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.transport.curl import CurlTransport
+from arborcast.dispatch.delivery.transport.mqtt import WithMqtt
+from arborcast.dispatch.settings import PushSettings
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.mosquitto import Mosquitto, MosquittoInstall, running_mosquitto
+from tests.support.outbound import THIS_MACHINE
+from tests.support.receiver import Receiver, refusing_url
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+PUSH = PushSettings(connect_timeout_s=20.0, total_timeout_s=60.0, keep_response_bytes=100)
+
+Make = Callable[..., WithMqtt]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    opened: list[WithMqtt] = []
+
+    def build(url: str, push: PushSettings = PUSH, policy: AddressPolicy = THIS_MACHINE, **more: str) -> WithMqtt:
+        settings = MqttSettings(url=url, **more)  # type: ignore[arg-type]  # all of these are texts
+        opened.append(WithMqtt(CurlTransport(push, policy), push, policy, settings))
+        return opened[-1]
+
+    yield build
+    for transport in opened:
+        transport.close()
+
+
+def finish(transport: WithMqtt) -> None:
+    deadline = time.monotonic() + 240
+    while transport.in_flight:
+        assert time.monotonic() < deadline, f"{transport.in_flight} pushes are still under way"
+        transport.drive(1.0)
+
+
+def pushed(transport: WithMqtt, url: str, body: bytes = b"<x/>", *headers: tuple[str, str]) -> PushResult:
+    results: list[PushResult] = []
+    transport.submit(PushRequest(url, headers, body), results.append)
+    assert not results, "the callback runs in drive"
+    finish(transport)
+    (result,) = results
+    return result
+
+
+def test_the_puback_is_the_result_and_headers_are_properties(mosquitto: Mosquitto, make: Make) -> None:
+    transport = make(mosquitto.url, client_id="plant")
+    with mosquitto.subscriber("#") as subscriber:
+        headers = (("Content-Type", "application/xml"), ("Arborcast-Notification-Id", "n1"))
+        expires = (EXPIRES_HEADER, str(int((time.time() + 3_600) * 1000)))
+        assert pushed(transport, f"{mosquitto.url}/a/b%20%C3%A9", "<ü/>".encode(), *headers, expires).status == 200
+        assert pushed(transport, f"{mosquitto.url}/a/kept?retain", b"text").status == 200
+        first, second = subscriber.wait_for_number(2)
+    assert (first.topic, first.payload, first.retained) == ("a/b é", "<ü/>", False)
+    assert first.properties["Arborcast-Notification-Id"] == "n1"
+    assert first.properties["Arborcast-Engine"] == "plant"
+    assert 3_000 < int(first.expiry) <= 3_600
+    assert (second.topic, second.payload) == ("a/kept", "text")
+    with mosquitto.subscriber("#") as later:
+        (kept,) = later.wait_for_number(1)
+    assert (kept.topic, kept.retained) == ("a/kept", True)
+
+
+def test_a_message_of_four_megabytes(mosquitto: Mosquitto, make: Make) -> None:
+    with mosquitto.subscriber("large") as subscriber:
+        assert pushed(make(mosquitto.url), f"{mosquitto.url}/large", b"x" * 4_000_000).status == 200
+        (received,) = subscriber.wait_for_number(1)
+    assert len(received.payload) == 4_000_000
+
+
+def test_what_the_broker_refuses_has_the_status_of_its_reason(
+    mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
+) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite allowed/#\n")
+    with running_mosquitto(mosquitto_install, tmp_path / "m", f"acl_file {acl}\n") as broker:
+        transport = make(broker.url)
+        refused = pushed(transport, f"{broker.url}/forbidden")
+        assert (refused.status, refused.response) == (403, b"MQTT 0x87: Not authorized")
+        assert classify(refused).error == "client-error"
+        assert pushed(transport, f"{broker.url}/allowed/a").status == 200
+
+
+def test_a_message_beyond_the_maximum_of_the_broker_is_refused_here_and_the_others_go_on(
+    mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
+) -> None:
+    with running_mosquitto(mosquitto_install, tmp_path / "m", "max_packet_size 3000\n") as broker:
+        transport = make(broker.url)
+        assert pushed(transport, f"{broker.url}/a").status == 200
+        large = pushed(transport, f"{broker.url}/a", b"x" * 3_000)
+        assert (large.status, large.response) == (413, b"the broker takes 3000 bytes at most")
+        assert pushed(transport, f"{broker.url}/a", b"x" * 2_500).status == 200
+    text = broker.text()
+    assert text.count("New client connected") == 1, text
+
+
+def test_many_at_a_time_stay_within_the_receive_maximum_and_in_order(
+    mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
+) -> None:
+    with running_mosquitto(mosquitto_install, tmp_path / "m", "max_inflight_messages 3\n") as broker:
+        transport, results = make(broker.url), list[PushResult]()
+        with broker.subscriber("a") as subscriber:
+            for number in range(200):
+                transport.submit(PushRequest(f"{broker.url}/a", (), b"%d" % number), results.append)
+            finish(transport)
+            received = subscriber.wait_for_number(200)
+    assert {each.status for each in results} == {200}
+    assert [each.payload for each in received] == [str(number) for number in range(200)]
+
+
+def test_user_and_password(mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make) -> None:
+    passwords = tmp_path / "passwords"
+    mosquitto_install.write_password(passwords, "anna", "right")
+    with running_mosquitto(mosquitto_install, tmp_path / "m", f"password_file {passwords}\n") as broker:
+        refused = pushed(make(broker.url, user="anna", password="wrong"), f"{broker.url}/a")  # noqa: S106
+        assert (refused.status, refused.failure) == (0, "connect")
+        assert refused.detail == "127.0.0.1 refuses the connection: Not authorized"
+        assert pushed(make(broker.url, user="anna", password="right"), f"{broker.url}/a").status == 200  # noqa: S106
+
+
+def test_a_broker_that_is_away_and_comes_back(mosquitto: Mosquitto, make: Make) -> None:
+    transport = make(mosquitto.url)
+    mosquitto.kill()
+    away = pushed(transport, f"{mosquitto.url}/a")
+    assert (away.status, away.failure) == (0, "connect")
+    assert classify(away).endpoint_unreachable
+    mosquitto.start()
+    assert pushed(transport, f"{mosquitto.url}/a").status == 200
+    mosquitto.kill()
+    mosquitto.start()
+    link = transport._link
+    assert link is not None
+    wait_until(lambda: link.events, "the loss is noticed")
+    assert pushed(transport, f"{mosquitto.url}/a").status == 200, "that is no failure of the broker that is there now"
+
+
+class Broker:
+    """A socket that answers CONNECT with these bytes, and nothing else; how many connections there were."""
+
+    def __init__(self, connack: bytes) -> None:
+        self._connack = connack
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = self.ended = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            connection.recv(65_536)
+            connection.sendall(self._connack)
+            while connection.recv(65_536):
+                pass
+        self.ended += 1
+
+
+def test_a_broker_with_an_earlier_version_only(make: Make) -> None:
+    with contextlib.closing(Broker(b"\x20\x02\x00\x01")) as old:
+        result = pushed(make(old.url), f"{old.url}/a")
+    assert result.failure == "connect"
+    assert result.detail == (
+        "127.0.0.1 does not speak MQTT 5, only an earlier version: the bridge needs a broker with MQTT 5"
+    )
+
+
+@pytest.mark.parametrize("connack", [b"\x20\x03\x00\x00\x00", b""], ids=["without PUBACK", "without CONNACK"])
+def test_a_late_answer_ends_the_connection_and_all_pushes_on_it(make: Make, connack: bytes) -> None:
+    with contextlib.closing(Broker(connack)) as slow:
+        transport, results = make(slow.url, PushSettings(total_timeout_s=1.0)), list[PushResult]()
+        for _ in range(3):
+            transport.submit(PushRequest(f"{slow.url}/a", (), b"<x/>"), results.append)
+        finish(transport)
+        assert [each.failure for each in results] == ["timeout", "disconnected", "disconnected"]
+        wait_until(lambda: slow.ended == slow.connections == 1, "the connection is closed")
+
+
+def test_other_brokers_are_not_connected_to(make: Make) -> None:
+    with contextlib.closing(Broker(b"")) as own, contextlib.closing(Broker(b"")) as other:
+        result = pushed(make(own.url), f"{other.url}/a")
+        assert (result.failure, "to no other broker" in result.detail) == ("connect", True)
+        assert (own.connections, other.connections) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("outbound", "why"),
+    [
+        (OutboundSettings(scope="loopback", deny="127.0.0.0/8"), "outbound.deny"),
+        (OutboundSettings(scope="loopback", https_only=True), "must be an mqtts URL"),
+        (OutboundSettings(), "outbound.scope is public"),
+    ],
+)
+def test_the_outbound_policy_holds(make: Make, outbound: OutboundSettings, why: str) -> None:
+    with contextlib.closing(Broker(b"")) as broker:
+        result = pushed(make(broker.url, policy=AddressPolicy(outbound)), f"{broker.url}/a")
+        assert (result.status, result.failure) == (0, "address")
+        assert why in result.detail
+        assert broker.connections == 0
+
+
+def test_a_name_is_judged_by_its_addresses(make: Make) -> None:
+    with contextlib.closing(Broker(b"")) as broker:
+        url = broker.url.replace("127.0.0.1", "localhost.")
+        policy = AddressPolicy(OutboundSettings(scope="loopback", deny="127.0.0.0/8,::1/128"))
+        result = pushed(make(url, policy=policy), f"{url}/a")
+        assert result.failure == "address"
+        assert broker.connections == 0
+
+
+@pytest.mark.parametrize("path", ["", "a%23", "a/%2B", "%24SYS/a", "%FF", "a%00"])
+def test_what_cannot_be_an_mqtt_topic_is_a_failed_result(make: Make, path: str) -> None:
+    with contextlib.closing(Broker(b"")) as broker:
+        assert pushed(make(broker.url), f"{broker.url}/{path}").failure == "address"
+        assert broker.connections == 0
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def test_over_tls_certificate_and_name_are_verified(
+    mosquitto_install: MosquittoInstall, tmp_path: Path, certificates: Certificates, make: Make
+) -> None:
+    with running_mosquitto(mosquitto_install, tmp_path / "m", tls=certificates) as broker:
+        url = broker.url.replace("127.0.0.1", "localhost")
+        with broker.subscriber("a") as subscriber:
+            assert pushed(make(url, ca_file=certificates.authority), f"{url}/a").status == 200
+            subscriber.wait_for_number(1)
+        for changes in ({}, {"ca_file": certificates.certificate("stranger")}):
+            assert pushed(make(url, **changes), f"{url}/a").failure == "tls"
+    certificates_elsewhere = tmp_path / "elsewhere"
+    certificates_elsewhere.mkdir()
+    for name, file in (("ca.pem", certificates.authority), ("server.pem", certificates.certificate("elsewhere"))):
+        (certificates_elsewhere / name).write_bytes(Path(file).read_bytes())
+    (certificates_elsewhere / "server.key").write_bytes(Path(certificates.key("elsewhere")).read_bytes())
+    with running_mosquitto(mosquitto_install, tmp_path / "e", tls=Certificates(certificates_elsewhere)) as broker:
+        result = pushed(make(broker.url, ca_file=certificates.authority), f"{broker.url}/a")
+        assert (result.failure, "mismatch" in result.detail) == ("tls", True), result.detail
+
+
+def test_beside_it_pushes_over_http_are_as_ever(mosquitto: Mosquitto, make: Make, receiver: Receiver) -> None:
+    transport, order = make(mosquitto.url, PushSettings(total_timeout_s=3.0)), list[str]()
+    transport.submit(PushRequest(receiver.url("/hang"), (), b""), lambda result: order.append(result.failure))
+    transport.submit(PushRequest(f"{mosquitto.url}/a", (), b""), lambda result: order.append(str(result.status)))
+    assert transport.in_flight == 2
+    finish(transport)
+    assert order == ["200", "timeout"], "neither waits for the other"
+    with refusing_url() as url:
+        assert pushed(transport, url).failure == "connect"
+
+
+def test_an_end_leaves_nothing_behind(make: Make) -> None:
+    with contextlib.closing(Broker(b"\x20\x03\x00\x00\x00")) as broker:
+        transport, results = make(broker.url), list[PushResult]()
+        transport.submit(PushRequest(f"{broker.url}/a", (), b""), results.append)
+        wait_until(lambda: broker.connections, "it connects")
+        transport.close()
+        wait_until(lambda: broker.ended == 1, "the connection is closed")
+        assert (transport.in_flight, results) == (0, [])

@@ -1,0 +1,171 @@
+"""MQTT topics as topics of ours, and the other way round; filters against those of a client library of others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.client import topic_matches_sub
+
+from arborcast.core.errors import TopicError
+from arborcast.topic_model.mqtt_names import TopicsIn, TopicsOut, address_of, level_of, name_of
+from arborcast.topic_model.topics import TopicPath, is_ncname
+
+BASE = "mqtt://broker.example:1883/"
+
+LEVELS = st.text(st.characters(exclude_characters="/+#\0", exclude_categories=["Cs"]), max_size=12) | st.text(
+    "_x0F5$ é\U0001f600", max_size=16
+)
+
+
+@given(LEVELS)
+def test_each_level_has_a_name_and_is_its_level_again(level: str) -> None:
+    name = name_of(level)
+    assert is_ncname(name)
+    assert level_of(name) == level
+
+
+@given(st.lists(LEVELS, min_size=1, max_size=5).filter(lambda levels: "/".join(levels) != ""))
+def test_a_topic_that_came_in_goes_out_as_itself(levels: list[str]) -> None:
+    topic = "/".join(levels)
+    path = TopicsIn("#", "{topic}").topic(topic)
+    if topic.startswith("$"):
+        assert path is None, "# does not select topics of the broker itself"
+    else:
+        assert path is not None
+        assert TopicsOut(address_of(BASE, "{topic}", retain=False)).topic(path) == topic
+
+
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [
+        ("a", "a"),
+        ("0x12", "_x0030_x12"),
+        ("living room", "living_x0020_room"),
+        ("", "_x_"),
+        ("_x_", "_x005F_x_"),
+        ("_x0041_", "_x005F_x0041_"),
+        ("$SYS", "_x0024_SYS"),
+        ("\U000fffff", "_x000FFFFF_"),
+    ],
+)
+def test_the_spelling_of_names(level: str, name: str) -> None:
+    assert name_of(level) == name
+    assert level_of(name) == level
+
+
+@pytest.mark.parametrize("name", ["_x002B_", "_x0023_", "_x002F_", "_x0000_", "_xD800_", "_xFFFFFFFF_"])
+def test_what_no_level_may_have_stays_written(name: str) -> None:
+    assert level_of(name) == name
+
+
+@pytest.mark.parametrize(
+    ("template", "path", "topic"),
+    [
+        ("out/{topic}", "a/b", "out/a/b"),
+        ("{2}/{1}", "a/b", "b/a"),
+        ("fixed", "a/b", "fixed"),
+        ("{topic}", "{urn:t}a/b", "{urn:t}a/b"),
+        ("{topic}", "{http://h/#x}a/b", "{http:_x002F__x002F_h_x002F__x0023_x}a/b"),
+        ("{topic}", "_x0024_SYS/b", "_x0024_SYS/b"),
+        ("a/{topic}", "_x0024_SYS/b", "a/$SYS/b"),
+        ("a b/é/{1}", "x", "a b/é/x"),
+    ],
+)
+def test_where_a_notification_goes(template: str, path: str, topic: str) -> None:
+    out = TopicsOut(address_of(BASE, template, retain=True))
+    assert out.topic(TopicPath(path)) == topic
+    assert out.url(TopicPath(path)).startswith(BASE)
+    assert out.url(TopicPath(path)).endswith("?retain")
+    assert "{" not in out.url(TopicPath(path))
+
+
+def test_a_topic_without_the_level_of_the_template_has_no_mqtt_topic() -> None:
+    with pytest.raises(TopicError, match=r"has \{2\}, and the topic 1 levels"):
+        TopicsOut(address_of(BASE, "x/{2}", retain=False)).topic(TopicPath("a"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "template", "mqtt", "path"),
+    [
+        ("plant/+/temp", "t/{1}", "plant/3/temp", "t/_x0033_"),
+        ("plant/#", "p/{#}", "plant/a/b", "p/a/b"),
+        ("plant/#", "p/{#}", "plant", "p"),
+        ("+/x/+", "{2}/{1}", "a/x/b", "b/a"),
+        ("a/b", "{urn:t}fixed/c", "a/b", "{urn:t}fixed/c"),
+        ("$SYS/broker/#", "broker/{#}", "$SYS/broker/load", "broker/load"),
+        ("/a", "{topic}", "/a", "_x_/a"),
+    ],
+)
+def test_where_a_message_comes_in(wanted: str, template: str, mqtt: str, path: str) -> None:
+    assert TopicsIn(wanted, template).topic(mqtt) == path
+
+
+def test_a_path_that_is_too_long_is_refused() -> None:
+    with pytest.raises(TopicError):
+        TopicsIn("#", "{topic}").topic(" " * 4_000)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "template", "words"),
+    [
+        ("a/b+", "a", "whole level"),
+        ("a/#/b", "a", "the last one"),
+        ("", "a", "not an MQTT topic filter"),
+        ("$share/g/a", "a", "shared subscription"),
+        ("a/+", "{2}", "more than there are wildcards"),
+        ("a/+", "{#}", "there is none"),
+        ("a/+", "x-{1}", "a whole part"),
+        ("a/+", "a//b", "parts with slashes"),
+        ("a/+", "1a", "not a canonical topic path"),
+        ("a", "", "parts with slashes"),
+    ],
+)
+def test_wrong_rules_for_incoming_messages(wanted: str, template: str, words: str) -> None:
+    with pytest.raises(TopicError, match=words):
+        TopicsIn(wanted, template)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("", "is empty"),
+        ("$SYS/a", "begins with"),
+        ("a/+", "has"),
+        ("a/{#}", "there is none"),
+        ("a/{topics}", "the placeholders are"),
+        ("x" * 70_000, "at most 65535 bytes"),
+    ],
+)
+def test_wrong_rules_for_outgoing_messages(template: str, words: str) -> None:
+    with pytest.raises(TopicError, match=words):
+        TopicsOut(address_of(BASE, template, retain=False))
+
+
+TOPICS = st.lists(st.sampled_from(["", "a", "b", "$c"]), min_size=1, max_size=4).map("/".join).filter(bool)
+FILTERS = (
+    st.lists(st.sampled_from(["", "a", "b", "$c", "+"]), min_size=1, max_size=4)
+    .flatmap(lambda levels: st.sampled_from(["/".join(levels), "/".join([*levels, "#"]), "#"]))
+    .filter(bool)
+)
+
+
+@given(FILTERS, TOPICS)
+def test_filters_select_as_those_of_others(wanted: str, topic: str) -> None:
+    assert (TopicsIn(wanted, "x").topic(topic) is not None) is topic_matches_sub(wanted, topic)
+
+
+@given(FILTERS, FILTERS, TOPICS)
+def test_filters_that_both_select_a_topic_overlap(first: str, second: str, topic: str) -> None:
+    one, other = TopicsIn(first, "x"), TopicsIn(second, "x")
+    assert one.overlaps(other) is other.overlaps(one)
+    if topic_matches_sub(first, topic) and topic_matches_sub(second, topic):
+        assert one.overlaps(other)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("a/+", "b/#"), ("a", "a/b"), ("a/+", "a/+/b"), ("#", "$SYS/#"), ("+/a", "$c/a"), ("a/b", "a/c")],
+)
+def test_filters_that_do_not_overlap(first: str, second: str) -> None:
+    assert not TopicsIn(first, "x").overlaps(TopicsIn(second, "x"))

@@ -1,0 +1,209 @@
+"""Names of MQTT topics and of ours: each in the other's spelling, filters, and templates. Pure.
+
+A level of an MQTT topic becomes a name: each character that a name cannot have there, and each `_` that would read as
+the beginning of such a place, is written `_xHHHH_` (8 digits beyond U+FFFF), as in SQL/XML and .NET's XmlConvert; an
+empty level is `_x_`. A name becomes a level by the opposite, except for characters that no level of a published topic
+has (`/`, `+`, `#`, U+0000; `$` at the beginning of the topic), which stay written. So every MQTT topic has a path of
+names, and its own spelling again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import zip_longest
+from urllib.parse import quote, unquote, urlsplit
+
+from arborcast.core.errors import TopicError
+from arborcast.topic_model.topics import TopicPath, is_ncname, parse_path, split_path
+
+_EMPTY = "_x_"
+
+_AMBIGUOUS = re.compile(r"_(?=x(?:[0-9A-Fa-f]{4}|_))")
+_WRITTEN = re.compile(r"_x([0-9A-Fa-f]{8}|[0-9A-Fa-f]{4})_")
+
+_NOT_IN_LEVELS = frozenset("/+#\0")
+
+# Parts of a template: `{topic}`, `{#}`, `{1}` or literal text, in which a namespace may have slashes.
+_PARTS = re.compile(r"(?:\{[^{}]*\}|[^/{}])+")
+_PLACE = re.compile(r"\{(topic|#|[1-9][0-9]?)\}")
+
+LONGEST = 65_535
+"""Bytes of an MQTT topic."""
+
+
+def name_of(level: str) -> str:
+    """The name for a level of an MQTT topic."""
+    if not level:
+        return _EMPTY
+    if is_ncname(level) and "_x" not in level:
+        return level
+    written = ""
+    for character in _AMBIGUOUS.sub("_x005F_", level):
+        if is_ncname(f"{written and '_'}{character}"):
+            written += character
+        else:
+            written += f"_x{ord(character):0{4 if character <= chr(0xFFFF) else 8}X}_"
+    return written
+
+
+def level_of(name: str) -> str:
+    """The level for a name."""
+    if name == _EMPTY:
+        return ""
+
+    def read(match: re.Match[str]) -> str:
+        code = int(match[1], 16)
+        legal = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF and chr(code) not in _NOT_IN_LEVELS
+        return chr(code) if legal else match[0]
+
+    return _WRITTEN.sub(read, name)
+
+
+def levels_of(path: TopicPath) -> list[str]:
+    """The levels for a topic of ours; a namespace stands before its name as in a path."""
+    levels: list[str] = []
+    parent = ""
+    for namespace, name in split_path(path):
+        before = "" if namespace == parent else f"{{{namespace}}}"
+        parent = namespace
+        for character in _NOT_IN_LEVELS:
+            before = before.replace(character, f"_x{ord(character):04X}_")
+        levels.append(before + level_of(name))
+    return levels
+
+
+def is_mqtt(address: str) -> bool:
+    """Whether messages to this address of a subscription go to topics of an MQTT broker."""
+    return address.startswith(("mqtt://", "mqtts://"))
+
+
+class Template:
+    """Where something goes: text with slashes, of which a part may be a placeholder. Raises TopicError."""
+
+    def __init__(self, text: str, places: int, *, rest: bool = True) -> None:
+        """`places` is the greatest number of a placeholder; `rest` whether `{#}` is one."""
+        self.text = text
+        self._parts = _PARTS.findall(text)
+        if "/".join(self._parts) != text or not text:
+            raise TopicError(f"{text[:200]!r} is not parts with slashes between them")
+        for part in self._parts:
+            place = _PLACE.fullmatch(part)
+            if place is None and _PLACE.search(part):
+                raise TopicError(f"{text[:200]!r}: a placeholder is a whole part between slashes, not {part[:60]!r}")
+            if place is not None and place[1].isdecimal() and int(place[1]) > places:
+                raise TopicError(f"{text[:200]!r}: {part} is more than there are wildcards + before")
+            if part == "{#}" and not rest:
+                raise TopicError(f"{text[:200]!r}: {{#}} is for what # stands for, and there is none")
+
+    def filled(self, everything: Sequence[str], places: Sequence[str], rest: Sequence[str] = ()) -> list[str]:
+        """The parts with `{topic}`, `{1}` … and `{#}` in place. Raises TopicError for a place that is not there."""
+        found: list[str] = []
+        for part in self._parts:
+            place = _PLACE.fullmatch(part)
+            if place is None:
+                found.append(part)
+            elif place[1] == "topic":
+                found += everything
+            elif place[1] == "#":
+                found += rest
+            elif int(place[1]) <= len(places):
+                found.append(places[int(place[1]) - 1])
+            else:
+                raise TopicError(f"{self.text[:200]!r} has {part}, and the topic {len(places)} levels")
+        return found
+
+
+class TopicsOut:
+    """The addresses of MQTT topics for notifications, by a template with `{topic}` and `{1}` …, the levels of their
+    topics. `address` is that of a subscription, which has the template in the place of the topic."""
+
+    def __init__(self, address: str) -> None:
+        """Raises TopicError for a template by which no MQTT topic can be made."""
+        parts = urlsplit(address)
+        text = unquote(parts.path[1:])
+        check_published(text.replace("{#}", ""))
+        if "{" in _PLACE.sub("", text):
+            raise TopicError(f"{text[:200]!r}: the placeholders are {{topic}}, {{1}}, {{2}} …")
+        self._template = Template(text, 99, rest=False)
+        self._parts = parts
+
+    def topic(self, path: TopicPath) -> str:
+        """The MQTT topic of a notification. Raises TopicError where there is none."""
+        levels = levels_of(path)
+        topic = "/".join(self._template.filled(levels, levels))
+        if topic.startswith("$"):
+            topic = f"_x0024_{topic[1:]}"
+        check_published(topic)
+        return topic
+
+    def url(self, path: TopicPath) -> str:
+        """The address of this topic. Raises TopicError where there is none."""
+        return self._parts._replace(path=f"/{quote(self.topic(path))}").geturl()
+
+
+def address_of(base: str, template: str, *, retain: bool) -> str:
+    """The address of a subscription whose messages go to these topics of the broker at `base`, which ends with /."""
+    return f"{base}{quote(template)}{'?retain' if retain else ''}"
+
+
+def check_published(topic: str) -> None:
+    """Raises TopicError for what cannot be the topic of a PUBLISH."""
+    if not topic or topic.startswith("$") or any(each in topic for each in "+#\0"):
+        raise TopicError(f"{topic[:200]!r} cannot be published to: it is empty, begins with $, or has + or #")
+    if len(topic.encode(errors="replace")) > LONGEST:
+        raise TopicError(f"an MQTT topic has at most {LONGEST} bytes")
+
+
+class TopicsIn:
+    """The topics of ours for the MQTT topics that a filter selects, by a template with `{topic}`, `{1}` … for each `+`,
+    and `{#}`. Raises TopicError for a wrong filter or template."""
+
+    def __init__(self, text: str, template: str) -> None:
+        self.filter = text
+        self._levels = text.split("/")
+        check_filter(self._levels)
+        self._template = Template(template, self._levels.count("+"), rest=self._levels[-1] == "#")
+        parse_path("/".join(self._template.filled(["a"], ["a"] * 99, ["a"])))
+
+    def topic(self, mqtt: str) -> TopicPath | None:
+        """The path for an MQTT topic; None where the filter does not select it. Raises TopicError."""
+        levels = mqtt.split("/")
+        rest = len(self._levels) - 1 if self._levels[-1] == "#" else None
+        if rest is None and len(levels) != len(self._levels):
+            return None
+        # `#` selects the level above it, too; neither wildcard the topics that begin with $.
+        if len(levels) < len(self._levels[:rest]) or (mqtt.startswith("$") and self._levels[0] in ("+", "#")):
+            return None
+        places = []
+        for wanted, level in zip(self._levels[:rest], levels, strict=False):
+            if wanted == "+":
+                places.append(name_of(level))
+            elif wanted != level:
+                return None
+        names = list(map(name_of, levels))
+        return parse_path("/".join(self._template.filled(names, places, [] if rest is None else names[rest:])))
+
+    def overlaps(self, other: TopicsIn) -> bool:
+        """Whether a topic may be selected by both."""
+        for number, (ours, theirs) in enumerate(zip_longest(self._levels, other._levels)):
+            both = {ours, theirs}
+            if number == 0 and both & {"+", "#"} and any(each.startswith("$") for each in both):
+                return False
+            if "#" in both:  # it selects the level above, too
+                return True
+            if ours != theirs and ("+" not in both or None in both):
+                return False
+        return True
+
+
+def check_filter(levels: Sequence[str]) -> None:
+    """Raises TopicError for what is not a topic filter of one session."""
+    text = "/".join(levels)
+    if not text or len(text.encode(errors="replace")) > LONGEST or "\0" in text:
+        raise TopicError(f"{text[:200]!r} is not an MQTT topic filter")
+    if levels[0] == "$share":
+        raise TopicError(f"{text[:200]!r} is a shared subscription, which has no order: name its filter alone")
+    for number, level in enumerate(levels):
+        if ("+" in level and level != "+") or ("#" in level and (level != "#" or number < len(levels) - 1)):
+            raise TopicError(f"{text[:200]!r}: + is a whole level, and # the last one")

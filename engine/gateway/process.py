@@ -8,16 +8,19 @@ import logging
 import socket
 from collections.abc import Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.security.keyring import KeyFile
 from arborcast.core.security.outbound import OutboundRoute
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.core.telemetry.tracing import make_tracing
 from arborcast.engine.gateway.federation import Federation, close_links
 from arborcast.engine.gateway.lease import SingletonTasks, Work, name_of
 from arborcast.engine.gateway.metrics import (
+    declare_cameras,
     declare_directory,
     declare_framed,
     declare_handshakes,
@@ -35,6 +38,7 @@ from arborcast.engine.monitoring.endpoint import declare_process
 from arborcast.engine.settings.loading import Settings
 from arborcast.engine.settings.outbound import describe, policy_of
 from arborcast.ingest.addresses import OwnAddresses
+from arborcast.ingest.cameras.worker import CameraWorker
 from arborcast.ingest.consumers import DnsCheck, OwnershipProof
 from arborcast.ingest.demand.worker import DemandWorker
 from arborcast.ingest.elements.protection import Protector
@@ -87,6 +91,9 @@ class GatewayProcess:
             memory = share.memory if share else None
             self._federation = Federation(self._gateway, settings, self._state.control.interests, memory)
             self._gateway.federation = self._federation.endpoint(self._caught_up, self._metrics)
+        keys = KeyFile(Path(settings.secrets.key_file))
+        self._gateway.cameras = cameras = CameraWorker(self._gateway, self._state.control.projections.cameras, keys)
+        declare_cameras(self._metrics, cameras)
         declare_inflight(self._metrics, app.inflight)
         self._declare(self._metrics)
 
@@ -151,6 +158,8 @@ class GatewayProcess:
             "expiry": partial(end_expired_forever, self._gateway),
             "parts": partial(parts.look_after_forever, self._gateway),
         }
+        if self._gateway.cameras is not None:
+            work["cameras"] = self._gateway.cameras.run
         if control.codes is not None:
             work["codes"] = partial(control.codes.give_forever, self._gateway)
         if self._settings.gateway.demand_publishing:

@@ -160,7 +160,8 @@ class _Reading:
         if not self._in_body:
             self._head += len(data)
         self._parser.feed_data(data)
-        if not self._in_body and self._head > _MAX_HEAD:
+        read = sum(len(name) + len(value) for name, value in self.headers.items())
+        if max(read, 0 if self._in_body else self._head) > _MAX_HEAD:
             raise ValueError(f"the head of the answer is larger than {_MAX_HEAD} bytes")
 
     def ended(self) -> None:

@@ -11,6 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from arborcast.admin import keys as key_files
 from arborcast.admin.operations import recorded
 from arborcast.core.errors import SecretError
@@ -18,6 +20,7 @@ from arborcast.core.security import keyring
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
+from arborcast.topic_model.projections.cameras import Cameras
 from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
 from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, resealing_key
 from arborcast.topic_model.records.operations import change
@@ -49,11 +52,13 @@ class SealedSecrets:
 
     def __init__(self) -> None:
         self._table = RoutingTable()
+        self._cameras = Cameras()
         # The table forgets those of ended subscriptions; in the log they stay until they are removed.
         self._beside: set[str] = set()
 
     def apply(self, record: ControlRecord) -> None:
         self._table.apply(record)
+        self._cameras.apply(record)
         match record:
             case SecretsResealed(id=subscription_id):
                 self._beside.add(subscription_id)
@@ -76,6 +81,18 @@ class SealedSecrets:
                 records.append(record)
                 report.subscriptions += 1
                 report.secrets += sum(each != keys.current for each in ids)
+        for camera in self._cameras:
+            if camera.sealed:
+                report.sealed[key_id(camera.sealed)] += 1
+                if key_id(camera.sealed) != keys.current:
+                    context = camera.sealing_context()
+                    try:
+                        sealed = keys.seal(keys.open(camera.sealed, context), context)
+                    except SecretError as error:
+                        report.stuck[camera.name] = str(error)
+                        continue
+                    records.append(msgspec.structs.replace(camera, sealed=sealed))
+                    report.secrets += 1
         records += [Tombstone(resealing_key(each)) for each in sorted(self._beside) if self._table.get(each) is None]
         return records, report
 

@@ -2,6 +2,7 @@
 
     engine, configuration   the embedded engine; settings, and the bundle for a Spark cluster
     messages, shell_client  a client for the shell
+    cameras                 ONVIF devices as sources
     topics/, subscriptions, triggers, queues
     users, federation       users and rights; other engines
     trace, audit, waiting   deliveries of a notification, of all, and pending ones
@@ -31,6 +32,7 @@ try:
 
     from arborcast.cli import (
         audit,
+        cameras,
         configuration,
         dead_letters,
         engine,
@@ -90,7 +92,7 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, triggers, trace, audit, slo, waiting, queues, dead_letters),
+    *(engine, messages, cameras, topics, subscriptions, triggers, trace, audit, slo, waiting, queues, dead_letters),
     *(configuration, watching, maintenance, erasures, operations, users, federation),
 ):
     module.register(app)

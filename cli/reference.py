@@ -18,6 +18,7 @@ from arborcast.dispatch.tables import TABLES
 from arborcast.dispatch.tables.spec import Column, TableSpec
 from arborcast.engine.gateway import zmq_edge
 from arborcast.engine.gateway.metrics import (
+    declare_cameras,
     declare_directory,
     declare_federation,
     declare_framed,
@@ -112,6 +113,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_streams(gateway, nothing)
     declare_framed(gateway, nothing)
     declare_federation(gateway, nothing)
+    declare_cameras(gateway, nothing)
     PeerEndpoint(nothing, 0, nothing, gateway)
     DatagramDoor(nothing, nothing, gateway)
     mqtt.declare(gateway, nothing, nothing)

@@ -66,7 +66,7 @@ def add(
     path = users.users_file(settings)
     after = {"name": name, "groups": sorted(group or ()), "clear": digest}
     with recorded_file(settings, "users add", change(name, users.one(path, name), after)):
-        users.add(path, name, lambda: _password(stdin, confirm=True), group or (), keep_clear=digest)
+        users.add(path, name, lambda: read_password(stdin, confirm=True), group or (), keep_clear=digest)
     say(f"{name} is in {path}; a running gateway sees it within a second")
 
 
@@ -108,7 +108,7 @@ def check(
     from arborcast.admin import users
 
     path = users.users_file(settings_of(config, home))
-    found = users.check_password(path, name, _password(stdin, confirm=False))
+    found = users.check_password(path, name, read_password(stdin, confirm=False))
     if json:
         print_json(document(found))
     elif found.right:
@@ -119,7 +119,8 @@ def check(
         raise typer.Exit(1)
 
 
-def _password(stdin: bool, *, confirm: bool) -> str:
+def read_password(stdin: bool, *, confirm: bool) -> str:
+    """The password of the first line of standard input, or of the terminal."""
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
     password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=confirm)

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
 from arborcast.console.guard import PageGuard
 from arborcast.console.screens import (
+    cameras,
     cluster,
     deliveries,
     engine,
@@ -33,6 +34,7 @@ SCREENS: tuple[Screen, ...] = (
     subscriptions.SCREEN,
     deliveries.SCREEN,
     queues.SCREEN,
+    cameras.SCREEN,
     engine.SCREEN,
     cluster.SCREEN,
     operations.SCREEN,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.sync.sync import DirectorySync
+from arborcast.ingest.cameras.publisher import Seen
+from arborcast.ingest.cameras.worker import CameraSession, CameraWorker
 from arborcast.ingest.events.stream import EventStreams
 from arborcast.ingest.federation.topology import Topology
 from arborcast.ingest.framed.server import FramedServer
@@ -63,6 +65,51 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
         "arborcast_framed_unreadable_total",
         "Unreadable messages that were given up; the log names each.",
         lambda: server.counts.unreadable,
+    )
+
+
+def declare_cameras(metrics: Registry, worker: CameraWorker) -> None:
+    """Cameras, in the gateway with the lease; events also in the gateways to which cameras push."""
+
+    def of_sessions(read: Callable[[CameraSession], float]) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {(name,): read(each) for name, each in worker.sessions.items()}
+
+    def of_events(read: Callable[[Seen], float]) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {(name,): read(each) for name, each in worker.seen.items()}
+
+    label = ("camera",)
+    metrics.gauges(
+        "arborcast_camera_connected",
+        "1 while events of the camera can arrive; at the gateway with the lease.",
+        label,
+        of_sessions(lambda each: int(each.conversation.condition.state == "connected")),
+    )
+    metrics.gauges(
+        "arborcast_camera_clock_offset_seconds",
+        "The camera's clock, less the gateway's.",
+        label,
+        of_sessions(lambda each: round(each.conversation.offset_s, 3)),
+    )
+    metrics.counts(
+        "arborcast_camera_renewals_total",
+        "Renewals of the subscription at the camera.",
+        label,
+        of_sessions(lambda each: each.conversation.renewals),
+    )
+    metrics.counts(
+        "arborcast_camera_events_total", "Stored events of the camera.", label, of_events(lambda each: each.events)
+    )
+    metrics.counts(
+        "arborcast_camera_dropped_events_total",
+        "Events that cannot be read, or that their topic refuses; the log has the reason.",
+        label,
+        of_events(lambda each: each.dropped),
+    )
+    metrics.gauges(
+        "arborcast_camera_last_event_seconds",
+        "Time of the last event of the camera, in seconds since 1970.",
+        label,
+        of_events(lambda each: each.last),
     )
 
 

@@ -8,16 +8,19 @@ import logging
 import socket
 from collections.abc import Coroutine
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.security.keyring import KeyFile
 from arborcast.core.security.outbound import OutboundRoute
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.core.telemetry.tracing import make_tracing
 from arborcast.engine.gateway.federation import Federation, close_links
 from arborcast.engine.gateway.lease import SingletonTasks, Work, name_of
 from arborcast.engine.gateway.metrics import (
+    declare_cameras,
     declare_directory,
     declare_framed,
     declare_handshakes,
@@ -36,6 +39,7 @@ from arborcast.engine.monitoring.endpoint import declare_process
 from arborcast.engine.settings.loading import Settings
 from arborcast.engine.settings.outbound import describe, policy_of
 from arborcast.ingest.addresses import OwnAddresses
+from arborcast.ingest.cameras.worker import CameraWorker
 from arborcast.ingest.consumers import DnsCheck, OwnershipProof
 from arborcast.ingest.demand.worker import DemandWorker
 from arborcast.ingest.elements.protection import Protector
@@ -93,6 +97,9 @@ class GatewayProcess:
             self._gateway.federation = self._federation.endpoint(self._caught_up, self._metrics)
         bridge = mqtt_bridge(self._gateway, app.inflight, settings, self._metrics) if settings.mqtt.url else None
         self._make_tasks = partial(self._make_singleton_tasks, name_of(host, port), bridge)
+        keys = KeyFile(Path(settings.secrets.key_file))
+        self._gateway.cameras = cameras = CameraWorker(self._gateway, self._state.control.projections.cameras, keys)
+        declare_cameras(self._metrics, cameras)
         declare_inflight(self._metrics, app.inflight)
         declare_streams(self._metrics, app.streams)
         self._declare(self._metrics)
@@ -159,6 +166,8 @@ class GatewayProcess:
             "parts": partial(parts.look_after_forever, self._gateway),
             "demand": lambda: DemandWorker(self._gateway, lambda: control.view.applied).run(),
         }
+        if self._gateway.cameras is not None:
+            work["cameras"] = self._gateway.cameras.run
         if control.codes is not None:
             work["codes"] = partial(control.codes.give_forever, self._gateway)
         if self._federation is not None:

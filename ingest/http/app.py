@@ -11,8 +11,8 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
@@ -20,6 +20,7 @@ from arborcast.core.threads import pool
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.addresses import FACTORIES, Target, target_of
+from arborcast.ingest.cameras import worker as cameras
 from arborcast.ingest.cloudevents import web_hooks
 from arborcast.ingest.cloudevents.publishing import PublishEvents, has_events
 from arborcast.ingest.events import request as events
@@ -117,6 +118,21 @@ _ACCEPTED: dict[str, Any] = {
 
 _NO_CONTENT: dict[str, Any] = {"type": "http.response.start", "status": 204, "headers": []}
 
+
+class _Posted(NamedTuple):
+    """A kind of request whose path is its right."""
+
+    name: str
+    what: str
+    limit: int
+    answer: dict[str, Any]
+
+
+_Take = Callable[[str, bytes], Awaitable[None]]
+
+_RESULT = _Posted("PushResult", "the result of a push", push_results.LIMIT, _NO_CONTENT)
+_CAMERA = _Posted("CameraNotify", "a Notify of a camera", cameras.LIMIT, _ACCEPTED)
+
 # Of more messages no ids are said: proxies take some kB of headers, and a Notify may have thousands.
 _MOST_IDS = 100
 
@@ -184,7 +200,9 @@ class GatewayApp:
             elif path == events.ROOT or path.startswith(f"{events.ROOT}/"):
                 await self._events(scope, receive, send, reservation)
             elif path.startswith(push_results.PATH):
-                await self._result(scope, path, receive, send)
+                await self._posted(scope, path, receive, send, self._gateway.results.take, _RESULT)
+            elif self._gateway.cameras is not None and path.startswith(cameras.PATH):
+                await self._posted(scope, path, receive, send, self._gateway.cameras.take, _CAMERA)
             elif self._gateway.federation is not None and path.startswith(PEERS):
                 await self._gateway.federation.answer(scope, receive, send)
             elif target is None:
@@ -230,33 +248,37 @@ class GatewayApp:
         else:
             self._requests.add("Events", "200")
 
-    async def _result(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        """What a receiver says of a push that it had taken for later."""
+    async def _posted(
+        self, scope: Scope, path: str, receive: Receive, send: Send, take: _Take, posted: _Posted
+    ) -> None:
+        """A request whose path is its right: the result of a push, or a Notify of a camera."""
         gate = self._gateway.gate
         if scope["method"] != "POST":
-            await _send_not_post(send, scope, "the result of a push")
+            await _send_not_post(send, scope, posted.what)
             return
         try:
             client = gate.stranger(scope) if gate is not None else None
-            body = await read_body(scope["headers"], receive, push_results.LIMIT)
+            body = await read_body(scope["headers"], receive, posted.limit)
             if body is None:
                 return
             if gate is not None and client is not None:
                 gate.received(client, len(body))
-            await self._gateway.results.take(path, body)
+            if posted is _CAMERA and not self._started():
+                raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
+            await take(path, body)
         except (PeerError, InfrastructureError) as error:
             answer = push_results.refused(error)
-            self._requests.add("PushResult", str(answer.status))
+            self._requests.add(posted.name, str(answer.status))
             self._refused.add(type(error).__name__)
             await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
         except Exception:
-            logger.exception("PushResult failed")
-            self._requests.add("PushResult", "500")
+            logger.exception("%s failed", posted.name)
+            self._requests.add(posted.name, "500")
             self._refused.add("Defect")
             await _send_fault(send, http_publish.DEFECT)
         else:
-            self._requests.add("PushResult", "204")
-            await send(_NO_CONTENT)
+            self._requests.add(posted.name, str(posted.answer["status"]))
+            await send(posted.answer)
             await send(_NO_BODY)
 
     async def _answer(

@@ -73,6 +73,14 @@ class TakesResults(Protocol):
     def close(self) -> None: ...
 
 
+class FetchesCameras(Protocol):
+    """Fetches the events of cameras, and takes those that cameras push (`ingest.cameras`)."""
+
+    async def run(self) -> None: ...
+
+    async def take(self, path: str, body: bytes) -> None: ...
+
+
 class AnswersPeers(Protocol):
     """Answers what other engines send (`ingest.federation`). `inside_fast` says how messages leave for those of our
     group where their topic does not."""
@@ -110,6 +118,7 @@ class Gateway:
     descriptions: ServiceDescriptions | None = None
     gate: Gate | None = None
     federation: AnswersPeers | None = None
+    cameras: FetchesCameras | None = None
     tracing: Tracing | None = None
     topic_sets: TopicSets = field(default_factory=TopicSets)
     now: Callable[[], datetime] = utc_now

@@ -57,6 +57,7 @@ PAGES = (
     "/topics/problems",
     "/queues",
     "/queues?queue={urn:plant}plant/inspections",
+    "/cameras",
     "/cluster",
     "/nowhere",
 )

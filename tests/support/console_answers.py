@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from arborcast.admin import dead_letters, erasures, federation, messages, operations, queues, slo, waiting
+from arborcast.admin import cameras, dead_letters, erasures, federation, messages, operations, queues, slo, waiting
 from arborcast.admin.dead_letters import Letter, LetterList
 from arborcast.admin.erasures import RequestedErasure
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
@@ -180,9 +180,19 @@ ERASURE = Erasure(
     _AT_MS + 60_000,
 )
 
+CAMERAS = JobFigures(
+    Scrape.of(
+        'arborcast_camera_connected{camera="gate"} 1\narborcast_camera_connected{camera="yard"} 0\n'
+        'arborcast_camera_renewals_total{camera="gate"} 1440\narborcast_camera_events_total{camera="gate"} 17\n'
+        'arborcast_camera_clock_offset_seconds{camera="gate"} -3.2\n'
+        f'arborcast_camera_last_event_seconds{{camera="gate"}} {_AT_MS / 1000}\n'
+    )
+)
+
 ANSWERS: Mapping[Any, Any] = {
     slo.measured: Objectives(OBJECTIVE, (SubscriptionObjective("s1", "anna", OBJECTIVE),), 4),
     erasures.listed: [RequestedErasure(ERASURE, {"arborcast.notifications": _AT_MS + 9_000_000, "arborcast.dead": 0})],
+    cameras.figures: CAMERAS,
     queues.job_figures: JOB,
     queues.requests: QueueRequests(REQUESTS, 4),
     operations.listed: (OPERATIONS, 3),

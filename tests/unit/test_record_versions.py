@@ -84,6 +84,11 @@ CONTROL = [
     '"type":"trigger-ended","id":"s1","reason":"removed","at_ms":1',
     '"type":"peer-interest","peer":"G/b","sender":"G/b","version":1,"topics":["a//."],"others":["b"]',
     '"type":"erasure","scope":{"id":"e1","before_ms":1},"by":"ann","at_ms":2',
+    '"type":"camera","name":"gate","url":"http://h/","key":"k"',
+    """"type":"camera","name":"gate","url":"http://h/","key":"k","user":"u","sealed":"k:x","insecure":true,"paused":true""",
+    '"type":"camera-state","name":"gate","state":"away","since_ms":1',
+    f""""type":"camera-state","name":"gate","state":"refused","since_ms":1,"error":"e","subscription":{REFERENCE},
+    "push":true""",
     """"type":"erasure","scope":{"id":"e1","before_ms":1,"topic":"a//.","notification":"n1","subject":"4711"},"by":"ann",
     "at_ms":2,"erased":{"waiting":3},"done_ms":4,"kept_until_ms":{"parked":5}""",
 ]

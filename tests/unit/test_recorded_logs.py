@@ -135,6 +135,7 @@ def control_state(records: list[Read]) -> Any:
         "suspended": sorted(view.suspensions.ids()),
         "registration": registrations.get("r2"),
         "erasures": view.erasures.all(),
+        "cameras": [[each, view.cameras.state(each.name)] for each in view.cameras],
         "tables": [
             rows(fold, records) for fold in (TopicsFold(), SubscriptionsFold(), SuspensionsFold(), ErasuresFold())
         ],

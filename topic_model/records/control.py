@@ -11,6 +11,8 @@
     trigger:<id>       TriggerRecord | TriggerEnded | null
     interest:<peer>    PeerInterest | null
     erase:<id>         Erasure | null
+    camera:<name>      CameraRecord | null
+    camstate:<name>    CameraState | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -27,7 +29,7 @@ import msgspec
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.publishers import Registration
-from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1
@@ -226,6 +228,40 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, tag="erasure"):
     kept_until_ms: dict[str, int] = {}
 
 
+class CameraRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag="camera"):
+    """An ONVIF device whose events the engine fetches. `url` is its device service; `sealed` is the password, sealed
+    for this `sealing_context`. `key` is the secret part of the address to which the device may push. `insecure`: its
+    TLS certificate is not verified."""
+
+    name: str
+    url: str
+    key: str
+    user: str = ""
+    sealed: str = ""
+    insecure: bool = False
+    paused: bool = False
+
+    def sealing_context(self) -> str:
+        """The context of the password: it is of no use for another camera or address."""
+        return f"camera {self.name}\n{self.url}"
+
+
+CameraCondition = Literal["connected", "away", "refused"]
+
+
+class CameraState(msgspec.Struct, frozen=True, omit_defaults=True, tag="camera-state"):
+    """The state of a camera since `since_ms`, written when it changes. away: it does not answer; refused: it answers,
+    and grants no subscription; `error` is the reason. `subscription` is the engine's subscription at the camera: of
+    base notification if `push`, else a pull point."""
+
+    name: str
+    state: CameraCondition
+    since_ms: int
+    error: str = ""
+    subscription: EndpointReference | None = None
+    push: bool = False
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity of this key is forgotten. It follows an Ended or Removed record."""
 
@@ -248,6 +284,8 @@ _Stated = (
     | TriggerEnded
     | PeerInterest
     | Erasure
+    | CameraRecord
+    | CameraState
 )
 ControlRecord = _Stated | Tombstone
 
@@ -309,6 +347,16 @@ def erasure_key(erasure_id: str) -> str:
     return f"erase:{erasure_id}"
 
 
+def camera_key(name: str) -> str:
+    """Key of a camera."""
+    return f"camera:{name}"
+
+
+def camera_state_key(name: str) -> str:
+    """Key of a camera's state: a key of its own, since the gateway writes it."""
+    return f"camstate:{name}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key of a record."""
     match record:
@@ -338,6 +386,10 @@ def key_of(record: ControlRecord) -> str:
             return interest_key(peer)
         case Erasure(scope=scope):
             return erasure_key(scope.id)
+        case CameraRecord(name=name):
+            return camera_key(name)
+        case CameraState(name=name):
+            return camera_state_key(name)
         case Tombstone(key=key):
             return key
 
@@ -385,6 +437,11 @@ def ending_trigger(trigger_id: str, reason: EndReason, at_ms: int) -> list[Contr
         Tombstone(trigger_key(trigger_id)),
         Tombstone(suspension_key(trigger_id)),
     ]
+
+
+def ending_camera(name: str) -> list[ControlRecord]:
+    """The records that end a camera."""
+    return [Tombstone(camera_key(name)), Tombstone(camera_state_key(name))]
 
 
 def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:

@@ -20,6 +20,10 @@ HELPERS = {"control_log", "connection", "filters", "moments", "times"}
 ONLY_COMMANDS = {
     "backup": "`arborcast backup`, `restore`",
     "bundle": "`bundle`",
+    "cameras.add": "`arborcast cameras add`",
+    "cameras.pause": "`arborcast cameras add`, `remove`, `pause`",
+    "cameras.resume": "`arborcast cameras add`, `remove`, `pause`, `resume`",
+    "cameras.remove": "`arborcast cameras add`, `remove`",
     "configuration.example": "`init`",
     "configuration.in_force": "`arborcast config`",
     "data_directory": "`arborcast backup`, `restore`",

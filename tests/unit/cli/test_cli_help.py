@@ -36,7 +36,7 @@ def test_help_is_shown_as_it_is_written() -> None:
 
 GROUPS = {
     "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
-    "Messages": {"publish", "listen"},
+    "Messages": {"publish", "listen", "cameras"},
     "Topics and subscriptions": {
         *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
     },
@@ -64,6 +64,7 @@ def test_commands_stand_in_groups_and_none_is_left_over() -> None:
 
 # They change something and have nothing to say, or what they print is a document already.
 NO_JSON = {"down", "fetch", "init", "unsubscribe", "config schema", "config spark", "topics export"}
+NO_JSON |= {"cameras add", "cameras pause", "cameras remove", "cameras resume"}
 NO_JSON |= {"triggers remove", "users add", "users remove", "keys new", "keys remove", "federation key"}
 
 

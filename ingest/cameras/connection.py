@@ -1,0 +1,205 @@
+"""HTTP to one camera, on the event loop: 500 cameras with long polls would be 500 threads of `core.http_client`.
+
+The limits are the same: the outbound policy decides on the URL and on the address of each connection; bytes and time of
+an answer are bounded; no redirect is followed. A proxy is not used. One connection is kept, since TLS handshakes take
+small cameras a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+
+import httptools
+
+from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.http_client import HttpAnswer
+from arborcast.core.reasons import reason_of
+from arborcast.core.security.outbound import AddressPolicy, Refusal, place_of
+from arborcast.core.security.uris import to_uri
+from arborcast.ingest.cameras.credentials import Credentials, DigestAccess
+
+MAX_ANSWER = 1024 * 1024
+_MAX_HEAD = 64 * 1024
+_READ = 64 * 1024
+
+_CONNECT_S = 5.0
+_CLOSE_S = 1.0
+
+
+class CameraConnection:
+    """Posts to one camera, one request at a time."""
+
+    def __init__(
+        self, policy: AddressPolicy, credentials: Credentials, *, ca_file: str = "", insecure: bool = False
+    ) -> None:
+        self._policy = policy
+        self._digest = DigestAccess(credentials)
+        self._tls = (ca_file, insecure)
+        self._place: tuple[str, str, int] | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, total_s: float) -> HttpAnswer:
+        """The answer, of any status. Raises NotCalled, NoAnswer."""
+        refusal = self._policy.check_url(url)
+        if refusal is not None:
+            raise _not_called(url, refusal)
+        url = to_uri(url)
+        try:
+            async with asyncio.timeout(total_s):
+                answer = await self._post(url, headers, body)
+                if answer.status == 401 and self._digest.challenged(answer.headers.get("www-authenticate", "")):
+                    answer = await self._post(url, headers, body)
+                return answer
+        except (OSError, EOFError, ValueError, httptools.HttpParserError) as error:
+            self.close()
+            raise NoAnswer(f"no answer from {url}: {reason_of(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        host, port = place_of(url)
+        scheme, _, rest = url.partition("://")
+        netloc, _, path = rest.partition("/")
+        authorization = self._digest.authorization("POST", url)
+        lines = {
+            "Host": netloc,
+            "Content-Length": str(len(body)),
+            **headers,
+            **({"Authorization": authorization} if authorization else {}),
+        }
+        head = f"POST /{path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
+        kept = self._streams is not None and self._place == (scheme, host, port)
+        if not kept:
+            self.close()
+            self._streams = await self._connect(url, scheme, host, port)
+            self._place = (scheme, host, port)
+        message = head.encode() + body
+        try:
+            return await self._exchange(message)
+        except _Closed:
+            if not kept:
+                raise
+            # The camera had closed the idle connection.
+            self.close()
+            self._streams = await self._connect(url, scheme, host, port)
+            return await self._exchange(message)
+
+    async def _exchange(self, message: bytes) -> HttpAnswer:
+        assert self._streams is not None  # noqa: S101 -- for the type checker: opened before
+        reader, writer = self._streams
+        reading = _Reading()
+        try:
+            writer.write(message)
+            while not reading.complete:
+                data = await reader.read(_READ)
+                if not data:
+                    reading.ended()
+                    break
+                reading.feed(data)
+        except ConnectionError as error:
+            if reading.begun:
+                raise
+            raise _Closed(str(error)) from error
+        if not reading.keeps_alive:
+            self.close()
+        return HttpAnswer(reading.status, reading.headers, bytes(reading.body))
+
+    async def _connect(
+        self, url: str, scheme: str, host: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = _tls_context(*self._tls) if scheme == "https" else None
+        loop = asyncio.get_running_loop()
+        refusal: Refusal | None = None
+        problem: Exception = OSError(f"{host} has no address")
+        async with asyncio.timeout(_CONNECT_S if context is None else 2 * _CONNECT_S):
+            for *_, address in await loop.getaddrinfo(host, port, type=1):
+                found = self._policy.check_address(str(address[0]), port)
+                if found is not None:
+                    refusal = found
+                    continue
+                try:
+                    return await asyncio.open_connection(
+                        str(address[0]), port, ssl=context, server_hostname=host if context else None
+                    )
+                except OSError as error:
+                    problem = error
+        if refusal is not None:
+            raise _not_called(url, refusal)
+        raise problem
+
+
+class _Closed(ConnectionError):
+    """The connection ended before the first byte of an answer."""
+
+
+class _Reading:
+    """One answer, parsed as it arrives. Raises ValueError for one that is too large."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.begun = self.complete = self.keeps_alive = False
+        self._in_body = False
+        self._head = 0
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        self.begun = True
+        if not self._in_body:
+            self._head += len(data)
+        self._parser.feed_data(data)
+        read = sum(len(name) + len(value) for name, value in self.headers.items())
+        if max(read, 0 if self._in_body else self._head) > _MAX_HEAD:
+            raise ValueError(f"the head of the answer is larger than {_MAX_HEAD} bytes")
+
+    def ended(self) -> None:
+        """The connection has ended. Raises ConnectionError, unless that is the end of the answer."""
+        if not self.begun:
+            raise _Closed("the connection was closed")
+        sized = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
+        if not self._in_body or sized:
+            raise ConnectionResetError("the answer is incomplete")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self._in_body = True
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+        if len(self.body) > MAX_ANSWER:
+            raise ValueError(f"the answer is larger than {MAX_ANSWER} bytes")
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:  # an interim answer
+            self.headers, self._in_body = {}, False
+            return
+        self.complete = True
+        with suppress(httptools.HttpParserError):
+            self.keeps_alive = self._parser.should_keep_alive()
+
+
+@lru_cache(8)
+def _tls_context(ca_file: str, insecure: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file or None)
+    if insecure:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _not_called(url: str, refusal: Refusal) -> NotCalled:
+    return NotCalled(f"{url} is not called: it {refusal}", refusal.rule)

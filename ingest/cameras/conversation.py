@@ -1,0 +1,422 @@
+"""The conversation with one camera: the next request, and what follows from its outcome. Pure.
+
+Requests are made one by one: many cameras mix up parallel ones. A camera with pull points is pulled; others push to the
+gateway, and their clock is read every few seconds, which shows that they answer.
+
+A lease is renewed after half of its time, and is given up only on a Fault. A camera that refuses a renewal gets a new
+subscription beside the old one, which is pulled once more. No subscription is ended by Unsubscribe: some cameras end
+those of all clients then. It expires soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from arborcast.core.backoff import Backoff
+from arborcast.topic_model.records.control import CameraCondition
+from arborcast.topic_model.subscriptions import EndpointReference
+
+LEASE_S = 120
+"""The requested time: a subscription that was lost takes a place in the camera for so long."""
+
+PATIENCE_S = 29.0
+"""Time for an answer: slow cameras take 20 s more than a pull waits. A camera without an answer for so long is away."""
+
+PULL_S = 8
+_HEARTBEAT_S = 6.0
+_CLOCK_S = 3_600.0
+
+# The patience with a camera that is not connected: its next attempt must begin soon.
+_SHORT_S = 24.0
+_SHORTEST_S = 6.0
+
+# Trouble of a connected camera that ends earlier is not reported.
+_TROUBLE_S = 20.0
+
+_BACKOFF = Backoff(1.0, 5.0)
+
+# After refused credentials: cameras lock users out.
+_DENIED_S = 300.0
+_CLOCKS_EQUAL_S = 2.0
+
+# Some cameras do not wait in PullMessages.
+_IDLE_S = 1.0
+
+# Lease times are bounded: cameras were seen to read minutes as seconds, and to grant years.
+_RENEW_AFTER_S = (5.0, 300.0)
+
+# Unreadable answers in a row, and subscriptions in a row without a good pull, after which another way is tried.
+_BROKEN, _BARREN = 3, 2
+
+_USUAL_PATHS = ("/onvif/event_service", "/onvif/Events")
+
+
+class Ask(Enum):
+    """The requests."""
+
+    CLOCK = "GetSystemDateAndTime"
+    SERVICES = "GetCapabilities"
+    CREATE = "CreatePullPointSubscription"
+    SUBSCRIBE = "Subscribe"
+    PULL = "PullMessages"
+    RENEW = "Renew"
+    SYNCHRONIZE = "SetSynchronizationPoint"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to the address `url`. `to` is the subscription as the camera named it; `wait_s` is the time that a pull
+    waits; `absolute`: the end of a lease is written as a time, not as a duration."""
+
+    ask: Ask
+    url: str
+    patience_s: float
+    to: EndpointReference | None = None
+    wait_s: int = 0
+    absolute: bool = False
+
+
+class Silent(NamedTuple):
+    """No answer."""
+
+    text: str
+
+
+class Broken(NamedTuple):
+    """An answer that cannot be read."""
+
+    text: str
+
+
+class Fault(NamedTuple):
+    """A SOAP Fault, or a refusal of HTTP. denied: of the credentials; unsupported: of the operation."""
+
+    text: str
+    denied: bool = False
+    unsupported: bool = False
+
+
+class Clock(NamedTuple):
+    """The camera's clock, compared with the gateway's."""
+
+    offset_s: float
+
+
+class Services(NamedTuple):
+    """The address of the event service; empty if the answer has none."""
+
+    address: str
+
+
+class Lease(NamedTuple):
+    """A new subscription, or one that goes on (then `reference` is None), for this time."""
+
+    granted_s: float
+    reference: EndpointReference | None = None
+
+
+class Done(NamedTuple):
+    """The answer to a pull, with a number of events, or to SetSynchronizationPoint."""
+
+    events: int = 0
+
+
+Outcome = Silent | Broken | Fault | Clock | Services | Lease | Done
+
+
+@dataclass
+class _Subscription:
+    """At a camera. `urls` are addresses at which it may be, the most likely first; of a proven one there is one.
+    `replace`: there is to be another one in its place. `broken` pulls in a row had unreadable answers."""
+
+    reference: EndpointReference
+    urls: list[str]
+    renew_at: float = float("-inf")
+    ends_at: float = float("-inf")
+    proven: bool = False
+    pulled: bool = False
+    absolute: bool = False
+    replace: bool = False
+    synchronize: bool = False
+    broken: int = 0
+
+    def is_elsewhere(self) -> bool:
+        """Whether to try the next address."""
+        if not self.proven and len(self.urls) > 1:
+            del self.urls[0]
+            return True
+        return False
+
+    def is_at(self, url: str) -> None:
+        """It answered here."""
+        self.proven, self.urls = True, [url]
+
+    def lasts(self, granted_s: float, now: float) -> None:
+        least, most = _RENEW_AFTER_S
+        self.ends_at = now + granted_s
+        self.renew_at = now + max(least, min(most, granted_s / 2))
+        if granted_s < LEASE_S / 2 and not self.absolute:
+            # Some cameras read durations wrong.
+            self.absolute, self.renew_at = True, now
+
+    def is_kept(self) -> None:
+        """There is no other one: it lasts for as long as the camera wants."""
+        self.replace, self.renew_at = False, float("inf")
+
+
+class Condition(NamedTuple):
+    """The state of a camera, None before the end of the first attempt, and the reason for it."""
+
+    state: CameraCondition | None = None
+    error: str = ""
+
+
+class Conversation:
+    """Times are seconds of one monotonic clock. `known` is the subscription of an earlier process."""
+
+    def __init__(
+        self,
+        url: str,
+        known: EndpointReference | None = None,
+        *,
+        pushes: bool = False,
+        pause: Callable[[int], float] = _BACKOFF.jittered,
+    ) -> None:
+        self._url = url
+        self._pause = pause
+        self._subscription: _Subscription | None = None
+        if known is not None:
+            self._subscription = _Subscription(known, addresses(url, known.address), synchronize=True)
+        self._old: _Subscription | None = None
+        self._services: list[str] = []
+        self._failures = self._barren = 0
+        self._denied_at: float | None = None  # the offset of the clock with which credentials were refused
+        self._clock_due = self._wait_until = float("-inf")
+        self._trouble_since: float | None = None
+        self.by_push = pushes and known is not None
+        """Whether the camera pushes its events, or is asked to."""
+        self.condition = Condition()
+        self.offset_s = 0.0
+        self.renewals = 0
+
+    @property
+    def subscription(self) -> EndpointReference | None:
+        """The current subscription, as the camera named it."""
+        return None if self._subscription is None else self._subscription.reference
+
+    def next(self, now: float, *, hold: bool = False) -> Request | float:
+        """The next request, or the time at which to look again. `hold`: no more events can be taken, so that the camera
+        has to keep them."""
+        if now < self._wait_until:
+            return self._wait_until
+        if self._trouble_since is None:
+            self._trouble_since = now
+        if self._clock_due <= now:
+            return self._ask(now, Ask.CLOCK, self._url)
+        current = self._subscription
+        if current is None or current.replace:
+            if not self._services:
+                return self._ask(now, Ask.SERVICES, self._url)
+            return self._ask(now, Ask.SUBSCRIBE if self.by_push else Ask.CREATE, self._services[0])
+        if self._old is not None and not hold:
+            return self._ask(now, Ask.PULL, self._old.urls[0], self._old.reference, 1)
+        if current.renew_at <= now:
+            return self._ask(now, Ask.RENEW, current.urls[0], current.reference)
+        if current.synchronize:
+            return self._ask(now, Ask.SYNCHRONIZE, current.urls[0], current.reference)
+        if self.by_push or hold:
+            self._trouble_since = self._trouble_since if self.by_push else None
+            return min(self._clock_due, current.renew_at)
+        # A short one shows soon that events can arrive.
+        long = current.pulled and self.condition.state == "connected"
+        wait_s = int(min(PULL_S, current.renew_at - now)) if long else 1
+        return self._ask(now, Ask.PULL, current.urls[0], current.reference, max(1, wait_s))
+
+    def take(self, request: Request, outcome: Outcome, now: float) -> None:
+        """Apply the outcome of a request."""
+        match outcome:
+            case Silent(text):
+                self._silent(request, text, now)
+            case Fault(text, denied=True) if request.ask is not Ask.CLOCK:
+                self._denied(text, now)
+            case Fault() | Broken():
+                self._refused(request, outcome, now)
+            case _:
+                self._good(request, outcome, now)
+
+    def _ask(self, now: float, ask: Ask, url: str, to: EndpointReference | None = None, wait_s: int = 0) -> Request:
+        patience_s = _SHORT_S
+        if self.condition.state == "connected" and self._trouble_since is not None:
+            patience_s = max(_SHORTEST_S, PATIENCE_S - (now - self._trouble_since))
+        absolute = self._subscription is not None and self._subscription.absolute
+        return Request(ask, url, patience_s, to, wait_s, absolute)
+
+    def _good(self, request: Request, outcome: Clock | Services | Lease | Done, now: float) -> None:
+        current = self._subscription
+        if request.ask is not Ask.CLOCK:
+            self._denied_at = None
+        match outcome:
+            case Clock(offset_s):
+                self.offset_s = offset_s
+                self._clock_read(now)
+            case Services(address):
+                found = addresses(self._url, address) if address else []
+                self._services = list(dict.fromkeys([*found, *self._usual_services()]))
+            case Lease(granted_s, None) if current is not None:
+                self.renewals += 1
+                current.is_at(request.url)
+                current.lasts(granted_s, now)
+                self._flows(now)
+            case Lease(granted_s, reference) if reference is not None:
+                self._old = None if self.by_push else current
+                self._subscription = _Subscription(reference, addresses(self._url, reference.address))
+                self._subscription.lasts(granted_s, now)
+                self._services = [request.url]
+                if self.by_push:
+                    self._clock_due = now + _HEARTBEAT_S
+                    self._flows(now)
+            case Done() if self._old is not None and request.to is self._old.reference:
+                self._old = None
+            case Done(events) if current is not None:
+                current.is_at(request.url)
+                if request.ask is Ask.SYNCHRONIZE:
+                    current.synchronize = False
+                    return
+                self._barren, current.broken, current.pulled = 0, 0, True
+                if not events and self._trouble_since is not None:
+                    self._wait_until = self._trouble_since + _IDLE_S  # the beginning of this pull, or earlier
+                self._flows(now)
+
+    def _clock_read(self, now: float) -> None:
+        if self.by_push and self._subscription is not None:
+            self._clock_due = now + _HEARTBEAT_S
+            self._flows(now)
+        else:
+            self._clock_due = now + _CLOCK_S
+            if not self._failures:
+                self._trouble_since = None
+
+    def _flows(self, now: float) -> None:
+        """Events can arrive."""
+        self._failures = 0
+        self._trouble_since = now if self.by_push else None
+        self.condition = Condition("connected")
+
+    def _silent(self, request: Request, text: str, now: float) -> None:
+        if self._goes_on_without(request):
+            return
+        current = self._subscription
+        if current is not None:
+            match request.ask:
+                case Ask.CLOCK if not self.by_push:
+                    self._clock_due = now + _HEARTBEAT_S  # the next pull decides
+                case Ask.PULL:
+                    current.synchronize = True  # an answer may be lost
+                case Ask.SYNCHRONIZE:
+                    current.synchronize = False
+                case Ask.RENEW:
+                    current.renew_at = now + _RENEW_AFTER_S[0]
+                case _ if current.replace:
+                    current.is_kept()
+            if now >= current.ends_at:
+                # The camera may be elsewhere.
+                self._subscription, self._services, self._clock_due, self.by_push = None, [], now, False
+        self._failed("away", text, now)
+
+    def _denied(self, text: str, now: float) -> None:
+        if self._denied_at is None or abs(self.offset_s - self._denied_at) > _CLOCKS_EQUAL_S:
+            self._denied_at, self._clock_due = self.offset_s, now
+            return
+        self._denied_at, self._wait_until = None, now + _DENIED_S
+        self.condition = Condition("refused", f"the user or the password is refused: {text}")
+
+    def _refused(self, request: Request, outcome: Fault | Broken, now: float) -> None:
+        """A Fault, or an unreadable answer."""
+        current = self._subscription
+        match request.ask:
+            case Ask.CLOCK:
+                self._clock_read(now)
+            case Ask.SERVICES:
+                self._services = self._usual_services()
+            case Ask.SYNCHRONIZE if current is not None:
+                current.synchronize = False
+            case Ask.RENEW if current is not None and isinstance(outcome, Broken):
+                current.renew_at = now + _RENEW_AFTER_S[0]
+            case Ask.CREATE if current is not None:
+                current.is_kept()
+            case Ask.CREATE if isinstance(outcome, Fault) and outcome.unsupported:
+                self.by_push = True
+            case _ if not self._goes_on_without(request):
+                self._ended(request, outcome, now)
+
+    def _ended(self, request: Request, outcome: Fault | Broken, now: float) -> None:
+        """A subscription is not granted, or does not go on."""
+        current = self._subscription
+        if current is not None and request.ask is Ask.RENEW:
+            current.absolute, current.replace = not current.absolute, current.absolute
+            if current.replace and self.by_push:
+                self._subscription = None  # nothing waits in it
+            return
+        if current is not None and isinstance(outcome, Broken):
+            current.broken, current.synchronize = current.broken + 1, True
+        if current is None or isinstance(outcome, Fault) or current.broken >= _BROKEN:
+            self._subscription, self._clock_due = None, now
+        if current is not None and request.ask is Ask.PULL and isinstance(outcome, Fault):
+            if current.pulled:
+                return  # another one at once
+            self._barren += 1
+            self.by_push = self._barren >= _BARREN
+        self._failed("refused", outcome.text, now)
+
+    def _goes_on_without(self, request: Request) -> bool:
+        """Whether another address can be tried, or the request was the last to an old subscription."""
+        current = self._subscription
+        if request.ask in (Ask.CREATE, Ask.SUBSCRIBE):
+            self.by_push = False
+            del self._services[:1]
+            return bool(self._services)
+        if self._old is not None and request.to is self._old.reference:
+            self._old = None
+            return True
+        return request.to is not None and current is not None and current.is_elsewhere()
+
+    def _failed(self, state: CameraCondition, text: str, now: float) -> None:
+        self._failures += 1
+        self._wait_until = now + self._pause(self._failures)
+        if self.condition.state == "connected" and self._trouble_since is not None:
+            until = self._trouble_since + _TROUBLE_S
+            if now < until:
+                self._wait_until = min(self._wait_until, until)
+                return
+        self.condition = Condition(state, text)
+
+    def _usual_services(self) -> list[str]:
+        parts = urlsplit(self._url)
+        return [self._url, *(parts._replace(path=path, query="").geturl() for path in _USUAL_PATHS)]
+
+
+def addresses(configured: str, given: str) -> list[str]:
+    """Where an address that a camera gave may be, the most likely first: always on the configured host. Cameras give
+    0.0.0.0, addresses behind their router, and leave out their port."""
+    try:
+        own, other = urlsplit(configured), urlsplit(given)
+        port = other.port
+    except ValueError:
+        return [configured]
+    return list(dict.fromkeys(_variants(own, other, port)))
+
+
+def _variants(own: SplitResult, other: SplitResult, port: int | None) -> Iterator[str]:
+    host = own.netloc.rpartition(":")[0] if own.port else own.netloc
+    behind = other._replace(scheme=own.scheme, netloc=own.netloc, fragment="").geturl()
+    if port and other.scheme in ("http", "https"):
+        there = other._replace(netloc=f"{host}:{port}", fragment="").geturl()
+        yield from (there, behind) if other.hostname == own.hostname else (behind, there)
+    else:
+        yield behind
+        if other.scheme in ("http", "https"):
+            yield other._replace(netloc=host, fragment="").geturl()

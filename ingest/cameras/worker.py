@@ -1,0 +1,247 @@
+"""Carries out the conversations with all cameras, in the gateway with the lease.
+
+Each camera has one task and one connection. A camera is pulled again when its events are stored: while Kafka is away,
+they wait in the camera, whose lease is renewed. A gateway that takes over continues with the subscription in the log,
+and requests the state of each property: what its predecessor had pulled and not stored is lost otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from arborcast.core.backoff import Backoff
+from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, UnknownResource
+from arborcast.core.security.keyring import Keys
+from arborcast.ingest.cameras.connection import CameraConnection
+from arborcast.ingest.cameras.conversation import Condition, Conversation, Fault, Outcome, Request, Silent
+from arborcast.ingest.cameras.credentials import Credentials
+from arborcast.ingest.cameras.messages import Notice, notices, read_answer, written
+from arborcast.ingest.cameras.publisher import BACK, GONE, CameraPublisher
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.topic_model.projections.cameras import Cameras
+from arborcast.topic_model.records.control import CameraRecord, CameraState
+from arborcast.wire import times
+from arborcast.wire.xml_reading import read_xml
+
+logger = logging.getLogger(__name__)
+
+PATH = "/cameras/"
+"""Where cameras push: /cameras/KEY. The key is in the address that a camera was given."""
+
+LIMIT = 1024 * 1024
+"""Larger requests of cameras are refused."""
+
+_LOOK_S = 0.25
+
+# The first requests to many cameras are spread, a hundredth of a second for each.
+_SPREAD_S = 0.01
+
+_BACKOFF = Backoff(0.5, 10.0)
+
+# Between records of a camera whose subscription changes and whose state does not.
+_RECORD_S = 10.0
+
+
+class CameraWorker:
+    """`sessions` are the current conversations, by name of the camera; none without the lease."""
+
+    def __init__(self, gateway: Gateway, cameras: Cameras, keys: Keys) -> None:
+        self._gateway = gateway
+        self._cameras = cameras
+        self._keys = keys
+        self._publisher = publisher = CameraPublisher(gateway)
+        self.seen = publisher.seen
+        self.sessions: dict[str, CameraSession] = {}
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        version = -1
+        try:
+            while True:
+                if self._cameras.version != version:
+                    version = self._cameras.version
+                    self._look()
+                    if self.sessions:
+                        await self._add_topics()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            for session in self.sessions.values():
+                session.stop()
+            self.sessions.clear()
+
+    async def take(self, path: str, body: bytes) -> None:
+        """Store the messages of a Notify of a camera that pushes. Raises UnknownResource, MalformedMessage, TooLarge,
+        InfrastructureError."""
+        camera = self._cameras.of_key(path.removeprefix(PATH))
+        if camera is None or camera.paused:
+            raise UnknownResource("there is no such camera (any more)")
+        await self._publisher.publish(camera.name, notices(read_xml(body)))
+
+    def _look(self) -> None:
+        wanted = {each.name: each for each in self._cameras if not each.paused}
+        for name, session in list(self.sessions.items()):
+            if wanted.get(name) != session.camera:
+                session.stop()
+                del self.sessions[name]
+        for name in self.seen.keys() - {each.name for each in self._cameras}:
+            del self.seen[name]
+        for name, camera in wanted.items():
+            if name not in self.sessions:
+                self.sessions[name] = CameraSession(
+                    self._gateway, self._cameras, camera, self._keys, self._publisher, _SPREAD_S * len(wanted)
+                )
+
+    async def _add_topics(self) -> None:
+        try:
+            await self._publisher.add_topics()
+        except InfrastructureError as error:
+            logger.warning("the topics of operator events about cameras are not added: %s", error)
+
+
+class CameraSession:
+    """One camera: its conversation, carried out until `stop`."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        cameras: Cameras,
+        camera: CameraRecord,
+        keys: Keys,
+        publisher: CameraPublisher,
+        spread_s: float,
+    ) -> None:
+        self.camera = camera
+        self._gateway = gateway
+        self._cameras = cameras
+        self._keys = keys
+        self._publisher = publisher
+        self._spread_s = spread_s
+        known = cameras.state(camera.name)
+        self.conversation = Conversation(
+            camera.url, None if known is None else known.subscription, pushes=known is not None and known.push
+        )
+        self._connection: CameraConnection | None = None
+        self._credentials = Credentials()
+        self._publishing: asyncio.Task[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
+        self._recorded_at = float("-inf")
+        self._task = asyncio.create_task(self._run(), name=f"camera {camera.name}")
+
+    def stop(self) -> None:
+        """Begin no more requests. Events that were received are still stored."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        await asyncio.sleep(random.uniform(0, self._spread_s))  # noqa: S311 -- no secret
+        failures = 0
+        try:
+            while True:
+                try:
+                    await self._step()
+                    failures = 0
+                except InfrastructureError as error:  # the password cannot be opened
+                    failures += 1
+                    self.conversation.condition = Condition("refused", str(error))
+                    self._record()
+                    await asyncio.sleep(_BACKOFF.after(failures))
+                except Exception:
+                    failures += 1
+                    logger.exception("the conversation with the camera %s failed", self.camera.name)
+                    await asyncio.sleep(_BACKOFF.after(failures))
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    async def _step(self) -> None:
+        publishing = self._publishing if self._publishing is not None and not self._publishing.done() else None
+        now = time.monotonic()
+        request = self.conversation.next(now, hold=publishing is not None)
+        if not isinstance(request, Request):
+            pause_s = max(0.0, request - now)
+            if publishing is None:
+                await asyncio.sleep(pause_s)
+            else:
+                await asyncio.wait([publishing], timeout=pause_s)
+            return
+        outcome, events = await self._call(request)
+        if events:
+            self._publishing = asyncio.create_task(self._publish(events))
+        self.conversation.take(request, outcome, time.monotonic())
+        self._record()
+
+    async def _call(self, request: Request) -> tuple[Outcome, Sequence[Notice]]:
+        connection = self._connected()
+        now = self._gateway.now()
+        clock = now + timedelta(seconds=self.conversation.offset_s)
+        consumer = f"{self._gateway.own.base}{PATH}{self.camera.key}"
+        message, media_type = written(request, self._credentials, clock, consumer)
+        try:
+            answer = await connection.post(request.url, {"Content-Type": media_type}, message, request.patience_s)
+        except NotCalled as error:
+            return Fault(str(error)), ()
+        except NoAnswer as error:
+            return Silent(str(error)), ()
+        return read_answer(request, answer, self._gateway.now())
+
+    def _connected(self) -> CameraConnection:
+        """Raises SecretError."""
+        if self._connection is None:
+            camera, gateway = self.camera, self._gateway
+            password = self._keys.open(camera.sealed, camera.sealing_context()).decode() if camera.sealed else ""
+            self._credentials = Credentials(camera.user, password)
+            self._connection = CameraConnection(
+                gateway.outbound, self._credentials, ca_file=gateway.route.ca_file, insecure=camera.insecure
+            )
+        return self._connection
+
+    async def _publish(self, events: Sequence[Notice]) -> None:
+        failures = 0
+        while True:
+            try:
+                return await self._publisher.publish(self.camera.name, events)
+            except InfrastructureError as error:
+                failures += 1
+                logger.warning("events of the camera %s wait: %s", self.camera.name, error)
+                await asyncio.sleep(_BACKOFF.after(failures))
+
+    def _record(self) -> None:
+        """Write the state where it differs from the recorded one."""
+        if self._recording is not None and not self._recording.done():
+            return
+        conversation, name = self.conversation, self.camera.name
+        before, (state, error) = self._cameras.state(name), conversation.condition
+        if state is None or self._cameras.get(name) != self.camera:
+            return
+        if before is not None and before.state == state:
+            same = before.subscription == conversation.subscription and before.push == conversation.by_push
+            if same or time.monotonic() < self._recorded_at + _RECORD_S:
+                return
+            since_ms = before.since_ms
+        else:
+            since_ms = times.to_ms(self._gateway.now())
+        after = CameraState(
+            name,
+            state,
+            since_ms,
+            error[:500],
+            conversation.subscription,
+            conversation.by_push,
+        )
+        self._recorded_at = time.monotonic()
+        self._recording = asyncio.create_task(self._write(before, after))
+
+    async def _write(self, before: CameraState | None, after: CameraState) -> None:
+        was, there = before is not None and before.state == "connected", after.state == "connected"
+        try:
+            if was and not there:
+                await self._publisher.report(GONE, after.name, before.since_ms if before else 0, after.error)
+            elif there and before is not None and not was:
+                await self._publisher.report(BACK, after.name, before.since_ms, "")
+            await self._gateway.changes.commit([after])
+        except InfrastructureError as error:
+            logger.warning("the state of the camera %s is not recorded: %s", after.name, error)

@@ -1,0 +1,122 @@
+"""Cameras, as an operator adds, pauses and removes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arborcast.admin import cameras, control_log, resealing
+from arborcast.admin.cameras import CameraRequest
+from arborcast.admin.keys import key_file
+from arborcast.core.errors import ConfigError, NotFound, SecretError
+from arborcast.core.security.keyring import KeyFile, KeyRing, add_key, parse_keys
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.settings.loading import Settings
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import CameraRecord, CameraState, ControlRecord
+from arborcast.topic_model.records.operations import OperationBegun
+from tests.support.console import settings_in
+from tests.support.written_operations import WrittenOperations
+
+KAFKA = KafkaSettings()
+
+GATE = CameraRequest("gate", "192.168.1.20", "viewer", "secret")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = settings_in(tmp_path, outbound__scope="private")
+    add_key(key_file(settings), "k1")
+    return settings
+
+
+@pytest.fixture
+def control(monkeypatch: pytest.MonkeyPatch, written_operations: WrittenOperations) -> ControlView:
+    control = ControlView()
+
+    def append(_kafka: KafkaSettings, records: list[ControlRecord]) -> None:
+        for record in records:
+            control.apply(record)
+
+    monkeypatch.setattr(control_log, "append", append)
+    monkeypatch.setattr(control_log, "read_control", lambda _: control)
+    return control
+
+
+def one(control: ControlView) -> CameraRecord:
+    (camera,) = control.cameras
+    return camera
+
+
+def test_the_password_is_sealed_and_recorded_nowhere(
+    settings: Settings, control: ControlView, written_operations: WrittenOperations
+) -> None:
+    cameras.add(settings, KAFKA, GATE)
+    camera = one(control)
+    assert camera.url == "http://192.168.1.20/onvif/device_service"
+    keys = KeyFile(key_file(settings))
+    assert keys.open(camera.sealed, camera.sealing_context()) == b"secret"
+    with pytest.raises(SecretError):  # elsewhere it is of no use
+        keys.open(camera.sealed, CameraRecord("gate", "http://evil.example/", "").sealing_context())
+    assert written_operations.made() == [("cameras add", ["gate"])]
+    (begun, _) = written_operations.records
+    assert isinstance(begun, OperationBegun)
+    assert not any(secret in begun.changes[0].after for secret in ("secret", camera.key, camera.sealed))
+
+
+def test_adding_again_changes_it_and_a_new_address_has_no_old_subscription(
+    settings: Settings, control: ControlView
+) -> None:
+    cameras.add(settings, KAFKA, GATE)
+    key = one(control).key
+    control.apply(CameraState("gate", "connected", 1))
+    cameras.add(settings, KAFKA, GATE._replace(user="other"))
+    assert control.cameras.state("gate") is not None
+    cameras.pause(KAFKA, "gate")
+    cameras.add(settings, KAFKA, GATE._replace(url="https://10.0.0.1:8443/onvif/device"))
+    assert (one(control).url, one(control).key) == ("https://10.0.0.1:8443/onvif/device", key)
+    assert one(control).paused
+    assert control.cameras.state("gate") is None
+    cameras.resume(KAFKA, "gate")
+    assert not one(control).paused
+    cameras.remove(KAFKA, "gate")
+    assert not list(control.cameras)
+    for act in (cameras.pause, cameras.resume, cameras.remove):
+        with pytest.raises(NotFound, match="there is no camera 'gate'"):
+            act(KAFKA, "gate")
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "wrong"),
+    [
+        ("a/b", "192.168.1.20", "a camera's name has"),
+        ("1st", "192.168.1.20", "a camera's name has"),
+        ("gate", "127.0.0.1", "outbound rule: loopback"),
+        ("gate", "ftp://192.168.1.20", "must be an http or https URL"),
+        ("gate", "http://user:password@192.168.1.20", "must not carry a user name"),
+    ],
+)
+def test_what_cannot_be_a_camera_is_refused(
+    settings: Settings, control: ControlView, name: str, url: str, wrong: str
+) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        cameras.add(settings, KAFKA, GATE._replace(name=name, url=url))
+    assert not list(control.cameras)
+
+
+def test_passwords_of_cameras_are_resealed(settings: Settings, control: ControlView) -> None:
+    cameras.add(settings, KAFKA, GATE)
+    add_key(key_file(settings), "k2")
+    keys = KeyRing(parse_keys(key_file(settings).read_text()))
+    secrets = resealing.SealedSecrets()
+    secrets.apply(one(control))
+    (record,), report = secrets.look(keys)
+    assert isinstance(record, CameraRecord)
+    assert record.sealed.startswith("k2:")
+    assert keys.open(record.sealed, record.sealing_context()) == b"secret"
+    assert (report.secrets, dict(report.sealed)) == (1, {"k1": 1})
+    secrets.apply(record)
+    assert not secrets.look(keys)[0]
+    (_, stuck) = secrets.look(KeyRing({"other": b"o" * 32}))
+    assert set(stuck.stuck) == {"gate"}

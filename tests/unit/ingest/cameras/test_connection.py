@@ -1,0 +1,131 @@
+"""HTTP to one camera: limits, kept connections, and answers that are none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.http_client import HttpAnswer
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.ingest.cameras.connection import MAX_ANSWER, CameraConnection
+from arborcast.ingest.cameras.credentials import Credentials
+from tests.support.outbound import THIS_MACHINE
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def exchange(
+    *answers: bytes, posts: int = 1, total_s: float = 60.0, policy: AddressPolicy = THIS_MACHINE, closes: bool = False
+) -> tuple[list[HttpAnswer], int]:
+    """What posts to a server get that gives these answers, one for each request, and the number of connections."""
+    left, writers = list(answers), list[asyncio.StreamWriter]()
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writers.append(writer)
+        while left:
+            try:
+                await reader.readuntil(b"</x>")
+            except asyncio.IncompleteReadError:
+                break
+            writer.write(left.pop(0))
+            if closes or not left:
+                break
+        if left or closes or not answers[-1].endswith(b"..."):
+            writer.close()
+
+    async def main() -> list[HttpAnswer]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/onvif"
+        connection = CameraConnection(policy, Credentials())
+        try:
+            return [await connection.post(url, {"Content-Type": "text/xml"}, b"<x></x>", total_s) for _ in range(posts)]
+        finally:
+            connection.close()
+            server.close()
+            for writer in writers:
+                writer.transport.abort()
+            await asyncio.sleep(0)
+
+    return asyncio.run(main()), connections
+
+
+def test_one_connection_is_kept() -> None:
+    answers, connections = exchange(OK, OK, OK, posts=3)
+    assert [each.body for each in answers] == [b"ok"] * 3
+    assert connections == 1
+
+
+def test_an_idle_connection_that_the_camera_has_closed_costs_nothing() -> None:
+    answers, connections = exchange(OK, OK, posts=2, closes=True)
+    assert [each.body for each in answers] == [b"ok"] * 2
+    assert connections == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (b"HTTP/1.0 500 Error\r\n\r\n<fault/>", b"<fault/>"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, b"ok"),
+        (b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", b""),
+    ],
+)
+def test_answers_of_cameras(answer: bytes, body: bytes) -> None:
+    (found,), _ = exchange(answer)
+    assert found.body == body
+    assert str(found.status).encode() in answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"<html>",
+        OK[:-1],
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"y" * (MAX_ANSWER + 1),
+    ],
+)
+def test_what_is_no_answer(answer: bytes) -> None:
+    with pytest.raises(NoAnswer, match="no answer from http"):
+        exchange(answer)
+
+
+def test_a_slow_answer_is_given_up() -> None:
+    with pytest.raises(NoAnswer):
+        exchange(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n...", total_s=0.2)
+
+
+@pytest.mark.parametrize("settings", [OutboundSettings(), OutboundSettings(scope="loopback", deny="127.0.0.0/8")])
+def test_the_policy_decides(settings: OutboundSettings) -> None:
+    with pytest.raises(NotCalled):
+        exchange(OK, policy=AddressPolicy(settings))
+
+
+def test_a_name_is_checked_by_its_addresses() -> None:
+    async def main() -> None:
+        connection = CameraConnection(AddressPolicy(OutboundSettings()), Credentials())
+        loop = asyncio.get_running_loop()
+
+        async def resolve(*_: object, **__: object) -> list[object]:
+            return [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
+
+        loop.getaddrinfo = resolve  # type: ignore[method-assign, assignment]
+        with pytest.raises(NotCalled, match="outbound rule"):
+            await connection.post("http://camera.example/", {}, b"", 60.0)
+
+    _run(main)
+
+
+def _run(main: Callable[[], Awaitable[None]]) -> None:
+    async def awaited() -> None:
+        await main()
+
+    asyncio.run(awaited())

@@ -1,0 +1,431 @@
+"""The conversation with a camera, in virtual time, with the faults that cameras were seen to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from arborcast.core.backoff import Backoff
+from arborcast.ingest.cameras.conversation import (
+    LEASE_S,
+    PATIENCE_S,
+    Ask,
+    Broken,
+    Clock,
+    Conversation,
+    Done,
+    Fault,
+    Lease,
+    Outcome,
+    Request,
+    Services,
+    Silent,
+    addresses,
+)
+from arborcast.topic_model.subscriptions import EndpointReference
+
+URL = "http://camera.example:8080/onvif/device_service"
+SERVICE = "http://camera.example:8080/onvif/event_service"
+HOUR, DAY = 3_600.0, 86_400.0
+
+# The state of a camera is to be right after this time.
+TRUE_WITHIN_S = 30.0
+
+UNKNOWN = Fault("the subscription is not known")
+
+
+@dataclass
+class Queue:
+    """A subscription at the camera, and the events that wait in it."""
+
+    until: float
+    push: bool
+    waiting: list[int] = field(default_factory=list)
+
+
+@dataclass
+class VirtualCamera:
+    """A camera that has an event every `every_s` seconds, and the faults that its fields say."""
+
+    every_s: float = 7.0
+    on: bool = True
+    delay_s: float = 0.01
+    clock_s: float = 0.0
+    clock_window_s: float = 30.0
+    most: int = 10
+    grants_s: float = LEASE_S
+    base: str = SERVICE
+    service: str = SERVICE
+    denies: bool = False
+    pulls: bool = True
+    pushes: bool = True
+    renews: bool = True
+    reads_durations: bool = True
+    ignores_wait: bool = False
+    broken: int = 0
+    only_at: str = ""
+    events: int = 0
+    made: int = 0
+    lost: set[int] = field(default_factory=set)
+    """Events that no client could get: there was no subscription, or the camera has dropped it."""
+    queues: dict[str, Queue] = field(default_factory=dict)
+    pushed: list[int] = field(default_factory=list)
+    asked: list[Ask] = field(default_factory=list)
+    created: int = 0
+
+    def live(self, now: float) -> list[Queue]:
+        for name in [name for name, each in self.queues.items() if each.until < now]:
+            del self.queues[name]
+        return list(self.queues.values())
+
+    def tick(self, until: float) -> None:
+        """The events up to a time."""
+        while (at := (self.events + 1) * self.every_s) <= until:
+            self.events += 1
+            live = self.live(at) if self.on else []
+            if not live:
+                self.lost.add(self.events)
+            for each in live:
+                if each.push:
+                    self.pushed.append(self.events)
+                else:
+                    each.waiting.append(self.events)
+
+    def forget(self) -> None:
+        """The camera drops its subscriptions with their events."""
+        for each in self.queues.values():
+            self.lost.update(each.waiting)
+        self.queues.clear()
+
+    def answer(self, request: Request, offset_s: float, now: float) -> tuple[float, Outcome, list[int]]:
+        """When the answer comes, the answer, and the events in it."""
+        self.asked.append(request.ask)
+        if not self.on or (self.only_at and not request.url.startswith(self.only_at)):
+            return now + min(request.patience_s, 5.0), Silent("no answer"), []
+        done, outcome, events = self._answer(request, offset_s, now)
+        if done > now + request.patience_s:
+            return now + request.patience_s, Silent("timed out"), []
+        if self.broken and request.ask is Ask.PULL:
+            self.broken -= 1
+            self.lost.update(events)
+            return done, Broken("<broken"), []
+        return done, outcome, events
+
+    def _answer(self, request: Request, offset_s: float, now: float) -> tuple[float, Outcome, list[int]]:
+        done = now + self.delay_s
+        if request.ask is Ask.CLOCK:
+            return done, Clock(self.clock_s), []
+        if self.denies or abs(offset_s - self.clock_s) > self.clock_window_s:
+            return done, Fault("the sender is not authorized", denied=True), []
+        if request.ask is Ask.SERVICES:
+            return done, Services(self.service), []
+        if request.ask in (Ask.CREATE, Ask.SUBSCRIBE):
+            push = request.ask is Ask.SUBSCRIBE
+            if not (self.pushes if push else self.pulls):
+                return done, Fault("not implemented", unsupported=True), []
+            if len(self.live(now)) >= self.most:
+                return done, Fault("no more subscriptions"), []
+            self.created += 1
+            name = f"{self.base}/{self.created}"
+            self.queues[name] = Queue(done + self.grants_s, push)
+            return done, Lease(self._granted(request), EndpointReference(name)), []
+        assert request.to is not None
+        self.live(now)
+        queue = self.queues.get(request.to.address)
+        if queue is None:
+            return done, UNKNOWN, []
+        if request.ask is Ask.RENEW:
+            if not self.renews:
+                return done, Fault("Renew fails"), []
+            queue.until = done + self._granted(request)
+            return done, Lease(self._granted(request)), []
+        if request.ask is Ask.SYNCHRONIZE:
+            return done, Done(), []
+        while not queue.waiting and done < now + self.delay_s + request.wait_s and not self.ignores_wait:
+            done = min((self.events + 1) * self.every_s + self.delay_s, now + self.delay_s + request.wait_s)
+            self.tick(done - self.delay_s)
+        events, queue.waiting = queue.waiting, []
+        return done, Done(len(events)), events
+
+    def _granted(self, request: Request) -> float:
+        return self.grants_s if self.reads_durations or request.absolute else 2.0
+
+
+@dataclass
+class Run:
+    """A conversation with a camera, moved on in virtual time."""
+
+    camera: VirtualCamera
+    conversation: Conversation = field(default_factory=lambda: Conversation(URL, pause=Backoff(1.0, 5.0).after))
+    now: float = 0.0
+    received: list[int] = field(default_factory=list)
+    true_since: float = 0.0
+    on: bool = True
+    wrong_for_s: float = 0.0
+    """The longest time for which the state was wrong, a change of the camera included."""
+    states: list[str] = field(default_factory=list)
+    hold: bool = False
+
+    def until(self, end: float) -> None:
+        while self.now < end:
+            request = self.conversation.next(self.now, hold=self.hold)
+            if isinstance(request, Request):
+                done, outcome, events = self.camera.answer(request, self.conversation.offset_s, self.now)
+                assert done > self.now, "an answer takes time"
+                # A change of the camera meets a request under way.
+                if done > end and not self.camera.on:
+                    done = max(done, end)
+                self._passes(done)
+                self.conversation.take(request, outcome, self.now)
+                self.received += events
+            else:
+                assert request > self.now, "the conversation goes round in circles"
+                self._passes(min(request, end))
+            if self.conversation.condition.state and self.states[-1:] != [self.conversation.condition.state]:
+                self.states.append(self.conversation.condition.state)
+
+    def _passes(self, at: float) -> None:
+        if self.on != self.camera.on:
+            self.on, self.true_since = self.camera.on, self.now
+        if (self.conversation.condition.state == "connected") != self.on:
+            self.wrong_for_s = max(self.wrong_for_s, at - self.true_since)
+        self.now = at
+        self.camera.tick(at)
+
+    def missed(self) -> set[int]:
+        """Events that the camera would have given."""
+        got = {*self.received, *self.camera.pushed}
+        queued = {event for each in self.camera.queues.values() for event in each.waiting}
+        return set(range(1, self.camera.events + 1)) - got - self.camera.lost - queued
+
+
+def reboot(camera: VirtualCamera) -> None:
+    camera.forget()
+
+
+def with_(**changes: object) -> Callable[[VirtualCamera], None]:
+    def change(camera: VirtualCamera) -> None:
+        for name, value in changes.items():
+            assert hasattr(camera, name)
+            setattr(camera, name, value)
+
+    return change
+
+
+def forgets(camera: VirtualCamera) -> None:
+    camera.forget()
+
+
+FAULTS: dict[str, tuple[VirtualCamera, Sequence[tuple[float, Callable[[VirtualCamera], None]]]]] = {
+    "none": (VirtualCamera(), ()),
+    "reboots": (
+        VirtualCamera(),
+        [(HOUR, with_(on=False)), (HOUR, forgets), (HOUR + 90, with_(on=True))],
+    ),
+    "loses its clock": (VirtualCamera(), [(HOUR, with_(clock_s=-56 * 365 * DAY)), (2 * HOUR, with_(clock_s=4.0))]),
+    "forgets subscriptions": (VirtualCamera(), [(number * HOUR + 3, forgets) for number in range(1, 20)]),
+    "answers after 20 s": (VirtualCamera(), [(HOUR, with_(delay_s=20.0)), (5 * HOUR, with_(delay_s=0.01))]),
+    "sends broken XML": (VirtualCamera(), [(number * HOUR, with_(broken=2)) for number in range(1, 20)]),
+    "limits subscriptions to one": (VirtualCamera(most=1), [(HOUR, forgets)]),
+    "changes its address": (
+        VirtualCamera(),
+        [
+            (HOUR, forgets),
+            (
+                HOUR,
+                with_(service="http://10.0.0.9/e", base="http://10.0.0.9/e", only_at="http://camera.example:8080/"),
+            ),
+        ],
+    ),
+    "gives 0.0.0.0": (VirtualCamera(base="http://0.0.0.0/sub", only_at="http://camera.example:8080/"), ()),
+    "leaves out its port": (
+        VirtualCamera(base="http://camera.example/sub", only_at="http://camera.example:8080/"),
+        (),
+    ),
+    "ends the lease early": (VirtualCamera(), [(number * HOUR, with_(grants_s=20.0)) for number in range(1, 3)]),
+    "is away for a day": (
+        VirtualCamera(),
+        [(HOUR, with_(on=False)), (HOUR + 300, forgets), (HOUR + DAY, with_(on=True))],
+    ),
+    "refuses renewals": (VirtualCamera(renews=False), ()),
+    "refuses renewals, with one subscription": (VirtualCamera(renews=False, most=1), ()),
+    "reads durations wrong": (VirtualCamera(reads_durations=False), ()),
+    "does not wait": (VirtualCamera(ignores_wait=True), ()),
+    "pushes only": (
+        VirtualCamera(pulls=False),
+        [(HOUR, forgets), (2 * HOUR, with_(on=False)), (2 * HOUR + 90, with_(on=True))],
+    ),
+}
+"""A camera, and its changes by time."""
+
+LOSES_BETWEEN = {"refuses renewals, with one subscription", "reads durations wrong", "ends the lease early"}
+"""A lease ends at the camera before another one can begin: events between them have no subscription."""
+
+
+def carried_out(name: str, days: float = 2.0) -> Run:
+    camera, changes = FAULTS[name]
+    run = Run(VirtualCamera(**{each: getattr(camera, each) for each in _PLAIN}))
+    for at, change in changes:
+        run.until(at)
+        change(run.camera)
+    run.until(days * DAY)
+    return run
+
+
+_PLAIN = [
+    *(
+        "every_s",
+        "on",
+        "delay_s",
+        "clock_s",
+        "clock_window_s",
+        "most",
+        "grants_s",
+        "base",
+        "service",
+        "denies",
+        "pulls",
+    ),
+    *("pushes", "renews", "reads_durations", "ignores_wait", "broken", "only_at"),
+]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_event_is_lost_that_the_camera_would_have_given(name: str) -> None:
+    run = carried_out(name)
+    assert run.conversation.condition.state == "connected"
+    assert not run.missed()
+    assert run.camera.asked.count(Ask.PULL) < 2 * DAY * (1 + 1 / 7), "it asks in a loop"
+    # Nothing comes twice but from an old subscription beside a new one.
+    assert len(run.received) <= len(set(run.received)) * 1.2
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_state_is_true_within_half_a_minute(name: str) -> None:
+    run = carried_out(name)
+    # A change of a slow camera is seen after some answers.
+    assert run.wrong_for_s <= (TRUE_WITHIN_S if run.camera.delay_s < 1 else 4 * PATIENCE_S)
+    down = {"reboots", "is away for a day", "pushes only"}
+    assert run.states == (["connected", "away", "connected"] if name in down else ["connected"])
+
+
+def test_a_day_costs_few_requests() -> None:
+    run = Run(VirtualCamera(every_s=DAY))
+    run.until(DAY)
+    asked = run.camera.asked
+    assert asked.count(Ask.PULL) <= DAY / 6
+    assert asked.count(Ask.RENEW) <= DAY / (LEASE_S / 2) + 1
+    assert asked.count(Ask.CREATE) == 1
+    assert asked.count(Ask.CLOCK) == 24
+
+
+def test_refused_credentials_are_tried_rarely_and_said() -> None:
+    run = Run(VirtualCamera(denies=True))
+    run.until(HOUR)
+    assert run.states == ["refused"]
+    # With the clock read again each time: two attempts each.
+    assert run.camera.asked.count(Ask.SERVICES) <= 2 * HOUR / 300 + 2
+    run.camera.denies = False
+    run.until(2 * HOUR)
+    assert run.conversation.condition.state == "connected"
+
+
+def test_while_events_cannot_be_stored_the_lease_goes_on_and_nothing_is_pulled() -> None:
+    run = Run(VirtualCamera())
+    run.until(60)
+    run.hold, pulls = True, run.camera.asked.count(Ask.PULL)
+    run.until(HOUR)
+    assert run.camera.asked.count(Ask.PULL) == pulls
+    assert run.camera.asked.count(Ask.CREATE) == 1
+    run.hold = False
+    run.until(2 * HOUR)
+    assert not run.missed()
+    assert run.states == ["connected"]
+
+
+def test_a_known_subscription_is_continued_and_the_states_are_requested() -> None:
+    first = Run(VirtualCamera(most=1))
+    first.until(60)
+    known = first.conversation.subscription
+    second = Run(first.camera, Conversation(URL, known), now=first.now + 10, received=first.received)
+    second.until(300)
+    assert second.camera.asked.count(Ask.CREATE) == 1
+    assert Ask.SYNCHRONIZE in second.camera.asked
+    assert not second.missed()
+
+
+def test_a_renewal_is_given_up_only_on_a_fault() -> None:
+    conversation = Conversation(URL, pause=lambda _: 1.0)
+    now = 0.0
+
+    def exchange(outcome: Outcome) -> Request:
+        nonlocal now
+        request = conversation.next(now)
+        while not isinstance(request, Request):
+            now = request
+            request = conversation.next(now)
+        now += 0.1
+        conversation.take(request, outcome, now)
+        return request
+
+    exchange(Clock(0.0))
+    exchange(Services(SERVICE))
+    exchange(Lease(120.0, EndpointReference(f"{SERVICE}/1")))
+    exchange(Done(1))
+    now += 70
+    assert exchange(Silent("timed out")).ask is Ask.RENEW
+    now += 10
+    assert exchange(Broken("<")).ask is Ask.RENEW
+    now += 10
+    assert exchange(Lease(120.0)).ask is Ask.RENEW
+    assert conversation.subscription == EndpointReference(f"{SERVICE}/1")
+    now += 70
+    assert not exchange(Fault("no")).absolute
+    # Once more, with a time in place of the duration; then there is a new subscription beside the old one.
+    assert exchange(Fault("no")).absolute
+    assert exchange(Lease(120.0, EndpointReference(f"{SERVICE}/2"))).ask is Ask.CREATE
+    assert exchange(Done(0)).to == EndpointReference(f"{SERVICE}/1")
+    assert exchange(Done(0)).to == EndpointReference(f"{SERVICE}/2")
+
+
+def test_push_is_for_cameras_without_pull_points_and_for_those_whose_pulls_fail() -> None:
+    run = Run(VirtualCamera(pulls=False))
+    run.until(HOUR)
+    assert run.conversation.by_push
+    assert set(run.camera.asked) == {Ask.CLOCK, Ask.SERVICES, Ask.CREATE, Ask.SUBSCRIBE, Ask.RENEW}
+    asked = iter([Clock(0.0), Services(SERVICE), *_barren(1), Clock(0.0), *_barren(2), Clock(0.0)])
+    conversation, now = Conversation(URL, pause=lambda _: 1.0), 0.0
+    for outcome in asked:
+        request = conversation.next(now)
+        while not isinstance(request, Request):
+            now = request
+            request = conversation.next(now)
+        conversation.take(request, outcome, now)
+    request = conversation.next(now + 1)
+    assert isinstance(request, Request)
+    assert request.ask is Ask.SUBSCRIBE
+
+
+def _barren(number: int) -> Iterator[Outcome]:
+    yield Lease(120.0, EndpointReference(f"{SERVICE}/{number}"))
+    yield UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("http://camera.example:8080/sub?id=1", ["http://camera.example:8080/sub?id=1"]),
+        ("http://camera.example:99/s", ["http://camera.example:99/s", "http://camera.example:8080/s"]),
+        ("http://camera.example/s", ["http://camera.example:8080/s", "http://camera.example/s"]),
+        ("http://0.0.0.0:99/s", ["http://camera.example:8080/s", "http://camera.example:99/s"]),
+        ("http://192.168.1.9/s", ["http://camera.example:8080/s", "http://camera.example/s"]),
+        ("http://evil.example:8080/s", ["http://camera.example:8080/s"]),
+        ("/s", ["http://camera.example:8080/s"]),
+        ("http://[bad/s", [URL]),
+        ("file:///etc/passwd", ["http://camera.example:8080/etc/passwd"]),
+    ],
+)
+def test_a_camera_is_called_at_its_own_host_only(given: str, expected: list[str]) -> None:
+    assert addresses(URL, given) == expected

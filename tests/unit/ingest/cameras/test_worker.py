@@ -1,0 +1,330 @@
+"""Cameras over real HTTP: the worker, the publisher and the door, with the logs as lists."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.ingest.cameras import conversation
+from arborcast.ingest.cameras.publisher import BACK, GONE
+from arborcast.ingest.cameras.worker import CameraWorker
+from arborcast.ingest.http.serving import listen, make_server
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.topic_model.projections.cameras import Cameras
+from arborcast.topic_model.records.control import CameraRecord, CameraState, ending_camera
+from arborcast.topic_model.topics import TopicPath
+from tests.support.camera import Camera, event
+from tests.support.gateway_parts import GatewayParts
+from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.slow
+
+KEYS = KeyRing({"k": b"k" * 32})
+
+MOTION = TopicPath("cameras/gate/VideoSource/MotionAlarm/Source.1")
+
+
+class Running:
+    """A gateway with its cameras on the event loop of the test."""
+
+    def __init__(self, parts: GatewayParts | None = None, cameras: Cameras | None = None) -> None:
+        self.parts = parts or GatewayParts()
+        self.parts.gateway.now = lambda: datetime.now(UTC)
+        self.cameras = cameras or Cameras()
+        if cameras is None:
+            self.parts.control.folds = [*self.parts.control.folds, self.cameras]
+        self.worker = self.parts.gateway.cameras = CameraWorker(self.parts.gateway, self.cameras, KEYS)
+        self.task = asyncio.create_task(self.worker.run())
+
+    async def add(self, camera: Camera, user: str = "", password: str = "") -> CameraRecord:
+        record = CameraRecord("gate", camera.url, "key-of-the-gate", user)
+        if user:
+            record = msgspec.structs.replace(record, sealed=KEYS.seal(password.encode(), record.sealing_context()))
+        await self.parts.control.commit([record])
+        return record
+
+    async def connected(self, state: str = "connected") -> CameraState:
+        def reached() -> bool:
+            found = self.cameras.state("gate")
+            return found is not None and found.state == state
+
+        await wait_until_async(reached, lambda: f"{state}, not {self.cameras.state('gate')}")
+        found = self.cameras.state("gate")
+        assert found is not None
+        return found
+
+    def payloads(self, topic: TopicPath = MOTION) -> list[bytes]:
+        return [each.payload for each in self.parts.notifications.accepted if each.topic == topic]
+
+    async def received(self, count: int, topic: TopicPath = MOTION) -> list[bytes]:
+        await wait_until_async(lambda: len(self.payloads(topic)) >= count, lambda: self.parts.notifications.accepted)
+        return self.payloads(topic)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+@contextlib.asynccontextmanager
+async def running(parts: GatewayParts | None = None, cameras: Cameras | None = None) -> AsyncIterator[Running]:
+    found = Running(parts, cameras)
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+def on_a_loop(test: Callable[[Running, Camera], Awaitable[None]], camera: Camera | None = None) -> None:
+    async def main() -> None:
+        with camera or Camera() as there:
+            async with running() as ours:
+                await test(ours, there)
+
+    asyncio.run(main())
+
+
+def test_events_are_published_as_they_are_and_the_last_of_each_property_is_current() -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        await ours.add(camera)
+        await ours.connected()
+        camera.happens()
+        camera.happens(source="2")
+        camera.happens(value="false")
+        found = await ours.received(2)
+        assert b'PropertyOperation="Changed"' in found[0]
+        assert b'<tt:SimpleItem Name="State" Value="true"/>' in found[0]
+        current = ours.parts.notifications.current
+        await wait_until_async(lambda: b'"false"' in current[MOTION].payload)
+        other = TopicPath("cameras/gate/VideoSource/MotionAlarm/Source.2")
+        assert b'"true"' in current[other].payload
+        camera.sends(event("tns1:RuleEngine/Counter", operation=""))
+        (counted,) = await ours.received(1, TopicPath("cameras/gate/RuleEngine/Counter"))
+        assert b"PropertyOperation" not in counted
+        assert len(current) == 2, "what is no property has no current message"
+        assert ours.worker.seen["gate"].events == 4
+
+    on_a_loop(test)
+
+
+def test_a_camera_that_restarts_is_subscribed_to_again() -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        await ours.add(camera)
+        await ours.connected()
+        camera.states["tns1:VideoSource/MotionAlarm", "1"] = "true"
+        camera.forget()
+        (first, *_) = await ours.received(1)
+        assert b"Initialized" in first
+        assert camera.count("Unsubscribe") == 0
+
+    on_a_loop(test)
+
+
+@pytest.mark.parametrize("http_digest", [False, True])
+def test_credentials_by_the_clock_of_the_camera(http_digest: bool) -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        await ours.add(camera, "viewer", "secret & <more>")
+        await ours.connected()
+        camera.clock = timedelta(days=-9)
+        camera.happens()
+        await ours.received(1)
+        camera.forget()
+        camera.happens()
+        await wait_until_async(lambda: camera.count("CreatePullPointSubscription") >= 2)
+        await ours.connected()
+
+    camera = Camera("viewer", "secret & <more>", http_digest=http_digest, clock=timedelta(days=-400))
+    on_a_loop(test, camera)
+
+
+def test_a_wrong_password_is_said() -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        record = await ours.add(camera, "viewer", "wrong")
+        state = await ours.connected("refused")
+        assert "not authorized" in state.error
+        # A change of the operator is tried at once.
+        right = msgspec.structs.replace(record, sealed=KEYS.seal(b"right", record.sealing_context()))
+        await ours.parts.control.commit([right])
+        await ours.connected()
+
+    on_a_loop(test, Camera("viewer", "right"))
+
+
+@pytest.mark.parametrize(
+    ("address", "parameters"),
+    [
+        ("http://0.0.0.0", ""),
+        ("http://10.1.2.3:99", ""),
+        (
+            "http://127.0.0.1",
+            '<dom0:SubscriptionId xmlns:dom0="http://www.axis.com/2009/event">7</dom0:SubscriptionId>',
+        ),
+    ],
+)
+def test_addresses_of_subscriptions_are_mended_and_parameters_returned(address: str, parameters: str) -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        await ours.add(camera)
+        await ours.connected()
+        assert camera.headers
+        for header in camera.headers:
+            assert f"<wsa:To>{address}/onvif/subscriptions/1</wsa:To>" in header
+            assert ("SubscriptionId" in header) == bool(parameters)
+
+    on_a_loop(test, Camera(address=address, parameters=parameters))
+
+
+def test_broken_xml_costs_no_subscription_and_the_states_are_requested_again() -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        await ours.add(camera)
+        await ours.connected()
+        camera.spoils = 1
+        camera.happens()
+        (first, *_) = await ours.received(1)
+        assert b"Initialized" in first
+        assert camera.count("CreatePullPointSubscription") == 1
+        assert camera.count("SetSynchronizationPoint") == 1
+
+    on_a_loop(test)
+
+
+def test_control_characters_in_an_event_do_not_lose_it() -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        await ours.add(camera)
+        await ours.connected()
+        camera.happens(value="door\x01 open")
+        (found,) = await ours.received(1)
+        assert b"door open" in found
+
+    on_a_loop(test)
+
+
+def test_events_wait_while_they_cannot_be_stored_and_come_in_their_order() -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        await ours.add(camera)
+        await ours.connected()
+        log = ours.parts.notifications
+        log.error = InfrastructureError("Kafka is away", 1.0)
+        for number in range(5):
+            camera.happens(value=f"{number}")
+        pulls = camera.count("PullMessages")
+        (held,) = camera.subscriptions.values()
+        await wait_until_async(lambda: held.waiting == [] or len(held.waiting) >= 1)
+        log.error = None
+        found = await ours.received(5)
+        assert [each.partition(b'Name="State" Value="')[2][:1] for each in found] == [b"0", b"1", b"2", b"3", b"4"]
+        assert camera.count("PullMessages") >= pulls
+
+    on_a_loop(test)
+
+
+def test_a_camera_that_pushes() -> None:
+    async def main() -> None:
+        parts = GatewayParts()
+        settings = dataclasses.replace(GatewaySettings(), port=0)
+        listener = listen(settings)
+        server = make_server(parts.app, settings, None, None)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        parts.gateway.own.base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Camera(pulls=False) as camera:
+            async with running(parts) as ours:
+                record = await ours.add(camera)
+                assert (await ours.connected()).push
+                (held,) = camera.subscriptions.values()
+                assert held.consumer == f"{parts.gateway.own.base}/cameras/{record.key}"
+                await asyncio.to_thread(camera.happens)
+                await ours.received(1)
+                refused = await parts.request("POST", "/cameras/another-key", b"<a/>")
+                assert refused.status == 400
+                assert ours.worker.seen["gate"].events == 1
+        server.stop()
+        await serving
+
+    asyncio.run(main())
+
+
+def test_an_operator_event_says_that_a_camera_is_gone_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Half a minute in virtual time is in test_conversation.py.
+    monkeypatch.setattr(conversation, "_TROUBLE_S", 1.0)
+
+    async def test(ours: Running, camera: Camera) -> None:
+        record = await ours.add(camera)
+        await ours.connected()
+        assert not [each for each in ours.parts.notifications.accepted if each.topic in (GONE, BACK)]
+        camera.pulls, camera.most = False, 0
+        camera.forget()
+        state = await ours.connected("refused")
+        assert state.since_ms
+        (gone,) = await ours.received(1, GONE)
+        assert b'kind="camera-gone"' in gone
+        assert b"<Camera>gate</Camera>" in gone
+        camera.pulls, camera.most = True, 10
+        await ours.connected()
+        await ours.received(1, BACK)
+        await ours.parts.control.commit(ending_camera(record.name))
+        await wait_until_async(lambda: not ours.worker.sessions and not ours.worker.seen)
+
+    on_a_loop(test)
+
+
+def test_another_gateway_continues_with_the_subscription_in_the_log() -> None:
+    async def main() -> None:
+        with Camera(most=1) as camera:
+            async with running() as first:
+                await first.add(camera)
+                await first.connected()
+            camera.happens()
+            async with running(first.parts, first.cameras) as second:
+                await second.received(1)
+            assert camera.count("CreatePullPointSubscription") == 1
+
+    asyncio.run(main())
+
+
+def test_a_paused_camera_is_left_alone() -> None:
+    async def test(ours: Running, camera: Camera) -> None:
+        record = await ours.add(camera)
+        await ours.connected()
+        await ours.parts.control.commit([msgspec.structs.replace(record, paused=True)])
+        await wait_until_async(lambda: not ours.worker.sessions)
+        await ours.parts.control.commit([record])
+        await ours.connected()
+        camera.happens()
+        await ours.received(1)
+
+    on_a_loop(test)
+
+
+def test_the_outbound_policy_holds() -> None:
+    async def main() -> None:
+        with Camera() as camera:
+            async with running(GatewayParts(outbound=AddressPolicy())) as ours:
+                await ours.add(camera)
+                state = await ours.connected("refused")
+                assert "outbound rule" in state.error
+                assert not camera.asked
+
+    asyncio.run(main())
+
+
+def test_a_fixed_set_of_topics_drops_events_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        with Camera() as camera:
+            async with running(GatewayParts(topics=TopicSettings(fixed=True))) as ours:
+                await ours.add(camera)
+                await ours.connected()
+                camera.happens()
+                await wait_until_async(lambda: ours.worker.seen.get("gate") and ours.worker.seen["gate"].dropped)
+                assert "the topic set is fixed" in caplog.text
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(main())

@@ -35,6 +35,9 @@ from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 _AT_ONCE = 100
 
+# The first count reads the logs: a page is shown without it meanwhile.
+_COUNTED_S = 0.5
+
 # Notifications of one replay; the command line has no limit.
 _REPLAYED = 10_000
 
@@ -89,7 +92,7 @@ class SubscriptionsScreen:
         asked, after = _asked(request), request.query_params.get("after", "")
         back = "/subscriptions" + (f"?{request.url.query}" if request.url.query else "")
 
-        async def look(_age_s: float) -> Seen:
+        async def look(age_s: float) -> Seen:
             wrong, begun = "", time.monotonic()
             seen = await self._console.health.look()
             health = EndpointsHealth(seen)
@@ -97,7 +100,11 @@ class SubscriptionsScreen:
                 shown, more = self._list(asked, after, health)
             except (ExpressionError, TopicError) as error:
                 shown, more, wrong = {}, "", str(error)
+            # Of many subscriptions a list takes a while: it is repeated less often.
+            done = Answer(None, "", time.time(), time.monotonic() - begun)
+            names = tuple(each.subscription for each in shown)
             values = {
+                "counts": await self._counts(names, age_s),
                 "slowest": seen.endpoints,
                 "health_of": health.word,
                 "figures_of": health.figures,
@@ -108,11 +115,18 @@ class SubscriptionsScreen:
                 "back": back,
                 "more": f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
             }
-            # Of many subscriptions a list takes a while: it is repeated less often.
-            done = Answer(None, "", time.time(), time.monotonic() - begun)
             return self._console.seen(request, done, "subscriptions/shown.html", **values)
 
         return look
+
+    async def _counts(self, names: tuple[str, ...], age_s: float) -> Mapping[str, waiting.DeliveryCounts]:
+        """The pending deliveries and dead letters of these subscriptions; empty while they are not known."""
+        if not names:
+            return {}
+        questions = self._console.questions
+        counted = asyncio.ensure_future(questions.recent_log(waiting.counts, names, questions.views, age_s=age_s))
+        await asyncio.wait({counted}, timeout=_COUNTED_S)
+        return (counted.result().value or {}) if counted.done() else {}
 
     async def triggers(self, request: Request) -> Response:
         found, more = triggers.listed(self._console.control, _AT_ONCE)
@@ -167,7 +181,9 @@ class SubscriptionsScreen:
             wanted = WaitingFilter(subscription=name)
             questions = self._console.questions
             answer, pushed, seen = await asyncio.gather(
-                questions.recent_log(waiting.oldest, wanted, 1, self._console.control, age_s=age_s),
+                questions.recent_log(
+                    waiting.oldest, wanted, 1, self._console.control, 0, False, questions.views, age_s=age_s
+                ),
                 questions.recent_log(messages.last_attempts, name, age_s=age_s),
                 self._console.health.look(),
             )

@@ -372,6 +372,14 @@ class World:
         value = parked.encode(Parked(record.notification, tries))
         self.store.apply(delivery.key(), value, self.write(delivery.key(), value))
 
+    def request_attempt(self, delivery: Delivery) -> None:
+        """An operator requests an attempt of a delivery now."""
+        record = parked.decode(self.log.get(delivery.tried_key(), self.log[delivery.key()]))
+        value, key = parked.encode(Tried(record.tries.requested(self.now_ms))), delivery.tried_key()
+        self.store.apply(key, value, self.write(key, value))
+        while self.store.requested:
+            self.redelivery.attempt_requested(self.store.requested.pop())
+
     def report(self, arrival: Arrival, state: State, text: str = "") -> None:
         """A receiver says how a push ended, and the gateway takes it."""
         if self.now_ms > arrival.promise.until_ms:

@@ -26,7 +26,9 @@ from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, 
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.wall_clock import time_ms
 from arborcast.engine.monitoring.attention import Concern
+from arborcast.engine.monitoring.figures import many
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
 from arborcast.topic_model.control_log import OperationsLog
@@ -67,6 +69,9 @@ _FRESH_S = 1.0
 
 # Interval of cheap updates.
 _LOOK_S = 5.0
+
+# As in the alert rule ArborcastErasureOpen.
+_ERASED_AFTER_MS = 6 * 3_600_000
 
 # How often the header of an open page is looked at again.
 _HEADER_S = 2.0
@@ -233,6 +238,9 @@ class Console:
         if idle:
             more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
             yield Concern("warn", "queues", f"The work queue {idle[0]}{more} has no active server")
+        late = sum(time_ms() - each.at_ms > _ERASED_AFTER_MS for each in self.control.erasures.open)
+        if late:
+            yield Concern("warn", "erasures", f"{many(late, 'erasure')} not done after six hours")
 
     def note(self, visitor: Visitor, text: str) -> None:
         """A note for the visitor's next page."""

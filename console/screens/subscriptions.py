@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin import messages, replay, triggers, waiting
+from arborcast.admin import messages, receiver_page, replay, triggers, waiting
 from arborcast.admin import subscriptions as admin
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.moments import iso
@@ -231,13 +231,15 @@ class SubscriptionsScreen:
         )
 
     async def act(self, request: Request, form: FormData) -> Response:
-        """Pause, resume or end the selected ones. The end needs a confirmation."""
+        """Pause, resume or end the selected ones, or send one a test. The end needs a confirmation."""
         action = next((each for each in _DONE if each == text_of(form, "action")), None)
         chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
         listed = own_path(text_of(form, "back"))
         listed = listed if listed.partition("?")[0] == "/subscriptions" else ""
         one = f"/subscriptions/{quote(chosen[0], safe='')}" if len(chosen) == 1 else ""
         onward = listed or one or "/subscriptions"
+        if text_of(form, "action") == "test" and one:
+            return await self._test(request, chosen[0], one)
         if action is None:
             raise HTTPException(400, "Choose an action: pause, resume or delete.")
         if not chosen:
@@ -261,6 +263,14 @@ class SubscriptionsScreen:
         more = f"; {rest:,} unchanged" if rest else ""
         self._console.note(visitor_of(request.scope), f"{said}{more}.")
         return go((listed or "/subscriptions") if action == "end" else onward)
+
+    async def _test(self, request: Request, name: str, onward: str) -> Response:
+        subscription = self._console.control.table.get(name)
+        if subscription is None or subscription.trigger is not None or subscription.peer is not None:
+            raise HTTPException(404, "Subscription not found, or ended.")
+        sent = await self._console.questions.ask_log(receiver_page.send_test, subscription, operator(request))
+        self._console.note(visitor_of(request.scope), f"Test {sent} sent.")
+        return go(onward)
 
     def _list(
         self, asked: dict[str, str], after: str, health: EndpointsHealth

@@ -80,7 +80,8 @@ if (finder) {
   });
   finder.addEventListener("keydown", (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (event.key === "Escape") {
+    if (event.key === "Escape" && finder.querySelector(".matches")) {
+      event.preventDefault(); // which would clear the field
       close();
       finder.elements.q.focus();
     }

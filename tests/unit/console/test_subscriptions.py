@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from arborcast.admin import messages, replay, waiting
+from arborcast.admin import messages, receiver_page, replay, waiting
 from arborcast.admin.replay import PlannedReplay
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.health import EngineHealth
@@ -25,6 +25,7 @@ from arborcast.topic_model.records.control import (
     TopicRecord,
     TriggerRecord,
 )
+from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, Trigger
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
@@ -105,6 +106,18 @@ def test_pending_deliveries_are_retried_and_the_endpoint_is_probed(
         waiting.probe: "http://user:secret@three.example/in?x=<b>",
     }
     assert "secret" not in browser.answer.text
+
+
+def test_a_test_is_sent_to_one(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, {**ANSWERS, receiver_page.send_test: "01ab"})
+    browser.get("/subscriptions/s1")
+    browser.submit("/subscriptions/act", action="test")
+    assert "Test 01ab sent." in browser.answer.text
+    assert browser.page.xpath("//p[@class='trail']/code/text()") == ["s1"]
+    by = Operator("console", "without a name, from 127.0.0.1")
+    assert (receiver_page.send_test, (parts.control.table.get("s1"), by)) in asked
+    browser.submit("/subscriptions/act", action="test", id="gone")
+    assert browser.answer.status_code == 404
 
 
 def test_the_list_has_percentiles_pending_deliveries_and_dead_letters(

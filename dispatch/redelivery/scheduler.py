@@ -200,6 +200,8 @@ class Redelivery:
             lane = self._lanes.get(name)
             if lane is not None:
                 self._lanes.turn(lane, self._clock.now_ms())
+            elif queue_topic(name) is not None:
+                self._queues.reported(name, self._reports.take(name), self._clock.now_ms())
             else:
                 for _ in self._reports.take(name):
                     pass  # its subscription is over

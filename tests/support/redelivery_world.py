@@ -356,7 +356,8 @@ class World:
         """A server of a queue, by itself at its endpoint."""
         address = f"http://{name}/"
         topic = TopicFilter("", queue, queue)
-        server = Subscription(name, EndpointReference(address), topics=(topic,), queue=capacity)
+        manager = f"http://gateway/wsn/subscriptions/{name}"
+        server = Subscription(name, EndpointReference(address), topics=(topic,), queue=capacity, address=manager)
         self.subscriptions[name] = server
         self.endpoints.setdefault(address, FakeEndpoint(takes_ms=takes_ms))
         return server

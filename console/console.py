@@ -80,13 +80,14 @@ _HEADER_S = 2.0
 @dataclass(frozen=True)
 class Screen:
     """One screen: its name, its label in the navigation, its first page, its routes. One that does not need the log is
-    available without it."""
+    available without it. `listed`: whether the navigation has it."""
 
     name: str
     title: str
     path: str
     routes: Callable[[Console], list[Route]]
     needs_log: bool = True
+    listed: Callable[[Settings], bool] = lambda _: True
 
 
 class Console:
@@ -207,7 +208,7 @@ class Console:
             request,
             template,
             theme=theme if theme in THEMES else "",
-            screens=self.screens,
+            screens=[each for each in self.screens if each.listed(self.settings)],
             here=request.url.path,
             back=_again(request),
             trouble=self.trouble(),

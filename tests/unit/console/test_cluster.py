@@ -59,7 +59,6 @@ def test_an_engine_by_itself_says_how_to_begin_and_runs_nothing(
     assert "Not part of a federation" in browser.text
     assert "arborcast federation key" in browser.text
     assert 'administrator = "http://admin.example:8095"' in browser.text, "the port that it takes by itself"
-    assert browser.page.xpath("//nav//a[@aria-current]/text()") == ["Federation"]
     assert not asked
 
 
@@ -114,3 +113,10 @@ def test_before_the_log_is_read_the_members_are_shown(tmp_path: Path, monkeypatc
     assert "The control log is being read." in browser.text
     assert len(rows(browser, 1)) == 2
     assert [question for question, _ in asked] == [MEMBERS_OF]
+
+
+def test_the_navigation_has_it_in_a_federation_only(browser: Browser, tmp_path: Path) -> None:
+    alone = Browser(console_parts(tmp_path / "alone").app)
+    for each, listed in ((browser, True), (alone, False)):
+        each.get("/topics")
+        assert ("/cluster" in each.page.xpath("//nav//a/@href")) == listed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -254,6 +255,27 @@ def test_a_list_is_shown_before_its_last_attempts_are_found(browser: Browser, mo
     browser.get("/deliveries/waiting")
     assert "Showing the oldest 1 of 5" in browser.text
     assert "Last responses are still being read." in browser.text
+
+
+def test_a_trace_leads_to_the_dead_letter_and_retries_what_waits(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliveries = [DeliveryStory("s1", "http://one/", "a", "dead", ""), DeliveryStory("s2", "", "a", "waiting", "")]
+    asked = answering(monkeypatch, {trace.trace: dataclasses.replace(STORY, deliveries=deliveries), waiting.retry: 1})
+    browser.get("/deliveries?notification=01ab")
+    (link,) = browser.page.xpath("//a[.='Dead letter']/@href")
+    assert link == "/deliveries/dead/01ab?subscription=s1"
+    browser.submit("/deliveries/waiting/act", action="retry")
+    assert "Attempts of 1 delivery requested." in browser.answer.text
+    (wanted,) = [values[0] for function, values in asked if function is waiting.retry]
+    assert wanted == WaitingFilter(chosen=frozenset({("01ab", "s2")}))
+    assert str(browser.answer.url).endswith("/deliveries?notification=01ab")
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_dead_letter_leads_to_its_subscription_and_its_topic(browser: Browser) -> None:
+    browser.get("/deliveries/dead/01ab?subscription=s1")
+    assert browser.page.xpath("//dd/a/@href") == ["/subscriptions/s1", "/topics?at=a/b"]
 
 
 def test_a_probe_is_requested_of_an_endpoint(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:

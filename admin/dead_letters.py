@@ -19,7 +19,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery
 from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, letters, settled
-from arborcast.dispatch.operations.views import DeliveryViews, Entry, LettersView, ViewFilter, letter_of, opened
+from arborcast.dispatch.operations.views import DeliveryViews, LettersView, ViewEntry, ViewFilter, letter_of, opened
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
@@ -60,7 +60,7 @@ class LetterFilter(NamedTuple):
     def in_view(self, wanted: Wanted) -> ViewFilter:
         """The same for a view of the log."""
 
-        def fits(entry: Entry) -> bool:
+        def fits(entry: ViewEntry) -> bool:
             letter = letter_of(entry)
             chosen = not self.chosen or (letter.notification.id, letter.subscription) in self.chosen
             return chosen and wanted.includes(letter)

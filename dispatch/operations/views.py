@@ -33,7 +33,7 @@ from arborcast.dispatch.logs.parked import Parked, Tries
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 
-V = TypeVar("V", bound="LogView")
+V = TypeVar("V", bound="DeliveryView")
 
 # `place` is the offset in the log; `counted` has the number of entries of each group.
 _SCHEMA = """
@@ -78,7 +78,7 @@ _MERGED = 50
 _LAST_BYTES = 4 * 1024 * 1024
 
 
-class Group(NamedTuple):
+class ViewGroup(NamedTuple):
     """Entries that a list counts together. Waiting deliveries have no endpoint and no reason here."""
 
     subscription: str
@@ -87,14 +87,14 @@ class Group(NamedTuple):
     reason: str
 
 
-class Entry(NamedTuple):
+class ViewEntry(NamedTuple):
     """An entry of a list: the key of its delivery, since when it is there (ms), and its record without the message."""
 
     key: bytes
     at_ms: int
     part: int
     place: int
-    group: Group
+    group: ViewGroup
     value: bytes
 
     @property
@@ -106,26 +106,26 @@ class ViewFilter(NamedTuple):
     """Which entries. `group` tests all entries of a group at once; with any other condition but `subscription` the
     entries are tested one by one. Times are those of the entries, `until_ms` is excluded."""
 
-    group: Callable[[Group], bool] = lambda _: True
+    group: Callable[[ViewGroup], bool] = lambda _: True
     subscription: str = ""
     notification: str = ""
     since_ms: int | None = None
     until_ms: int | None = None
-    test: Callable[[Entry], bool] | None = None
+    test: Callable[[ViewEntry], bool] | None = None
 
     @property
     def by_entry(self) -> bool:
         return bool(self.notification or self.test or self.since_ms is not None or self.until_ms is not None)
 
 
-class Page(NamedTuple):
+class ViewPage(NamedTuple):
     """Entries in order, and the number of all that are wanted, by group."""
 
-    entries: list[Entry]
-    counts: Counter[Group]
+    entries: list[ViewEntry]
+    counts: Counter[ViewGroup]
 
 
-class LogView:
+class DeliveryView:
     """The entries of a log. For one thread at a time."""
 
     log = ""
@@ -153,20 +153,20 @@ class LogView:
             raise
         self._read_at = time.monotonic()
 
-    def page(self, wanted: ViewFilter, limit: int, skip: int = 0, *, newest_first: bool = False) -> Page:
+    def page(self, wanted: ViewFilter, limit: int, skip: int = 0, *, newest_first: bool = False) -> ViewPage:
         """The entries behind the first `skip`, at most `limit`, and the numbers of all."""
         groups = self._groups(wanted)
         chosen = (each for each in self._entries(wanted, groups, newest_first) if each.group in groups)
         if not wanted.by_entry:
-            return Page(list(islice(chosen, skip, skip + limit)), groups)
-        found: list[Entry] = []
-        counts = Counter[Group]()
+            return ViewPage(list(islice(chosen, skip, skip + limit)), groups)
+        found: list[ViewEntry] = []
+        counts = Counter[ViewGroup]()
         for each in chosen:
             if wanted.test is None or wanted.test(each):
                 if skip <= counts.total() < skip + limit:
                     found.append(each)
                 counts[each.group] += 1
-        return Page(found, counts)
+        return ViewPage(found, counts)
 
     def count(self, subscription: str) -> int:
         """The number of entries of a subscription."""
@@ -204,7 +204,7 @@ class LogView:
         self._cursor = LogCursor(parked.roomy(self.kafka), self.log, {}, max_records=_AT_ONCE)
         self._db.executescript("DELETE FROM entry; DELETE FROM counted;")
 
-    def _groups(self, wanted: ViewFilter) -> Counter[Group]:
+    def _groups(self, wanted: ViewFilter) -> Counter[ViewGroup]:
         asked = "SELECT subscription, endpoint, topic, reason, number FROM counted"
         values: tuple[str, ...] = ()
         if wanted.subscription:
@@ -212,7 +212,7 @@ class LogView:
         found = ((_group(*group), number) for *group, number in self._db.execute(asked, values))
         return Counter({group: number for group, number in found if wanted.group(group)})
 
-    def _entries(self, wanted: ViewFilter, groups: Counter[Group], newest_first: bool) -> Iterator[Entry]:
+    def _entries(self, wanted: ViewFilter, groups: Counter[ViewGroup], newest_first: bool) -> Iterator[ViewEntry]:
         """The entries of these groups in order, and possibly others."""
         names = {each.subscription for each in groups}
         if wanted.notification:
@@ -222,7 +222,7 @@ class LogView:
         each = (self._ordered("subscription = ?", name, wanted, newest_first) for name in names)
         return heapq.merge(*each, key=lambda entry: entry.order, reverse=newest_first)
 
-    def _ordered(self, condition: str, value: str, wanted: ViewFilter, newest_first: bool) -> Iterator[Entry]:
+    def _ordered(self, condition: str, value: str, wanted: ViewFilter, newest_first: bool) -> Iterator[ViewEntry]:
         given: dict[str, object] = {condition: value, "at_ms >= ?": wanted.since_ms, "at_ms < ?": wanted.until_ms}
         given = {name: each for name, each in given.items() if name and each is not None}
         where = f" WHERE {' AND '.join(given)}" if given else ""
@@ -230,13 +230,13 @@ class LogView:
         asked = f"{_ROW}{where} ORDER BY at_ms{down}, part{down}, place{down}"  # constants
         for row in self._db.execute(asked, tuple(given.values())):
             key, at_ms, part, place = row[:4]
-            yield Entry(key, at_ms, part, place, _group(*row[4:8]), row[8])
+            yield ViewEntry(key, at_ms, part, place, _group(*row[4:8]), row[8])
 
     def _value(self, key: bytes) -> bytes | None:
         found = self._db.execute("SELECT value FROM entry WHERE key = ?", (key,)).fetchone()
         return found[0] if found else None
 
-    def _put(self, record: ConsumerRecord, at_ms: int, group: Group, notification: str, value: bytes) -> None:
+    def _put(self, record: ConsumerRecord, at_ms: int, group: ViewGroup, notification: str, value: bytes) -> None:
         self._remove(record.key)
         row = (record.key, at_ms, record.partition, record.offset, *group, notification, value)
         self._db.execute("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
@@ -245,7 +245,7 @@ class LogView:
         self._db.execute("DELETE FROM entry WHERE key = ?", (key,))
 
 
-class PendingView(LogView):
+class PendingView(DeliveryView):
     """The waiting deliveries. They are there since their first record: a batch that is repeated parks them again."""
 
     log = "parked"
@@ -266,12 +266,12 @@ class PendingView(LogView):
                 self._db.execute("UPDATE entry SET value = ? WHERE key = ?", (value, key))
         elif isinstance(entry, Parked):
             message = entry.notification
-            group = Group(delivery.subscription, "", message.topic, "")
+            group = ViewGroup(delivery.subscription, "", message.topic, "")
             value = parked.encode(Parked(_without_message(message), entry.tries))
             self._put(record, record.timestamp, group, message.id, value)
 
 
-class LettersView(LogView):
+class LettersView(DeliveryView):
     """The dead letters, since they were given up."""
 
     log = "dead"
@@ -282,7 +282,7 @@ class LettersView(LogView):
             return
         letter = dead_letters.decode(record.value)
         reason = str(letter.status or letter.error or letter.state)
-        group = Group(letter.subscription, letter.endpoint, letter.notification.topic, reason)
+        group = ViewGroup(letter.subscription, letter.endpoint, letter.notification.topic, reason)
         message = _without_message(letter.notification)
         value = dead_letters.encode(msgspec.structs.replace(letter, notification=message, response=b""))
         self._put(record, letter.at_ms, group, message.id, value)
@@ -295,7 +295,7 @@ class DeliveryViews:
         # The value None is an attempt that the log does not have any more.
         self._last: Recent[Hashable, tuple[Attempt | None]] = Recent(_LAST_BYTES, age_s=3_600.0)
         self._lock = threading.Lock()  # of this
-        self._kept: dict[str, LogView] = {}
+        self._kept: dict[str, DeliveryView] = {}
         self._locks = {kind.log: threading.Lock() for kind in (PendingView, LettersView)}
 
     def last(self, name: Hashable) -> tuple[Attempt | None] | None:
@@ -340,13 +340,13 @@ def pending_of(value: bytes) -> Parked:
     return cast(Parked, parked.decode(value))
 
 
-def letter_of(entry: Entry) -> DeadLetter:
+def letter_of(entry: ViewEntry) -> DeadLetter:
     """The letter of an entry of `LettersView`."""
     return dead_letters.decode(entry.value)
 
 
-def _group(subscription: str, endpoint: str, topic: str, reason: str) -> Group:
-    return Group(subscription, endpoint, TopicPath(topic), reason)
+def _group(subscription: str, endpoint: str, topic: str, reason: str) -> ViewGroup:
+    return ViewGroup(subscription, endpoint, TopicPath(topic), reason)
 
 
 def _is_later(tries: Tries, known: Tries) -> bool:

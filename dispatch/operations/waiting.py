@@ -16,7 +16,7 @@ from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, partition_of_subscription
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Tries
-from arborcast.dispatch.operations.views import DeliveryViews, Entry, PendingView, ViewFilter, opened, pending_of
+from arborcast.dispatch.operations.views import DeliveryViews, PendingView, ViewEntry, ViewFilter, opened, pending_of
 from arborcast.topic_model.topics import TopicPath
 
 # Requests of attempts that are on their way to the log, and their timeout.
@@ -38,7 +38,7 @@ class Asked:
     def in_view(self) -> ViewFilter:
         """The same for a view."""
 
-        def chosen(entry: Entry) -> bool:
+        def chosen(entry: ViewEntry) -> bool:
             return (pending_of(entry.value).notification.id, entry.group.subscription) in self.chosen
 
         return ViewFilter(
@@ -89,7 +89,7 @@ class Waiting:
         """
         wanted = asked.in_view
 
-        def idle(entry: Entry) -> bool:
+        def idle(entry: ViewEntry) -> bool:
             return not pending_of(entry.value).tries.awaits and (wanted.test is None or wanted.test(entry))
 
         with opened(PendingView, self._kafka, self._views) as view:
@@ -155,7 +155,7 @@ def _attempt_of(wait: Wait) -> tuple[Delivery, int, int]:
     return wait.delivery, wait.tries.number, wait.tries.counted
 
 
-def _wait(entry: Entry) -> Wait:
+def _wait(entry: ViewEntry) -> Wait:
     delivery, _ = parked.decode_key(entry.key)
     waits = pending_of(entry.value)
     message = waits.notification

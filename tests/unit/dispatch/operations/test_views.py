@@ -11,12 +11,12 @@ from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.dispatch.operations import views
 from arborcast.dispatch.operations.views import (
+    DeliveryView,
     DeliveryViews,
-    Group,
     LettersView,
-    LogView,
     PendingView,
     ViewFilter,
+    ViewGroup,
     letter_of,
     opened,
     pending_of,
@@ -46,8 +46,13 @@ def letter(number: int, to: str = "s1", **more: object) -> DeadLetter:
     return DeadLetter(to, f"http://r/{to}", message(number), **facts)  # type: ignore[arg-type]
 
 
-def names(view: LogView, wanted: ViewFilter = ViewFilter(), limit: int = 9, skip: int = 0, **more: bool) -> list[str]:  # noqa: B008  # frozen
-    entries = view.page(wanted, limit, skip, **more).entries
+EVERYTHING = ViewFilter()
+
+
+def names(
+    view: DeliveryView, wanted: ViewFilter = EVERYTHING, limit: int = 9, skip: int = 0, *, newest_first: bool = False
+) -> list[str]:
+    entries = view.page(wanted, limit, skip, newest_first=newest_first).entries
     value = letter_of if isinstance(view, LettersView) else lambda entry: pending_of(entry.value)
     return [value(each).notification.id for each in entries]
 
@@ -64,7 +69,7 @@ def test_what_waits_is_in_the_order_of_its_time_without_its_message(logs: Listed
     entry = pending_of(first.value)
     assert (entry.notification.id, entry.notification.payload, entry.notification.priority) == ("n1", b"", 1)
     assert (first.at_ms, second.at_ms, entry.tries) == (10, 20, Tries(1, 1, 9, 8))
-    assert counts == {Group("s1", "", TopicPath("a"), ""): 2}
+    assert counts == {ViewGroup("s1", "", TopicPath("a"), ""): 2}
 
 
 def test_a_repeated_batch_changes_neither_time_nor_tries_and_a_request_does(logs: ListedLogs) -> None:
@@ -95,7 +100,7 @@ def test_a_kept_view_reads_each_record_once(logs: ListedLogs) -> None:
 
 
 def test_the_steps_of_a_page_do_not_grow_with_what_waits(logs: ListedLogs) -> None:
-    def steps(view: PendingView, wanted: ViewFilter = ViewFilter()) -> int:  # noqa: B008  # frozen
+    def steps(view: PendingView, wanted: ViewFilter = EVERYTHING) -> int:
         taken = 0
 
         def count() -> int:

@@ -214,6 +214,7 @@ class Console:
             trouble=self.trouble(),
             health=self.health.known(),
             signs_in=self.signs_in,
+            engine_name=self.settings.federation.name,
             note=self.take_note(visitor),
             **values,
         )

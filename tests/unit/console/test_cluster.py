@@ -11,6 +11,7 @@ from arborcast.admin import federation
 from arborcast.admin.federation import MemberList
 from arborcast.console.pages import _moment
 from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.engine.install.version import installed
 from tests.support.console import Browser, console_parts
 from tests.support.console_answers import FEDERATED, LINKS, MEMBERS, answering
 
@@ -120,3 +121,9 @@ def test_the_navigation_has_it_in_a_federation_only(browser: Browser, tmp_path: 
     for each, listed in ((browser, True), (alone, False)):
         each.get("/topics")
         assert ("/cluster" in each.page.xpath("//nav//a/@href")) == listed
+
+
+def test_each_page_names_the_engine_and_its_version(browser: Browser) -> None:
+    browser.get("/topics")
+    footer = " ".join(browser.page.xpath("string(//footer)").split())
+    assert footer.endswith(f"Arborcast {installed('arborcast')}, engine n1.")

@@ -88,8 +88,9 @@ bench: setup ## Measure: make bench ARGS='latency rates --json out.json'; withou
 	for file in $$(grep -l '^ *run(measure' benchmarks/*.py benchmarks/peers/*.py | sed 's|[.]py$$||' | tr / .); do \
 	  $(BIN)/python -m $$file; done
 
-pictures: setup ## Write a picture of every screen of the console into build/pictures
-	PICTURES=$(CURDIR)/build/pictures $(BIN)/python -m pytest -n 0 tests/integration/test_console_pages.py -k every_page
+pictures: PICTURES ?= $(CURDIR)/build/pictures
+pictures: setup ## Write a picture of every screen of the console into build/pictures, or PICTURES=folder
+	PICTURES='$(PICTURES)' $(BIN)/python -m pytest -n 0 tests/integration/test_console_pages.py -k every_page
 
 wheels: $(INSTALLED) ## Build both distributions into dist/: the engine, and its client alone (arborcast-client)
 	rm -rf build/lib client/build  # setuptools packs the modules of an earlier build, too; build/image stays

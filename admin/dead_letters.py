@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, chosen_text
 from arborcast.admin.operations import recorded
 from arborcast.admin.times import moment_ms
 from arborcast.core.errors import NotFound
@@ -20,12 +19,10 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery
 from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, letters, settled
+from arborcast.dispatch.operations.views import DeliveryViews, LettersView, ViewEntry, ViewFilter, letter_of, opened
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
-
-# Selected letters that the record of an operation names.
-_NAMED = 20
 
 
 class LetterFilter(NamedTuple):
@@ -45,11 +42,8 @@ class LetterFilter(NamedTuple):
     def text(self) -> str:
         """The conditions as text, as the options of a command."""
         given = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
-        chosen = [f"{notification} for {subscription}" for notification, subscription in sorted(self.chosen)]
-        if len(chosen) > _NAMED:
-            chosen[_NAMED:] = [f"{len(chosen) - _NAMED} more"]
         options = [f"--{name} {value}" for name, value in given.items() if value]
-        return " ".join([*options, ", ".join(chosen)]).strip() or "all"
+        return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
 
     def wanted(self, kafka: KafkaSettings, control: ControlView | None = None) -> Wanted:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
@@ -61,6 +55,23 @@ class LetterFilter(NamedTuple):
             moment_ms("since", self.since) if self.since else None,
             moment_ms("until", self.until) if self.until else None,
             self.reason,
+        )
+
+    def in_view(self, wanted: Wanted) -> ViewFilter:
+        """The same for a view of the log."""
+
+        def fits(entry: ViewEntry) -> bool:
+            letter = letter_of(entry)
+            chosen = not self.chosen or (letter.notification.id, letter.subscription) in self.chosen
+            return chosen and wanted.includes(letter)
+
+        return ViewFilter(
+            group=lambda each: wanted.endpoint in ("", each.endpoint) and wanted.topic(each.topic),
+            subscription=wanted.subscription,
+            notification=wanted.notification,
+            since_ms=wanted.since_ms,
+            until_ms=wanted.until_ms,
+            test=fits if wanted.reason or self.chosen else None,
         )
 
 
@@ -118,19 +129,22 @@ class Redriven(NamedTuple):
 
 
 def listed(
-    kafka: KafkaSettings, wanted: LetterFilter, limit: int, control: ControlView | None = None, skip: int = 0
+    kafka: KafkaSettings,
+    wanted: LetterFilter,
+    limit: int,
+    control: ControlView | None = None,
+    skip: int = 0,
+    views: DeliveryViews | None = None,
 ) -> LetterList:
-    """Letters, the newest first, behind the first `skip`. Raises ExpressionError, ConfigError, InfrastructureError; as
-    all functions here."""
+    """Letters, the newest first, behind the first `skip`. `views` are kept for later questions. Raises ExpressionError,
+    ConfigError, InfrastructureError; as all functions here."""
+    asked = wanted.in_view(wanted.wanted(kafka, control))
+    with opened(LettersView, kafka, views) as view:
+        entries, counts = view.page(asked, limit, skip, newest_first=True)
     counted = Counter[tuple[str, str]]()
-
-    def found() -> Iterator[Letter]:
-        for _, letter in _letters(kafka, wanted, control):
-            counted[letter.endpoint, str(letter.status or letter.error or letter.state)] += 1
-            yield _letter(letter)
-
-    # At most `skip + limit` of them are in memory, without their messages.
-    newest = tuple(heapq.nlargest(skip + limit, found(), key=lambda each: each.given_up_ms)[skip:])
+    for group, number in counts.items():
+        counted[group.endpoint, group.reason] += number
+    newest = tuple(_letter(letter_of(each)) for each in entries)
     groups = tuple(
         DeliveryGroup(endpoint, reason, count) for (endpoint, reason), count in counted.most_common(MOST_GROUPS)
     )

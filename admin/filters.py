@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from arborcast.admin import control_log
@@ -20,6 +20,18 @@ def subscription_id(text: str) -> str:
 
 MOST_GROUPS = 20
 """Groups of a list of deliveries."""
+
+
+# Selected deliveries that the record of an operation names.
+_NAMED = 20
+
+
+def chosen_text(chosen: Collection[tuple[str, str]]) -> str:
+    """Pairs of notification and subscription as text."""
+    named = [f"{notification} for {subscription}" for notification, subscription in sorted(chosen)]
+    if len(named) > _NAMED:
+        named[_NAMED:] = [f"{len(named) - _NAMED} more"]
+    return ", ".join(named)
 
 
 class DeliveryGroup(NamedTuple):

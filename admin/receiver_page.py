@@ -72,8 +72,9 @@ def receiver_of(subscription: str) -> Operator:
     return Operator("console", f"receiver of {subscription}")
 
 
-def send_test(kafka: KafkaSettings, subscription: Subscription) -> str:
-    """Append a notification for this subscription alone, as its subscriber; its id. Raises InfrastructureError."""
+def send_test(kafka: KafkaSettings, subscription: Subscription, by: Operator | None = None) -> str:
+    """Append a notification for this subscription alone; its id. `by` is its subscriber if it is not given. Raises
+    InfrastructureError."""
     now_ms = time_ms()
     made = Notification(
         uuid.uuid4().hex,
@@ -87,7 +88,7 @@ def send_test(kafka: KafkaSettings, subscription: Subscription) -> str:
     )
     key, value = notifications.encode(made)
     with (
-        recorded(kafka, "subscriptions test", [change(subscription.id)], receiver_of(subscription.id)) as said,
+        recorded(kafka, "subscriptions test", [change(subscription.id)], by or receiver_of(subscription.id)) as said,
         closing(DurableWriter(kafka, "notifications")) as writer,
     ):
         writer.send(partition_of_key(key, writer.partitions), value, key)

@@ -1,20 +1,26 @@
-"""Deliveries that wait: in their turn, or for another attempt."""
+"""Deliveries that wait: in their turn, or for another attempt, which can be requested."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, subscription_id
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, chosen_text, subscription_id
+from arborcast.admin.operations import recorded
+from arborcast.core.errors import NotFound
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.operations.views import DeliveryViews, LettersView, PendingView, opened
 from arborcast.dispatch.operations.waiting import Asked, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
 
 Stage = Literal["queued", "due", "under way", "awaited", "scheduled", "held"]
@@ -24,12 +30,28 @@ awaited: its receiver reports the result later."""
 
 class WaitingFilter(NamedTuple):
     """Which deliveries; an empty field selects all. `subscription` is an id or an address, `endpoint` the current
-    address of the subscription's consumer."""
+    address of the subscription's consumer. `chosen` are pairs of notification and subscription."""
 
     subscription: str = ""
     endpoint: str = ""
     topic: TopicTest = TopicTest()
     notification: str = ""
+    chosen: frozenset[tuple[str, str]] = frozenset()
+
+    def text(self) -> str:
+        """The conditions as text, as the options of a command."""
+        given = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
+        options = [f"--{name} {value}" for name, value in given.items() if value]
+        return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
+
+    def asked(self, kafka: KafkaSettings, control: ControlView) -> Asked:
+        """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
+        name, endpoint = subscription_id(self.subscription), to_uri(self.endpoint)
+
+        def asked(each: str) -> bool:
+            return (not name or each == name) and (not endpoint or to_uri(_endpoint(control, each)) == endpoint)
+
+        return Asked(asked, self.topic.test(kafka, control), self.notification, self.chosen)
 
 
 class WaitingEntry(msgspec.Struct, frozen=True):
@@ -70,30 +92,77 @@ def oldest(
     control: ControlView | None = None,
     skip: int = 0,
     newest_first: bool = False,
+    views: DeliveryViews | None = None,
+    within_s: float = 10.0,
 ) -> WaitingList:
     """The deliveries that wait longest, or shortest, in this order, behind the first `skip`. Subscriptions are looked
-    up in `control`, or in the log.
+    up in `control`, or in the log. `views` are kept for later questions. Last attempts are searched for up to this
+    time; with 0 only those are shown that `views` has from an earlier search.
 
     Raises ExpressionError, ConfigError, InfrastructureError.
     """
-    is_meant = wanted.topic.test(kafka, control)
     known = control_log.read_control(kafka) if control is None else control
-    name, endpoint = subscription_id(wanted.subscription), to_uri(wanted.endpoint)
-
-    def asked(each: str) -> bool:
-        return (not name or each == name) and (not endpoint or to_uri(_endpoint(known, each)) == endpoint)
-
-    waiting = Waiting(kafka)
-    waits, more, counts = waiting.oldest(
-        Asked(asked, is_meant, wanted.notification), limit, skip, newest_first=newest_first
-    )
-    waits, complete = waiting.with_last(waits)
+    waiting = Waiting(kafka, views)
+    waits, more, counts = waiting.oldest(wanted.asked(kafka, known), limit, skip, newest_first=newest_first)
+    waits, complete = waiting.with_last(waits, within_s)
     now_ms = time_ms()
     grouped = Counter[tuple[str, str]]()
     for each, count in counts.items():
         grouped[_endpoint(known, each) or each, _state(known, each, now_ms)] += count
     groups = (DeliveryGroup(where, state, count) for (where, state), count in grouped.most_common(MOST_GROUPS))
     return WaitingList(tuple(_delivery(each, known, now_ms) for each in waits), more, complete, tuple(groups))
+
+
+class DeliveryCounts(NamedTuple):
+    """Of a subscription: deliveries that wait, and dead letters."""
+
+    pending: int
+    dead: int
+
+
+def counts(kafka: KafkaSettings, subscriptions: Iterable[str], views: DeliveryViews) -> Mapping[str, DeliveryCounts]:
+    """The numbers of deliveries of each subscription. `views` are kept for later questions. Raises
+    InfrastructureError."""
+    with opened(PendingView, kafka, views) as view:
+        pending = {each: view.count(each) for each in subscriptions}
+    with opened(LettersView, kafka, views) as view:
+        return {each: DeliveryCounts(number, view.count(each)) for each, number in pending.items()}
+
+
+def retry(
+    kafka: KafkaSettings,
+    wanted: WaitingFilter,
+    limit: int | None = None,
+    control: ControlView | None = None,
+    by: Operator | None = None,
+    views: DeliveryViews | None = None,
+) -> int:
+    """Request an attempt of deliveries now, those that wait longest first, at most `limit`; returns their number. A
+    paused or suspended subscription gets none before it is resumed. Subscriptions are looked up in `control`, or in the
+    log; `by` is the operator, by default the user of this process. Raises as `oldest`."""
+    known = control_log.read_control(kafka) if control is None else control
+    asked = wanted.asked(kafka, known)  # a refused filter is no operation
+    with recorded(kafka, "waiting retry", [change(wanted.text())], by) as said:
+        requested = Waiting(kafka, views).request_attempts(asked, sys.maxsize if limit is None else limit)
+        said.append(f"{requested} requested")
+    return requested
+
+
+def probe(
+    kafka: KafkaSettings,
+    endpoint: str,
+    control: ControlView | None = None,
+    by: Operator | None = None,
+    views: DeliveryViews | None = None,
+) -> None:
+    """Request an attempt of the delivery that waits longest for an endpoint, also while its breaker is open. Raises
+    NotFound if none waits, and as `oldest`."""
+    known = control_log.read_control(kafka) if control is None else control
+    asked = WaitingFilter(endpoint=endpoint).asked(kafka, known)
+    with recorded(kafka, "waiting probe", [change(endpoint)], by) as said:
+        if not Waiting(kafka, views).request_attempts(asked, 1):
+            raise NotFound(f"no delivery waits for {endpoint}: a probe is the push of a waiting delivery")
+        said.append("1 requested")
 
 
 def _state(control: ControlView, subscription: str, now_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""`arborcast waiting`: deliveries that wait for a retry, or for their turn."""
+"""`arborcast waiting`: deliveries that wait for a retry, or for their turn; retries and probes on request."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from arborcast.cli.common import (
     NamespaceOption,
     SubscriptionOption,
     TopicsOption,
+    YesOption,
+    agreed,
     kafka_of,
     tell_of_more,
     topic_filter,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, console, print_json
+from arborcast.engine.monitoring.figures import many
+from arborcast.engine.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -37,6 +40,13 @@ _STAGES = {
     "held": "held until resumed",
 }
 
+EndpointOption = Annotated[
+    str | None, typer.Option("--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL")
+]
+NotificationOption = Annotated[
+    str | None, typer.Option("--notification", help="Only of this notification.", metavar="ID")
+]
+
 waiting_app = typer.Typer(help="Pending deliveries: queued, or waiting for a retry.", no_args_is_help=True)
 
 
@@ -47,13 +57,9 @@ def register(app: typer.Typer) -> None:
 @waiting_app.command("list")
 def list_waiting(
     subscription: SubscriptionOption = None,
-    endpoint: Annotated[
-        str | None, typer.Option("--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL")
-    ] = None,
+    endpoint: EndpointOption = None,
     topic: TopicsOption = None,
-    notification: Annotated[
-        str | None, typer.Option("--notification", help="Only of this notification.", metavar="ID")
-    ] = None,
+    notification: NotificationOption = None,
     limit: ListedOption = 100,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
@@ -75,6 +81,48 @@ def list_waiting(
         tell_of_more(found.more)
     if not found.complete:
         complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
+
+
+@waiting_app.command()
+def retry(
+    subscription: SubscriptionOption = None,
+    endpoint: EndpointOption = None,
+    topic: TopicsOption = None,
+    notification: NotificationOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="At most so many.", min=1)] = None,
+    yes: YesOption = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Attempt pending deliveries now, before their next attempt is due; an open breaker allows a probe."""
+    from arborcast.admin import waiting
+    from arborcast.admin.waiting import WaitingFilter
+
+    wanted = WaitingFilter(subscription or "", endpoint or "", topic_filter(topic, namespace), notification or "")
+    kafka = kafka_of(config, home)
+    # Without a condition it is for the whole engine.
+    requested = 0
+    if yes or wanted.text() != "all" or agreed("Retry all pending deliveries?"):
+        requested = waiting.retry(kafka, wanted, limit)
+    if json:
+        print_json({"requested": requested})
+    else:
+        say(f"attempts of {many(requested, 'delivery', 'deliveries')} requested")
+
+
+@waiting_app.command()
+def probe(
+    endpoint: Annotated[str, typer.Argument(help="The URL, as `waiting list` prints it.", metavar="URL")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Probe an endpoint now, with the delivery that waits longest for it."""
+    from arborcast.admin import waiting
+
+    waiting.probe(kafka_of(config, home), endpoint)
+    say(f"probe of {one_line(endpoint)} requested")
 
 
 def _facts(each: WaitingEntry) -> dict[str, Any]:

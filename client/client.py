@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from requests_futures.sessions import FuturesSession
-
 from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from arborcast.client.publications import said_of
 from arborcast.client.queues.replies import PulledReplies, Replies
@@ -185,6 +183,9 @@ class BrokerClient(ABC, Generic[CallsT]):
     def _start(self) -> None:
         self._process = os.getpid()
         self._workers = ThreadPoolExecutor(self._connections, thread_name_prefix="wsn-client")
+        # Loaded late: programs that replace this are quicker to begin.
+        from requests_futures.sessions import FuturesSession
+
         self._futures = FuturesSession(executor=self._workers, session=self._session)
 
     def _send(self, call: Call[Any]) -> Future[HttpAnswer]:

@@ -166,7 +166,7 @@ class ListenerApp:
                         await handled
         except Exception:
             return _failed(push)
-        return _done(push)
+        return answered(push)
 
     def _joined(self, message: ReceivedMessage) -> AbstractContextManager[ReceivedMessage | None]:
         return contextlib.nullcontext(message) if self._assembler is None else self._assembler.joined(message)
@@ -206,7 +206,7 @@ class _ThreadedApp(ListenerApp):
                 self._handle(message)
         except Exception:
             return _failed(push)
-        return _done(push)
+        return answered(push)
 
     def _handle(self, message: ReceivedMessage) -> None:
         if self._repeats is None or not message.notification_id:
@@ -284,7 +284,7 @@ _ANSWERS = {"delivered": Response(202), "failed": Response(500), "refused": Resp
 _LATER = Response(202, headers=(("Arborcast-Result", "later"),))
 
 
-def _done(push: OpenPush) -> Response:
+def answered(push: OpenPush) -> Response:
     """The answer to a push whose messages were handled."""
     state = push.answered()
     return _LATER if state is None else _ANSWERS[state]

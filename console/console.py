@@ -26,7 +26,9 @@ from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, 
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.wall_clock import time_ms
 from arborcast.engine.monitoring.attention import Concern
+from arborcast.engine.monitoring.figures import many
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
 from arborcast.topic_model.control_log import OperationsLog
@@ -68,6 +70,9 @@ _FRESH_S = 1.0
 # Interval of cheap updates.
 _LOOK_S = 5.0
 
+# As in the alert rule ArborcastErasureOpen.
+_ERASED_AFTER_MS = 6 * 3_600_000
+
 # How often the header of an open page is looked at again.
 _HEADER_S = 2.0
 
@@ -75,13 +80,14 @@ _HEADER_S = 2.0
 @dataclass(frozen=True)
 class Screen:
     """One screen: its name, its label in the navigation, its first page, its routes. One that does not need the log is
-    available without it."""
+    available without it. `listed`: whether the navigation has it."""
 
     name: str
     title: str
     path: str
     routes: Callable[[Console], list[Route]]
     needs_log: bool = True
+    listed: Callable[[Settings], bool] = lambda _: True
 
 
 class Console:
@@ -202,12 +208,13 @@ class Console:
             request,
             template,
             theme=theme if theme in THEMES else "",
-            screens=self.screens,
+            screens=[each for each in self.screens if each.listed(self.settings)],
             here=request.url.path,
             back=_again(request),
             trouble=self.trouble(),
             health=self.health.known(),
             signs_in=self.signs_in,
+            engine_name=self.settings.federation.name,
             note=self.take_note(visitor),
             **values,
         )
@@ -233,6 +240,9 @@ class Console:
         if idle:
             more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
             yield Concern("warn", "queues", f"The work queue {idle[0]}{more} has no active server")
+        late = sum(time_ms() - each.at_ms > _ERASED_AFTER_MS for each in self.control.erasures.open)
+        if late:
+            yield Concern("warn", "erasures", f"{many(late, 'erasure')} not done after six hours")
 
     def note(self, visitor: Visitor, text: str) -> None:
         """A note for the visitor's next page."""

@@ -51,7 +51,8 @@ class EndpointsHealth:
         self.known = seen.failing is not None and not seen.problem
         self._complete = self.known and seen.failing_count <= len(seen.failing or ())
         self._failing: Mapping[str, Mapping[str, Any]] = {each["endpoint"]: each for each in seen.failing or ()}
-        self._others: Mapping[str, Mapping[str, Any]] = {each["endpoint"]: each for each in seen.endpoints}
+        others = (*seen.endpoints, *seen.pushed)
+        self._others: Mapping[str, Mapping[str, Any]] = {each["endpoint"]: each for each in others}
 
     def figures(self, endpoint: str) -> Mapping[str, Any] | None:
         """The pushes of the last minutes; None if they are not published, or there were none."""

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from arborcast.core.printable import printable
+from arborcast.engine.install.version import installed
 from arborcast.engine.monitoring import charts
 
 _HERE = Path(__file__).parent
@@ -74,6 +75,7 @@ class Templates:
         )
         self._environment.globals["static"] = static.url
         self._environment.globals["zone"] = _zone
+        self._environment.globals["version"] = installed("arborcast")
         self._environment.filters["moment"] = _moment
         self._environment.filters["number"] = _number
         self._environment.filters["endpoint"] = _endpoint

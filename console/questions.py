@@ -14,6 +14,7 @@ from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
+from arborcast.dispatch.operations.views import DeliveryViews
 from arborcast.ingest.http.inflight import trimming
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class Questions:
     """
 
     def __init__(self, kafka: Callable[[], KafkaSettings]) -> None:
+        self.views = DeliveryViews()
+        """For questions about waiting deliveries and dead letters."""
         self._kafka = kafka
         self._threads = pool("question", _AT_A_TIME)
         self._recent: dict[object, asyncio.Task[Answer[Any]]] = {}

@@ -14,22 +14,24 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, get_args
 
 from arborcast.client.calls import Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
-from arborcast.client.later import open_push
-from arborcast.client.listener import HandledOnce, accepted
+from arborcast.client.later import Later, open_push
+from arborcast.client.listener import HandledOnce, accepted, answered
 from arborcast.client.received import Asker, ReceivedMessage, Verify
 from arborcast.client.transport import RequestsTransport, Transport
 from arborcast.client.values import BrokerUnreachable, ClientError, FaultReceived, Remote, RemoteSubscription
 from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import Kind
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal, place_of
-from arborcast.core.threads import Service
+from arborcast.core.threads import Service, start_thread
 from arborcast.topic_model.expressions import CONCRETE, write_topic
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, SOAP11, WSA, WSNT
 from arborcast.topic_model.subscriptions import parameter_blocks
@@ -162,6 +164,9 @@ class Worker(Server):
     one of the caller's own gets URLs that are judged by their text alone. `verify` is as for `Listener`.
 
     Its subscriptions last for `lease` and are renewed while it runs: a queue has no server that does not exist.
+
+    With `later` a request is acknowledged at once, and its result is reported when it is done: for requests that take
+    longer than a push. The broker gives it no more than `capacity` requests meanwhile.
     """
 
     def __init__(
@@ -176,7 +181,9 @@ class Worker(Server):
         transport: Transport | None = None,
         allow: str = "",
         lease: timedelta = timedelta(minutes=5),
+        later: bool = False,
     ) -> None:
+        self._later = later
         self.leases = Leases(lease)
         self._far = _Way(AddressPolicy(OutboundSettings(allow=allow)))
         self._near = _Way(AddressPolicy(OutboundSettings("loopback", allow)))
@@ -219,9 +226,16 @@ class Worker(Server):
         return await in_thread("request", lambda: self._worked(headers, body))
 
     def _worked(self, headers: Mapping[str, str], body: bytes) -> Response:
-        messages = accepted(headers, body, self._verify, open_push(headers, self._given or self._to_broker))
+        push = open_push(headers, self._given or self._to_broker)
+        messages = accepted(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages
+        if self._later:
+            # Without an address for the result the request is acknowledged when it is done.
+            with suppress(ClientError):
+                ends = [(each, each.later()) for each in messages]
+                start_thread("request", self._work_later, ends)
+                return answered(push)
         try:
             told = True
             for each in messages:
@@ -232,6 +246,21 @@ class Worker(Server):
         except Exception:
             logger.exception("a request could not be done; the broker will send it again")
             return Response(500)
+
+    def _work_later(self, ends: Iterable[tuple[ReceivedMessage, Later]]) -> None:
+        """Do requests that are acknowledged, and report their results."""
+        for request, end in ends:
+            try:
+                report = end.delivered if self._did(request) else partial(end.failed, "its answer was not taken")
+            except Invalid as why:
+                report = partial(end.refused, str(why))
+            except Exception:
+                logger.exception("a request could not be done; the broker will send it again")
+                report = partial(end.failed, "the server failed")
+            try:
+                report()
+            except ClientError as error:
+                logger.warning("the result of a request was not reported; the broker sends it again: %s", error)
 
     def _did(self, request: ReceivedMessage) -> bool:
         """Do a request, unless it is done, and answer it; whether everybody has the answer."""

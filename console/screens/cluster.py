@@ -85,4 +85,11 @@ def _groups(members: Iterable[admin.MemberStatus]) -> list[tuple[str, list[admin
     return [(name, list(some)) for name, some in groupby(ordered, group)]
 
 
-SCREEN = Screen("cluster", "Federation", "/cluster", _routes, needs_log=False)
+SCREEN = Screen(
+    "cluster",
+    "Federation",
+    "/cluster",
+    _routes,
+    needs_log=False,
+    listed=lambda settings: bool(settings.federation.name),
+)

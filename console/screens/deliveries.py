@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,12 +19,12 @@ from arborcast.admin.dead_letters import LetterFilter
 from arborcast.admin.erasures import ErasureRequest
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.times import moment_ms
-from arborcast.admin.waiting import WaitingFilter
-from arborcast.console.console import Console, Screen, go, operator, text_of
+from arborcast.admin.waiting import WaitingFilter, WaitingList
+from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Look, Seen
 from arborcast.console.questions import Answer
-from arborcast.core.errors import ArborcastError
+from arborcast.core.errors import ArborcastError, NotFound
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.monitoring.figures import WORDS, many
 
@@ -44,6 +45,10 @@ _PATIENCE_S = 5.0
 
 _SHOWN = 200
 
+# The search for last attempts, and how long a list waits for it.
+_SEARCHED_S = 10.0
+_SHOWN_WITHOUT_S = 0.3
+
 # The table changes once a minute.
 _OBJECTIVE_S = 10.0
 
@@ -60,6 +65,7 @@ class DeliveriesScreen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._questions = console.questions
+        self._views = console.questions.views
 
     def routes(self) -> list[Route]:
         get, post = self._console.get, self._console.post
@@ -67,6 +73,7 @@ class DeliveriesScreen:
             get("/deliveries", self.trace),
             get("/deliveries/waiting", self.waiting),
             get("/deliveries/waiting/live", self.waiting_live),
+            post("/deliveries/waiting/act", self.retry),
             get("/deliveries/dead", self.dead),
             get("/deliveries/dead/live", self.dead_live),
             get("/deliveries/dead/{notification}", self.letter),
@@ -104,6 +111,36 @@ class DeliveriesScreen:
     async def waiting_live(self, request: Request) -> Response:
         return self._console.live_page(request, self._look_waiting(request))
 
+    async def retry(self, request: Request, form: FormData) -> Response:
+        """Request attempts of selected deliveries, of all that the filter selects, or of one for an endpoint: a
+        probe."""
+        asked = {name: text_of(form, name).strip() for name in _BY}
+        chosen = _chosen(form, "delivery")
+        onward = own_path(text_of(form, "back")) if text_of(form, "back") else "/deliveries/waiting" + _query(asked)
+        by, control, visitor = operator(request), self._console.control, visitor_of(request.scope)
+        action = text_of(form, "action")
+        if action == "probe":
+            # Pages do not show passwords in addresses: the page of a subscription names that instead.
+            subscription = control.table.get(asked["subscription"])
+            endpoint = subscription.consumer.address if subscription is not None else asked["endpoint"]
+            try:
+                await self._questions.ask_log(waiting.probe, endpoint, control, by, self._views)
+                said = "Probe requested."
+            except NotFound:
+                said = "No delivery waits for this endpoint: a probe is the push of one."
+        elif action in ("retry", "retry-all"):
+            if action == "retry" and not chosen:
+                self._console.note(visitor, "Select at least one delivery.")
+                return go(onward)
+            wanted = _waiting_filter(asked)._replace(chosen=chosen if action == "retry" else frozenset())
+            requested = await self._questions.ask_log(waiting.retry, wanted, None, control, by, self._views)
+            said = f"Attempts of {many(requested, 'delivery', 'deliveries')} requested."
+        else:
+            raise HTTPException(400, "Choose an action: retry or probe.")
+        self._questions.forget()
+        self._console.note(visitor, said)
+        return go(onward)
+
     async def dead(self, request: Request) -> Response:
         return self._slow(request, "dead", _LETTERS_BY, self._look_dead(request))
 
@@ -126,19 +163,19 @@ class DeliveriesScreen:
         asked = {name: text_of(form, name).strip() for name in _LETTERS_BY}
         # A filter by notification has nothing left to show.
         onward = "/deliveries/dead" + _query({} if asked["notification"] else asked)
-        chosen = [] if everything else [each for each in form.getlist("letter") if isinstance(each, str)]
+        chosen = frozenset() if everything else _chosen(form, "letter")
         if not chosen and not everything and not asked["notification"]:
             self._console.note(visitor_of(request.scope), "Select at least one dead letter.")
             return go(onward)
         # The letters of the question and no later ones.
         until = text_of(form, "until") or datetime.now(UTC).isoformat()
-        pairs = frozenset((one, other) for one, _, other in (each.partition(" ") for each in chosen))
-        wanted, control = _letters(asked)._replace(until=until, chosen=pairs), self._console.control
+        wanted, control = _letters(asked)._replace(until=until, chosen=chosen), self._console.control
         # The loss of all messages is not one click away.
         typed = action == "purge" and not chosen and not any(asked.values())
         if not text_of(form, "sure") or (typed and text_of(form, "typed").strip() != _TYPED):
             count, wrong = await _answer(self._questions.ask_log(dead_letters.count, wanted, None, control))
-            values = {"action": action, "everything": everything, "chosen": chosen, "typed": _TYPED if typed else ""}
+            named = sorted(" ".join(each) for each in chosen)
+            values = {"action": action, "everything": everything, "chosen": named, "typed": _TYPED if typed else ""}
             return self._page(request, "sure", asked=asked, until=until, count=count or 0, wrong=wrong, **values)
         by = operator(request)
         try:
@@ -209,16 +246,24 @@ class DeliveriesScreen:
 
     def _look_waiting(self, request: Request) -> Look:
         asked = _asked(request, (*_BY, "page", "order"))
-        wanted = WaitingFilter(
-            asked["subscription"], asked["endpoint"], TopicTest(asked["topic"]), asked["notification"]
-        )
+        wanted = _waiting_filter(asked)
 
         async def look(age_s: float) -> Seen:
-            control = self._console.control
             newest = asked["order"] == "newest"
-            answer = await self._questions.recent_log(
-                waiting.oldest, wanted, _AT_ONCE, control, _skipped(asked), newest, age_s=age_s
-            )
+            skipped, control = _skipped(asked), self._console.control
+
+            def question(within_s: float) -> Awaitable[Answer[WaitingList]]:
+                views = self._views
+                return self._questions.recent_log(
+                    waiting.oldest, wanted, _AT_ONCE, control, skipped, newest, views, within_s, age_s=age_s
+                )
+
+            answer = await question(0.0)
+            if answer.value is not None and not answer.value.complete:
+                # The search continues while the list is shown: the next update has its results.
+                search = asyncio.ensure_future(question(_SEARCHED_S))
+                await asyncio.wait({search}, timeout=_SHOWN_WITHOUT_S)
+                answer = search.result() if search.done() else answer
             return self._seen(request, answer, "waiting", asked)
 
         return look
@@ -230,7 +275,7 @@ class DeliveriesScreen:
         async def look(age_s: float) -> Seen:
             control = self._console.control
             answer = await self._questions.recent_log(
-                dead_letters.listed, wanted, _AT_ONCE, control, _skipped(asked), age_s=age_s
+                dead_letters.listed, wanted, _AT_ONCE, control, _skipped(asked), self._views, age_s=age_s
             )
             return self._seen(request, answer, "dead", asked)
 
@@ -258,6 +303,16 @@ async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:
         return await question, ""
     except ArborcastError as error:
         return None, str(error)
+
+
+def _chosen(form: FormData, name: str) -> frozenset[tuple[str, str]]:
+    """The selected pairs of notification and subscription."""
+    pairs = (each.partition(" ") for each in form.getlist(name) if isinstance(each, str))
+    return frozenset((notification, subscription) for notification, _, subscription in pairs)
+
+
+def _waiting_filter(asked: dict[str, str]) -> WaitingFilter:
+    return WaitingFilter(asked["subscription"], asked["endpoint"], TopicTest(asked["topic"]), asked["notification"])
 
 
 def _letters(asked: dict[str, str]) -> LetterFilter:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
+from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -15,10 +17,15 @@ from arborcast.admin.subscriptions import SubscriptionFilter, listed
 from arborcast.console.console import Console, Screen, go
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
+from arborcast.console.screens.topics import browsing
+from arborcast.core.errors import ExpressionError
 from arborcast.engine.monitoring.attention import is_stale, tiles
 from arborcast.topic_model.topics import TopicPath
 
 _NOTIFICATION = re.compile(r"[0-9a-f]{32}")
+
+# Of a kind, in the list of the search.
+_MATCHES = 8
 
 # Endpoints that are listed; the screen Subscriptions has all.
 _FAILING = 10
@@ -36,6 +43,8 @@ LINKS: Mapping[str, tuple[str, str]] = {
     "queues": ("/queues", "Show queues"),
     "directory": ("/topics/problems", "Show problems"),
     "pull points": ("/subscriptions?state=pull+point", "Show pull points"),
+    "objective": ("/deliveries/slo", "Show the objective"),
+    "erasures": ("/deliveries/erasures", "Show erasures"),
 }
 """Where a concern is looked into: address, and words of the link."""
 
@@ -76,27 +85,65 @@ def _routes(console: Console) -> list[Route]:
         return console.live_page(request, _look(console, request))
 
     async def find(request: Request) -> Response:
+        """The page of what was typed, or a choice; a fragment for our own module is always a choice."""
         if not console.ready():
             return console.page(request, "reading.html", status=503)
-        return go(_found(console, request.query_params.get("q", "").strip()))
+        text = request.query_params.get("q", "").strip()
+        exact = _exact(console, text)
+        if request.headers.get("x-fragment"):
+            found = exact or _matches(console, text)
+            return console.fragment(request, "overview/matches.html", matches=found)
+        if exact:
+            return go(exact[0].url)
+        found = _matches(console, text)
+        if len({each.kind for each in found}) > 1:
+            return console.page(request, "overview/find.html", matches=found, text=text)
+        endpoints = found and found[0].kind == "Endpoint"
+        return go(
+            f"/subscriptions?{urlencode({'endpoint': text})}" if endpoints else f"/topics?{urlencode({'q': text})}"
+        )
 
     return [console.get("/", page), console.get("/overview/live", live), console.get("/find", find)]
 
 
-def _found(console: Console, text: str) -> str:
-    """The page of a notification, a subscription, a topic or its code; else the lists that have the text."""
+class Match(NamedTuple):
+    """A page that is found: the kind of its object, the object, and the address."""
+
+    kind: str
+    text: str
+    url: str
+
+
+def _exact(console: Console, text: str) -> list[Match]:
+    """The one object of this id, path or code."""
     table = console.control.table
     if _NOTIFICATION.fullmatch(text):
-        return f"/deliveries?{urlencode({'notification': text})}"
+        return [Match("Notification", text, f"/deliveries?{urlencode({'notification': text})}")]
     if table.get(text) is not None:
-        return f"/subscriptions/{quote(text, safe='')}"
+        return [Match("Subscription", text, f"/subscriptions/{quote(text, safe='')}")]
     coded = table.topics.paths_with_code(text)
     topic = coded[0] if len(coded) == 1 else TopicPath(text)
     if text and table.topics.is_node(topic):
-        return f"/topics?{urlencode({'at': topic})}"
-    if text and listed(console.control, SubscriptionFilter(part=text), 1).subscriptions:
-        return f"/subscriptions?{urlencode({'endpoint': text})}"
-    return f"/topics?{urlencode({'q': text})}"
+        return [_topic(topic)]
+    return []
+
+
+def _matches(console: Console, text: str) -> list[Match]:
+    """Objects that have the text: subscriptions by their endpoint, and topics; at most `_MATCHES` of each."""
+    if not text:
+        return []
+    found = listed(console.control, SubscriptionFilter(part=text), _MATCHES).subscriptions
+    endpoints = [
+        Match("Endpoint", each.endpoint, f"/subscriptions/{quote(each.subscription, safe='')}") for each in found
+    ]
+    with suppress(ExpressionError):
+        level = browsing.found(console.control.table.topics, text)
+        return [*endpoints, *(_topic(node.path) for node in level.nodes[:_MATCHES])]
+    return endpoints
+
+
+def _topic(path: TopicPath) -> Match:
+    return Match("Topic", path, f"/topics?{urlencode({'at': path})}")
 
 
 SCREEN = Screen("overview", "Overview", "/", _routes, needs_log=False)

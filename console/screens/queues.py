@@ -50,7 +50,9 @@ class QueuesScreen:
                 path = topic_named(wanted, self._console.control.table.topics)
                 figures, waits = await asyncio.gather(
                     self._figures(age_s),
-                    self._console.questions.recent_log(admin.requests, path, _AT_ONCE, age_s=age_s),
+                    self._console.questions.recent_log(
+                        admin.requests, path, _AT_ONCE, self._console.questions.views, age_s=age_s
+                    ),
                 )
                 scrape = figures.value.scrape if figures.value else None
                 one = admin.queue(self._console.control, scrape, path)

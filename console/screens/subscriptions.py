@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin import messages, replay, triggers, waiting
+from arborcast.admin import messages, receiver_page, replay, triggers, waiting
 from arborcast.admin import subscriptions as admin
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.moments import iso
@@ -34,6 +34,9 @@ from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 _AT_ONCE = 100
+
+# The first count reads the logs: a page is shown without it meanwhile.
+_COUNTED_S = 0.5
 
 # Notifications of one replay; the command line has no limit.
 _REPLAYED = 10_000
@@ -89,7 +92,7 @@ class SubscriptionsScreen:
         asked, after = _asked(request), request.query_params.get("after", "")
         back = "/subscriptions" + (f"?{request.url.query}" if request.url.query else "")
 
-        async def look(_age_s: float) -> Seen:
+        async def look(age_s: float) -> Seen:
             wrong, begun = "", time.monotonic()
             seen = await self._console.health.look()
             health = EndpointsHealth(seen)
@@ -97,7 +100,11 @@ class SubscriptionsScreen:
                 shown, more = self._list(asked, after, health)
             except (ExpressionError, TopicError) as error:
                 shown, more, wrong = {}, "", str(error)
+            # Of many subscriptions a list takes a while: it is repeated less often.
+            done = Answer(None, "", time.time(), time.monotonic() - begun)
+            names = tuple(each.subscription for each in shown)
             values = {
+                "counts": await self._counts(names, age_s),
                 "slowest": seen.endpoints,
                 "health_of": health.word,
                 "figures_of": health.figures,
@@ -108,11 +115,18 @@ class SubscriptionsScreen:
                 "back": back,
                 "more": f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
             }
-            # Of many subscriptions a list takes a while: it is repeated less often.
-            done = Answer(None, "", time.time(), time.monotonic() - begun)
             return self._console.seen(request, done, "subscriptions/shown.html", **values)
 
         return look
+
+    async def _counts(self, names: tuple[str, ...], age_s: float) -> Mapping[str, waiting.DeliveryCounts]:
+        """The pending deliveries and dead letters of these subscriptions; empty while they are not known."""
+        if not names:
+            return {}
+        questions = self._console.questions
+        counted = asyncio.ensure_future(questions.recent_log(waiting.counts, names, questions.views, age_s=age_s))
+        await asyncio.wait({counted}, timeout=_COUNTED_S)
+        return (counted.result().value or {}) if counted.done() else {}
 
     async def triggers(self, request: Request) -> Response:
         found, more = triggers.listed(self._console.control, _AT_ONCE)
@@ -167,7 +181,9 @@ class SubscriptionsScreen:
             wanted = WaitingFilter(subscription=name)
             questions = self._console.questions
             answer, pushed, seen = await asyncio.gather(
-                questions.recent_log(waiting.oldest, wanted, 1, self._console.control, age_s=age_s),
+                questions.recent_log(
+                    waiting.oldest, wanted, 1, self._console.control, 0, False, questions.views, age_s=age_s
+                ),
                 questions.recent_log(messages.last_attempts, name, age_s=age_s),
                 self._console.health.look(),
             )
@@ -215,13 +231,15 @@ class SubscriptionsScreen:
         )
 
     async def act(self, request: Request, form: FormData) -> Response:
-        """Pause, resume or end the selected ones. The end needs a confirmation."""
+        """Pause, resume or end the selected ones, or send one a test. The end needs a confirmation."""
         action = next((each for each in _DONE if each == text_of(form, "action")), None)
         chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
         listed = own_path(text_of(form, "back"))
         listed = listed if listed.partition("?")[0] == "/subscriptions" else ""
         one = f"/subscriptions/{quote(chosen[0], safe='')}" if len(chosen) == 1 else ""
         onward = listed or one or "/subscriptions"
+        if text_of(form, "action") == "test" and one:
+            return await self._test(request, chosen[0], one)
         if action is None:
             raise HTTPException(400, "Choose an action: pause, resume or delete.")
         if not chosen:
@@ -245,6 +263,14 @@ class SubscriptionsScreen:
         more = f"; {rest:,} unchanged" if rest else ""
         self._console.note(visitor_of(request.scope), f"{said}{more}.")
         return go((listed or "/subscriptions") if action == "end" else onward)
+
+    async def _test(self, request: Request, name: str, onward: str) -> Response:
+        subscription = self._console.control.table.get(name)
+        if subscription is None or subscription.trigger is not None or subscription.peer is not None:
+            raise HTTPException(404, "Subscription not found, or ended.")
+        sent = await self._console.questions.ask_log(receiver_page.send_test, subscription, operator(request))
+        self._console.note(visitor_of(request.scope), f"Test {sent} sent.")
+        return go(onward)
 
     def _list(
         self, asked: dict[str, str], after: str, health: EndpointsHealth

@@ -4,6 +4,7 @@ const KEYS = {
   "/ or Ctrl K": "find",
   "j, k": "next row, previous row",
   x: "select the row",
+  "up, down": "in the field that finds: choose a match",
   "?": "these keys",
 };
 
@@ -49,6 +50,48 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   goes();
 });
+
+// The field that finds: a choice while something is typed.
+const finder = document.querySelector(".find");
+let wanted = 0;
+
+const close = () => finder.querySelector(".matches")?.remove();
+
+async function choose() {
+  const text = finder.elements.q.value.trim();
+  const mine = ++wanted;
+  if (text.length < 2) return close();
+  const answer = await fetch(`/find?q=${encodeURIComponent(text)}`, { headers: { "x-fragment": "1" } });
+  const html = answer.ok ? await answer.text() : "";
+  // A later text, or the field was left meanwhile.
+  if (mine !== wanted || !finder.contains(document.activeElement)) return;
+  close();
+  finder.insertAdjacentHTML("beforeend", `<div class="matches" role="region" aria-label="Matches" aria-live="polite">${html}</div>`);
+}
+
+if (finder) {
+  let soon = 0;
+  finder.addEventListener("input", () => {
+    clearTimeout(soon);
+    soon = setTimeout(() => choose().catch(close), 150);
+  });
+  finder.addEventListener("focusout", (event) => {
+    if (!finder.contains(event.relatedTarget)) close();
+  });
+  finder.addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "Escape" && finder.querySelector(".matches")) {
+      event.preventDefault(); // which would clear the field
+      close();
+      finder.elements.q.focus();
+    }
+    if (!by) return;
+    event.preventDefault();
+    const all = [finder.elements.q, ...finder.querySelectorAll(".matches a")];
+    const at = all.indexOf(document.activeElement) + by;
+    all[(at + all.length) % all.length].focus();
+  });
+}
 
 // The column by which each table is sorted, by the place of the table in the page.
 const sorted = new Map();

@@ -59,7 +59,7 @@ from arborcast.topic_model.records.packages import (
 )
 from arborcast.topic_model.records.peers import MEDIA_TYPE, encode_push
 from arborcast.topic_model.records.results import PATH, AskedRequest, Promise, write_answer_mark, write_promise
-from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, parameter_blocks
+from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, parameter_blocks, queue_of
 from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,7 @@ class Envelope:
         within `callback_s`, 0 for never. A queue server may answer a request into a pull point of another owner for
         `lifespan_s`."""
         self._guard = _guard(subscription, vault)
-        # A server of a queue is busy until it answers.
-        later = vault is not None and not subscription.queue
-        self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None and later else None
+        self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None else None
         self._url = subscription.consumer.address
         self._mqtt = TopicsOut(self._url) if is_mqtt(self._url) else None
         self._subscription_id = subscription.id
@@ -491,4 +489,6 @@ def callback_of(subscription: Subscription, keys: Marks, wait_s: float) -> Callb
     base, manager, _ = subscription.address.rpartition(_MANAGER)
     if not (wait_s and base and manager) or subscription.policy.reliability == "timely":
         return None
-    return Callback(subscription.id, base + PATH, keys, int(wait_s * 1000))
+    # A request of a queue waits in the lane of the queue.
+    lane = queue_of(TopicPath(subscription.selector())).id if subscription.queue else subscription.id
+    return Callback(lane, base + PATH, keys, int(wait_s * 1000))

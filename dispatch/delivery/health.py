@@ -257,11 +257,15 @@ class EndpointHealthRegistry:
     def forgive(self, endpoint: str, now_ms: int) -> None:
         """A subscription of the endpoint was resumed: it may be probed now, and has the whole time before it is given
         up."""
+        self.allow_probe(endpoint, now_ms, failing_since_ms=0)
+
+    def allow_probe(self, endpoint: str, now_ms: int, **changed: int) -> None:
+        """The endpoint may be probed now; with these changes of its health."""
         with self._lock:
             health = self._known.get(endpoint)
             if health is not None:
                 probe_at_ms = min(health.probe_at_ms, now_ms)
-                self._known[endpoint] = msgspec.structs.replace(health, failing_since_ms=0, probe_at_ms=probe_at_ms)
+                self._known[endpoint] = msgspec.structs.replace(health, probe_at_ms=probe_at_ms, **changed)
 
     def restore(self, known: Mapping[str, Health]) -> None:
         """Take over the health before a restart, of endpoints without an entry."""

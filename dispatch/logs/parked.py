@@ -4,6 +4,8 @@
     <delivery>                 Parked | null    the delivery waits, with its message; null: it is finished
     <delivery>\\ttried          Tried | null     its tries since
 
+An operator's Tried has the known number of tries, decided later: an attempt is requested.
+
 A delivery is one notification for one subscription, named by the subscription and the notification's place in its log,
 which is the order within a lane. The log is compacted, so it has waiting deliveries and little else. All of a
 subscription is in one partition. MessagePack, versioned.
@@ -65,6 +67,12 @@ class Tries(NamedTuple):
 
     def is_due(self, now_ms: int) -> bool:
         return has_come(self.due_ms, self.decided_ms, now_ms)
+
+    def requested(self, now_ms: int) -> Tries:
+        """The same, due now: an operator requests an attempt."""
+        # Clocks differ: it is later than the known decision in any case.
+        at_ms = max(now_ms, self.decided_ms + 1)
+        return self._replace(due_ms=at_ms, decided_ms=at_ms)
 
     @property
     def under_way(self) -> bool:

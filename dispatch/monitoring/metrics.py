@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
+from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -31,18 +32,29 @@ MAX_ENDPOINTS = 2_000
 
 @dataclass(frozen=True)
 class EndpointFigures:
-    """Pushes to one endpoint: number, failures, total and longest time in seconds."""
+    """Pushes to one endpoint: number, failures, total and longest time in seconds, and their numbers by `BUCKETS` of
+    seconds."""
 
     endpoint: str
     pushes: int
     failed: int
     seconds: float
     longest: float
+    buckets: tuple[int, ...] = ()
 
     @property
     def mean_s(self) -> float:
         """Seconds a push took, on average."""
         return self.seconds / self.pushes if self.pushes else 0.0
+
+    @property
+    def p99_s(self) -> float:
+        """The upper bound of the bucket in which the 99th percentile is, at most the longest."""
+        least = 0.99 * self.pushes
+        for bound, count in zip(BUCKETS, accumulate(self.buckets), strict=False):
+            if count >= least:
+                return min(bound, self.longest)
+        return self.longest
 
     def with_more(self, other: EndpointFigures) -> EndpointFigures:
         return EndpointFigures(
@@ -51,6 +63,7 @@ class EndpointFigures:
             self.failed + other.failed,
             self.seconds + other.seconds,
             max(self.longest, other.longest),
+            tuple(one + more for one, more in zip_longest(self.buckets, other.buckets, fillvalue=0)),
         )
 
 
@@ -100,6 +113,37 @@ class EndpointsSeen:
             self._began = now
 
 
+# By name: minutes.
+_WINDOWS = {"5m": 5, "30m": 30, "1h": 60, "6h": 360}
+
+
+class BurnRates:
+    """The shares of late and lost deliveries in windows of time. Of each minute with deliveries two numbers are kept,
+    for six hours."""
+
+    def __init__(self) -> None:
+        self._minutes: dict[int, tuple[int, int]] = {}
+
+    def add(self, counts: Mapping[str, int], now: float) -> None:
+        """Deliveries by their result for the objective."""
+        minute, oldest = int(now // 60), int(now // 60) - max(_WINDOWS.values())
+        bad, counted = self._minutes.pop(minute, (0, 0))
+        bad += counts.get("late", 0) + counts.get("lost", 0)
+        counted += sum(counts.values()) - counts.get("receiver", 0)
+        self._minutes[minute] = bad, counted
+        for each in [each for each in self._minutes if not oldest < each <= minute]:
+            del self._minutes[each]
+
+    def shares(self, now: float) -> dict[str, float]:
+        """By the name of the window."""
+        minute, found = now / 60, {}
+        for name, minutes in _WINDOWS.items():
+            some = [both for each, both in self._minutes.items() if minute - minutes < each]
+            counted = sum(number for _, number in some)
+            found[name] = sum(bad for bad, _ in some) / counted if counted else 0.0
+        return found
+
+
 # Of a queue: a label for each.
 _MOST_SERVERS = 50
 _MOST_QUEUES = 100
@@ -136,6 +180,7 @@ class JobMetrics:
         self.slo_target = 1.0
         self._clock = clock
         self._endpoints = EndpointsSeen()
+        self._burns = BurnRates()
         self._batch_began: float | None = None
         self._lock = threading.Lock()
         self._declare_batches(self.registry)
@@ -184,6 +229,8 @@ class JobMetrics:
         """Deliveries that count for the service level objective, by result."""
         for result, count in counts.items():
             self._slo.add(result, by=count)
+        with self._lock:
+            self._burns.add(counts, self._clock())
 
     def recorded(self, rows: pa.Table) -> None:
         """Attempts that are in the table now: rows as `dispatch.tables.ATTEMPTS` describes them."""
@@ -195,10 +242,22 @@ class JobMetrics:
         self._count_latencies(rows)
         self._count_pushes(rows)
 
+    def _burn_rates(self) -> dict[tuple[str, ...], float]:
+        with self._lock:
+            shares = self._burns.shares(self._clock())
+        allowed = 1 - self.slo_target
+        return {(name,): round(share / allowed, 3) if allowed > 0 else 0.0 for name, share in shares.items()}
+
     def slowest(self, count: int = 10) -> list[EndpointFigures]:
         """The endpoints whose pushes took longest over the last minutes."""
         with self._lock:
             return self._endpoints.slowest(count, self._clock())
+
+    def endpoints(self) -> list[EndpointFigures]:
+        """The endpoints of the last minutes, at most MAX_ENDPOINTS, those with the most pushes first."""
+        with self._lock:
+            seen = self._endpoints.together(self._clock())
+        return nlargest(MAX_ENDPOINTS, seen.values(), key=lambda one: one.pushes)
 
     def failing(self) -> tuple[list[FailingEndpoint], int]:
         """The endpoints with failures, at most MAX_ENDPOINTS, worst first; and the number of all of them."""
@@ -238,6 +297,11 @@ class JobMetrics:
         self._bytes.add(by=pc.sum(pushes["request_bytes_first"]).as_py())
         for row in pushes["error_first"].value_counts().to_pylist():
             self._pushes.add(row["values"], by=row["counts"])
+        places = pa.array(np.searchsorted(np.asarray(BUCKETS), seconds, side="left"))
+        counted = pushes.append_column("bucket", places).group_by(["endpoint_first", "bucket"], use_threads=False)
+        buckets: dict[str, list[int]] = {}
+        for row in counted.aggregate([([], "count_all")]).to_pylist():
+            buckets.setdefault(row["endpoint_first"], [0] * (len(BUCKETS) + 1))[row["bucket"]] = row["count_all"]
         by_endpoint = pushes.group_by("endpoint_first", use_threads=False).aggregate(
             [("failed_first", "sum"), ("duration_ms_first", "sum"), ("duration_ms_first", "max"), ([], "count_all")]
         )
@@ -248,6 +312,7 @@ class JobMetrics:
                 row["failed_first_sum"],
                 row["duration_ms_first_sum"] / 1e3,
                 row["duration_ms_first_max"] / 1e3,
+                tuple(buckets[row["endpoint_first"]]),
             )
             for row in by_endpoint.to_pylist()
         ]
@@ -376,6 +441,13 @@ class JobMetrics:
         )
         registry.gauge(
             "arborcast_slo_target", "The objective: the share of deliveries in time.", lambda: self.slo_target
+        )
+        registry.gauges(
+            "arborcast_slo_burn_rate",
+            "The share of late and lost deliveries since the start of the job, in a window of time, by the share that "
+            "the objective allows.",
+            ("window",),
+            self._burn_rates,
         )
         registry.gauge(
             "arborcast_erasures_open", "Erasures of payloads that are not done.", lambda: self.sources.erasures()

@@ -1,35 +1,51 @@
-"""What waits to be delivered: the way through the compacted `parked` log, and what became of the last tries."""
+"""What waits to be delivered, and what became of the last tries; attempts that operators request."""
 
 from __future__ import annotations
 
-import heapq
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
-from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, partition_of_subscription
-from arborcast.dispatch.logs.parked import Delivery, Parked, Tries
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Tries
+from arborcast.dispatch.operations.views import DeliveryViews, PendingView, ViewEntry, ViewFilter, opened, pending_of
 from arborcast.topic_model.topics import TopicPath
+
+# Requests of attempts that are on their way to the log, and their timeout.
+_AT_ONCE = 1_000
+_SETTLE_S = 30.0
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which deliveries: to these subscriptions, of these topics, and of this notification if it is not empty."""
+    """Which deliveries: to these subscriptions, of these topics, and of this notification if it is not empty; and only
+    these pairs of notification and subscription if there are some."""
 
     subscription: Callable[[str], bool]
     topic: Callable[[TopicPath], bool]
     notification: str = ""
+    chosen: Collection[tuple[str, str]] = ()
 
-    def includes(self, entry: Parked) -> bool:
-        message = entry.notification
-        return (not self.notification or message.id == self.notification) and self.topic(message.topic)
+    @property
+    def in_view(self) -> ViewFilter:
+        """The same for a view."""
+
+        def chosen(entry: ViewEntry) -> bool:
+            return (pending_of(entry.value).notification.id, entry.group.subscription) in self.chosen
+
+        return ViewFilter(
+            group=lambda each: self.subscription(each.subscription) and self.topic(each.topic),
+            notification=self.notification,
+            test=chosen if self.chosen else None,
+        )
 
 
 class Wait(NamedTuple):
@@ -46,49 +62,54 @@ class Wait(NamedTuple):
     priority: int = 0
 
 
-class _Standing(NamedTuple):
-    """Where the last record of a delivery stands, and when its first one was written."""
-
-    since_ms: int
-    partition: int
-    offset: int
-
-
 class Waiting:
-    """The deliveries that wait now. Raises InfrastructureError, RecordVersionError."""
+    """The deliveries that wait now; `views` are kept for later questions. Raises InfrastructureError,
+    RecordVersionError."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, views: DeliveryViews | None = None) -> None:
         self._kafka = kafka
+        self._views = views
 
     def oldest(
         self, asked: Asked, most: int, skip: int = 0, *, newest_first: bool = False
     ) -> tuple[list[Wait], int, Counter[str]]:
         """Those that wait longest, or shortest, in that order, at most so many behind the first `skip`; how many
-        further ones there are; and how many in all for each subscription.
+        further ones there are; and how many in all for each subscription."""
+        with opened(PendingView, self._kafka, self._views) as view:
+            entries, groups = view.page(asked.in_view, most, skip, newest_first=newest_first)
+        counts = Counter[str]()
+        for group, number in groups.items():
+            counts[group.subscription] += number
+        return [_wait(each) for each in entries], max(0, groups.total() - skip - len(entries)), counts
 
-        The log is read twice: first where the record of each delivery stands, then those of the oldest. So memory is
-        some two hundred bytes for each that is asked for, however large the messages, and none for the others.
+    def request_attempts(self, asked: Asked, limit: int = sys.maxsize) -> int:
+        """Make deliveries due now, the longest waiting first, at most `limit`; returns their number. Those whose
+        receiver has the message, and is to report its result, are left alone. The redelivery reads the requests; it
+        also probes an endpoint with an open breaker then.
         """
-        with LogScan(parked.roomy(self._kafka), "parked") as log:
-            beginnings, ends = log.beginnings(), log.ends()
-            standing, tried = _fold(log.read_from(beginnings, ends), asked)
-            choose = heapq.nlargest if newest_first else heapq.nsmallest
-            chosen = choose(skip + most, standing.items(), key=lambda item: item[1])[skip:]
-            waits = list(_waits(_records(log, [each for _, each in chosen]), standing, tried))
-        waits.sort(key=lambda wait: standing[wait.delivery.key()], reverse=newest_first)
-        counts = Counter(parked.decode_key(key)[0].subscription for key in standing)
-        return waits, max(0, len(standing) - skip - len(chosen)), counts
+        wanted = asked.in_view
+
+        def idle(entry: ViewEntry) -> bool:
+            return not pending_of(entry.value).tries.awaits and (wanted.test is None or wanted.test(entry))
+
+        with opened(PendingView, self._kafka, self._views) as view:
+            found = view.page(wanted._replace(test=idle), limit).entries
+        now_ms = time_ms()
+        with closing(ParkingLog(self._kafka)) as requests:
+            for number, each in enumerate(found, 1):
+                requests.tried(parked.decode_key(each.key)[0], pending_of(each.value).tries.requested(now_ms))
+                if number % _AT_ONCE == 0 or number == len(found):
+                    requests.settle(_SETTLE_S)
+        return len(found)
 
     def tally(self, subscriptions: Collection[str]) -> dict[str, tuple[int, int]]:
         """Of these subscriptions for which something waits: how many deliveries, and since when the oldest (ms)."""
-        with LogScan(parked.roomy(self._kafka), "parked") as log:
-            asked = Asked(subscriptions.__contains__, lambda _: True)
-            standing, _ = _fold(log.read_from(log.beginnings(), log.ends()), asked)
         found: dict[str, tuple[int, int]] = {}
-        for key, each in standing.items():
-            name = parked.decode_key(key)[0].subscription
-            count, since_ms = found.get(name, (0, each.since_ms))
-            found[name] = count + 1, min(since_ms, each.since_ms)
+        with opened(PendingView, self._kafka, self._views) as view:
+            for name in subscriptions:
+                oldest, counts = view.page(ViewFilter(subscription=name), 1)
+                if oldest:
+                    found[name] = counts.total(), oldest[0].at_ms
         return found
 
     def with_last(self, waits: Sequence[Wait], within_s: float = 10.0) -> tuple[list[Wait], bool]:
@@ -96,67 +117,51 @@ class Waiting:
 
         Each is looked for where it was decided, for the log of attempts may be long. What it has forgotten is left out.
         """
-        found: dict[tuple[str, str], Attempt] = {}
-        until = time.monotonic() + within_s
-        complete = True
+        found: dict[Delivery, Attempt] = {}
+        sought = []
+        for each in waits:
+            kept = None if self._views is None else self._views.last(_attempt_of(each))
+            if kept is None:
+                sought.append(each)
+            elif kept[0] is not None:
+                found[each.delivery] = kept[0]
+        complete = not sought or (within_s > 0 and self._search(sought, found, time.monotonic() + within_s))
+        return [each._replace(last=found.get(each.delivery)) for each in waits], complete
+
+    def _search(self, sought: Sequence[Wait], found: dict[Delivery, Attempt], until: float) -> bool:
+        """Find the last attempts of these deliveries, up to a time; whether the search came to its end."""
+        settled_ms = time_ms() - 2 * _AROUND_MS
         with LogScan(self._kafka, "attempts") as log:
-            for attempt in chain.from_iterable(_near(log, *window) for window in _windows(waits)):
-                if attempt is not None:
-                    name = (attempt.notification, attempt.subscription)
-                    if _is_later(attempt, found.get(name)):
-                        found[name] = attempt
-                if time.monotonic() > until:
-                    complete = False
-                    break
-        named = [(each, found.get((each.notification, each.delivery.subscription))) for each in waits]
-        return [each._replace(last=last) for each, last in named], complete
+            for first_ms, last_ms, some in _windows(sought):
+                here: dict[tuple[str, str], Attempt] = {}
+                for attempt in _near(log, first_ms, last_ms, some):
+                    if attempt is not None:
+                        name = (attempt.notification, attempt.subscription)
+                        if _is_later(attempt, here.get(name)):
+                            here[name] = attempt
+                    if time.monotonic() > until:
+                        return False
+                for each in some:
+                    last = here.get((each.notification, each.delivery.subscription))
+                    if last is not None:
+                        found[each.delivery] = last
+                    if self._views is not None and (last is not None or _decided_ms(each) < settled_ms):
+                        self._views.keep_last(_attempt_of(each), last)
+        return True
 
 
-def _fold(records: Iterable[ConsumerRecord], asked: Asked) -> tuple[dict[bytes, _Standing], dict[bytes, Tries]]:
-    """What waits of that which is asked for, and what it has been through, by the key of the delivery."""
-    standing: dict[bytes, _Standing] = {}
-    tried: dict[bytes, Tries] = {}
-    for record in records:
-        delivery, is_tries = parked.decode_key(record.key)
-        if not asked.subscription(delivery.subscription):
-            continue
-        key = delivery.key()
-        if record.value is None:
-            tried.pop(key, None)
-            if not is_tries:
-                standing.pop(key, None)
-            continue
-        entry = parked.decode(record.value)
-        if isinstance(entry, Parked):
-            if not asked.includes(entry):
-                continue
-            # A batch that is repeated parks the same ones again: they wait since the first time.
-            since_ms = standing[key].since_ms if key in standing else record.timestamp
-            standing[key] = _Standing(since_ms, record.partition, record.offset)
-        tried[key] = max(tried.get(key, entry.tries), entry.tries)
-    return standing, tried
+def _attempt_of(wait: Wait) -> tuple[Delivery, int, int]:
+    """The name of the last attempt of a delivery: a requested one changes only its time."""
+    return wait.delivery, wait.tries.number, wait.tries.counted
 
 
-def _records(log: LogScan, places: Iterable[_Standing]) -> Iterator[ConsumerRecord]:
-    wanted = {(each.partition, each.offset) for each in places}
-    stretches: dict[int, Stretch] = {}
-    for partition, offset in wanted:
-        known = stretches.get(partition, Stretch(offset, offset))
-        stretches[partition] = Stretch(min(known.first, offset), max(known.end, offset + 1))
-    return (record for record in log.read(stretches) if (record.partition, record.offset) in wanted)
-
-
-def _waits(
-    records: Iterable[ConsumerRecord], standing: dict[bytes, _Standing], tried: dict[bytes, Tries]
-) -> Iterator[Wait]:
-    for record in records:
-        delivery, _ = parked.decode_key(record.key)
-        entry = parked.decode(record.value or b"")
-        if isinstance(entry, Parked):  # as all are that stand somewhere
-            message = entry.notification
-            tries, since_ms = tried[record.key], standing[record.key].since_ms
-            accepted_ms, priority = message.accepted_ms, message.priority
-            yield Wait(delivery, message.id, message.topic, accepted_ms, since_ms, tries, priority=priority)
+def _wait(entry: ViewEntry) -> Wait:
+    delivery, _ = parked.decode_key(entry.key)
+    waits = pending_of(entry.value)
+    message = waits.notification
+    return Wait(
+        delivery, message.id, message.topic, message.accepted_ms, entry.at_ms, waits.tries, priority=message.priority
+    )
 
 
 # Clocks differ, and an outcome is written up to some seconds after it was decided.

@@ -49,7 +49,8 @@ class Backlog:
     def restart(self) -> None:
         """The log is read to its end: requests that were under way in an earlier process wait again."""
         self._store.query(f"UPDATE waiting SET tried = 0 WHERE {OF_QUEUES} AND tried = 1 AND number = 0")  # noqa: S608  # constants
-        again = f"UPDATE waiting SET server = '' WHERE {OF_QUEUES} AND tried = 1 AND server IS NULL"  # noqa: S608  # constants
+        # Also those whose result is awaited: their server may be gone. They are due when it is too late for that.
+        again = f"UPDATE waiting SET server = '' WHERE {OF_QUEUES} AND tried = 1 AND (server IS NULL OR awaits != '')"  # noqa: S608  # constants
         self._store.query(again)
         newest = f"SELECT lane, MAX(turn) FROM waiting WHERE {OF_QUEUES} AND tried = 0 GROUP BY lane"  # noqa: S608  # constants
         self._maybe_sent = {str(lane): int(turn) for lane, turn in self._store.query(newest)}
@@ -107,9 +108,14 @@ class Backlog:
             self._store.query(waits, server, " ".join(sorted(refused)), due_ms, *_row(delivery))
 
     def release(self, lane: str, server: str, now_ms: int) -> None:
-        """The server failed or left: another may have its requests."""
-        free = "UPDATE waiting SET server = '', due_ms = MIN(due_ms, ?) WHERE lane = ? AND server = ?"
+        """The server failed or left: another may have its requests, but for those that it accepted."""
+        free = "UPDATE waiting SET server = '', due_ms = MIN(due_ms, ?) WHERE lane = ? AND server = ? AND awaits = ''"
         self._store.query(free, now_ms, lane, server)
+
+    def refused(self, delivery: Delivery) -> frozenset[str]:
+        """The servers that have refused a request."""
+        found = self._store.query(f"SELECT refused FROM waiting WHERE {_KEY}", *_row(delivery))  # noqa: S608  # constants
+        return frozenset(str(found[0][0]).split()) if found else frozenset()
 
     def refused_by_all(self, lane: str, servers: Collection[str]) -> Iterator[WaitingDelivery]:
         # The plus keeps SQLite from the index of all requests that wait again.

@@ -3,6 +3,7 @@
 | what came back | what follows |
 |---|---|
 | 2xx | it has the request |
+| 202, the result later | it is busy until its result, which counts then; without one in time it has failed |
 | 422, a fault with the subcode {urn:arborcast:queue}Invalid, whatever else is permanent | another server gets it; when all have refused it, it is given up |
 | 410 | the server's subscription ends, another gets it |
 | anything else, no answer | the same server gets it again after a while, or another at once where this one is sick; `retry.retransmissions` times |
@@ -71,7 +72,8 @@ def decide(
     before, refused = request.tries, sent.refused
     answer = answer_of(outcome, push.result.response, policy)
     if answer in ("gone", "invalid"):
-        tries = Tries(before.number + 1, before.counted, now_ms, now_ms)
+        number = before.number + (before.awaits != push.id)  # a later result belongs to its push
+        tries = Tries(number, before.counted, now_ms, now_ms)
         if answer == "invalid":
             refused |= {sent.server}
             if refused.issuperset(sent.servers):
@@ -79,7 +81,7 @@ def decide(
                 return Next(Decision(Verdict("dead"), tries, why, letter=True), "", refused)
         return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
     decision = settle(request, push, outcome, policy, now_ms, chance, probe=sent.probe)
-    if sent.sick and decision.verdict.state in ("parked", "expired"):
+    if sent.sick and not outcome.taken and decision.verdict.state in ("parked", "expired"):
         # Another server may have it at once.
         tries = decision.tries._replace(due_ms=now_ms)
         return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)

@@ -6,16 +6,19 @@ the next request at once; one behind an open breaker only its probe.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
 
 from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import MOST_BYTES
 from arborcast.dispatch.delivery.settlement import unpushed
-from arborcast.dispatch.delivery.transport.contract import Transport
-from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, Transport
+from arborcast.dispatch.delivery.transport.contract import NO_RESULT as PUSHED
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import Delivery, Tries
 from arborcast.dispatch.matching.view import RoutingView
@@ -26,11 +29,13 @@ from arborcast.dispatch.queues.verdict import Sent, all_refuse, answer_of, decid
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.lanes import RetryLane
-from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
+from arborcast.dispatch.redelivery.reports import NO_RESULT, outcome_of
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_of, queue_topic
+from arborcast.topic_model.records.results import Result
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription, queue_of, queue_topic
 from arborcast.topic_model.topics import TopicPath
 
 # Of the pushes that may be under way, and of their bytes, half are for other subscriptions.
@@ -45,15 +50,25 @@ _NEVER_MS = 1 << 62
 _SLOT = "server:"
 
 
+class AwaitedPush(NamedTuple):
+    """A push whose server is busy until it reports the result, at most until then."""
+
+    server: str
+    begun_ms: int
+    messages: int
+    until_ms: int
+
+
 @dataclass(slots=True)
 class Queue:
     """A queue with requests or servers. `lane` is that of its requests, `gone` are ended servers whose end is not in
-    the log yet."""
+    the log yet; `awaited` are pushes that were accepted and have no result yet."""
 
     topic: TopicPath
     lane: RetryLane
     servers: QueueServers = field(default_factory=QueueServers)
     gone: set[str] = field(default_factory=set)
+    awaited: dict[str, AwaitedPush] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,17 +161,28 @@ class Queues:
 
     def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
         servers, flight = list(queue.servers.values()), queue.lane.flight
+        executing = len(flight) + sum(each.messages for each in queue.awaited.values())
         busy = [(each.id, min(each.under_way)) for each in servers if each.under_way]
         sick = [each for each in servers if self._parts.endpoints.get(each.endpoint).breaker != "closed"]
         return QueueFigures(
             queue.topic,
-            self._parts.amounts.count(name) - len(flight),
-            len(flight),
+            self._parts.amounts.count(name) - executing,
+            executing,
             self._store.expires_ms(name, 0, flight) or 0,
             len(servers) - len(busy) - sum(not each.under_way for each in sick),
             len(sick),
             tuple(busy),
         )
+
+    def reported(self, name: str, found: Iterator[tuple[WaitingDelivery, Result]], now_ms: int) -> None:
+        """Results of accepted pushes, with their requests."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return
+        for push, some in groupby(found, key=lambda each: each[1].promise.push):
+            pairs = list(some)
+            self._end_awaited(queue, push, [each for each, _ in pairs], outcome_of(pairs[0][1]), now_ms)
+        self._turns.set(name, now_ms)
 
     def clock_put_back(self, now_ms: int) -> None:
         """All times lie ahead."""
@@ -228,6 +254,8 @@ class Queues:
     def _serve(self, queue: Queue, now_ms: int) -> None:
         """A queue's turn: servers with room get one request after the other in turn, as long as there is one."""
         lane, outcomes = queue.lane, self._parts.outcomes
+        for push in [push for push, each in queue.awaited.items() if each.until_ms <= now_ms]:
+            self._end_awaited(queue, push, self._store.awaiting(lane.name, push), NO_RESULT, now_ms)
         too_much = self._users.too_many
         if not too_much and (
             outcomes.expire(lane, self._policy, now_ms) or outcomes.shed(lane, self._parts.amounts, now_ms)
@@ -270,7 +298,12 @@ class Queues:
         if request is None or self._parts.pushes.capacity.wait(slot, scopes_of(server.endpoint)):
             return False
         self._named.pop(server.id, None)
-        self._begin(queue, server, request, now_ms)
+        awaits = request.together[0].tries.awaits
+        if awaits:
+            # A process before this one pushed it, and its result did not come.
+            self._end_awaited(queue, awaits, self._store.awaiting(queue.lane.name, awaits), NO_RESULT, now_ms)
+        else:
+            self._begin(queue, server, request, now_ms)
         return True
 
     def _begin(self, queue: Queue, server: QueueServer, request: QueueRequest, now_ms: int) -> None:
@@ -282,7 +315,11 @@ class Queues:
         def ended(push: Push, outcome: Outcome, ended_ms: int, probe: bool) -> None:
             self._under_way -= 1
             self._bytes -= size
-            queue.servers.end(server.id, now_ms)
+            if outcome.taken and not outcome.delivered:
+                until_ms = ended_ms + int(self._parts.push.callback_s * 1000)
+                queue.awaited[push.id] = AwaitedPush(server.id, now_ms, len(request.together), until_ms)
+            else:
+                queue.servers.end(server.id, now_ms)
             self._settle(queue, server, request, tries, push, outcome, ended_ms, probe)
             self._turns.set(queue.lane.name, ended_ms)
 
@@ -305,29 +342,63 @@ class Queues:
         now_ms: int,
         probe: bool,
     ) -> None:
-        together, policy = request.together, self._policy
+        policy = self._policy
         if answer_of(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
             self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)
             queue.gone.add(server.id)
             self._update_servers(queue, now_ms)
         sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
         sent = Sent(server.id, request.refused, frozenset(queue.servers), sick, probe)
+        self._decide(queue, sent, server.subscription.consumer, request.together, tries, push, outcome, now_ms)
+        if not outcome.taken and server.id in queue.servers:
+            self._parts.stops.push_failed(server.id, server.endpoint, now_ms)
+
+    def _end_awaited(
+        self, queue: Queue, push_id: str, together: list[WaitingDelivery], outcome: Outcome, now_ms: int
+    ) -> None:
+        """The result of an accepted push, or its absence in time: its server is idle again."""
+        awaited = queue.awaited.pop(push_id, None)
+        server = awaited.server if awaited is not None else ""
+        if awaited is not None:
+            queue.servers.end(server, awaited.begun_ms)
+        if not together:
+            return
+        known = self._parts.subscriptions.subscription(server)
+        consumer = known.consumer if known is not None else EndpointReference("")
+        push = Push(push_id, tuple(each.notification for each in together), NO_REQUEST, PUSHED, now_ms)
+        sick = server not in queue.servers
+        sent = Sent(server, self._backlog.refused(together[0].delivery), frozenset(queue.servers), sick, probe=False)
+        self._decide(queue, sent, consumer, together, together[0].tries, push, outcome, now_ms)
+
+    def _decide(
+        self,
+        queue: Queue,
+        sent: Sent,
+        consumer: EndpointReference,
+        together: list[WaitingDelivery],
+        tries: Tries,
+        push: Push,
+        outcome: Outcome,
+        now_ms: int,
+    ) -> None:
+        policy = self._policy
         first = together[0]._replace(tries=tries)
         (verdict, tries, why, _), again, refused = decide(
             first, push, outcome, sent, policy, now_ms, self._parts.chance()
         )
-        as_queue = Subscription(queue.lane.name, server.subscription.consumer)
+        as_queue = Subscription(queue.lane.name, consumer)
         waits: list[Delivery] = []
         for number, waiting in enumerate(together):
             if number and verdict.state == "delivered":
                 why = Outcome("merged", f"done with {first.notification.id}, which is equal", why.status)
             decision = unpushed(waiting._replace(tries=tries), verdict, why, policy.lifespan_ms)
             row = attempt(as_queue, waiting.notification, tries.number, verdict, why, push, NO_BATCH)
+            if push.request is NO_REQUEST:
+                name, message = queue.lane.name, waiting.notification
+                row = untried(name, consumer.address, message, tries.number, verdict, why, now_ms, NO_BATCH)
             if self._parts.outcomes.write(waiting, decision, row):
                 waits.append(waiting.delivery)
         self._backlog.again(waits, again, refused, tries.due_ms)
-        if not outcome.taken and server.id in queue.servers:
-            self._parts.stops.push_failed(server.id, server.endpoint, now_ms)
 
     def _sleep(self, queue: Queue, now_ms: int, look_again_ms: int) -> None:
         """Until something is due, or too old, or a server may be tried again. A push that ends wakes it, too."""

@@ -188,7 +188,10 @@ class RetriesFold(TableFold):
     spec = RETRIES
     writer = "parked"
     patched = ("tries", "counted", "due_at")
-    guard = "s.tries > t.tries or (s.tries = t.tries and s.counted > t.counted)"
+    guard = (
+        "s.tries > t.tries or (s.tries = t.tries and s.counted > t.counted)"
+        " or (s.tries = t.tries and s.counted = t.counted and s.due_at < t.due_at)"
+    )
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         delivery, is_tries = parked.decode_key(record.key)

@@ -115,6 +115,10 @@ class Endpoints:
         """Try the endpoint at once: its subscription was resumed."""
         self._health.forgive(endpoint, now_ms)
 
+    def allow_probe(self, endpoint: str, now_ms: int) -> None:
+        """An endpoint with an open breaker may be probed now: an operator requests it."""
+        self._health.allow_probe(endpoint, now_ms)
+
     def next_probe_ms(self) -> int | None:
         return self._probes.next_ms()
 

@@ -73,6 +73,11 @@ _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
 _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
 
+# An operator requests an attempt: the tries are the known ones, decided later. An untried delivery has no time yet.
+_REQUESTED = "UPDATE waiting SET decided_ms = ?1, due_ms = CASE due_ms WHEN 0 THEN ?2 ELSE MIN(due_ms, ?2) END"
+_REQUESTED += " WHERE lane = ?3 AND batch = ?4 AND part = ?5 AND place = ?6 AND redrive = ?7"
+_REQUESTED += " AND number = ?8 AND counted = ?9 AND awaits = '' AND decided_ms < ?1"
+
 # Results that workers will write.
 _OF_WORKERS = "awaits != '' AND awaits >= ? AND awaits < ?"
 _PUSHES = (UNDER_WAY, chr(ord(UNDER_WAY) + 1))
@@ -167,6 +172,8 @@ class ParkedStore:
         self.ended_elsewhere: set[str] = set()
         """Lanes with deliveries that another process has ended (an erasure), as the log says; for the session to
         take."""
+        self.requested: set[str] = set()
+        """Lanes for which an operator requests attempts, as the log says; for the session to take."""
         self.promised: list[tuple[str, str]] = []
         """Lanes and pushes whose results are awaited, as they become known; for `AwaitedResults` to take."""
         with self._translated():
@@ -221,7 +228,11 @@ class ParkedStore:
             return None
         if isinstance(record, Parked):
             return delivery.subscription if self._add(delivery, record, offset) else None
-        self.tried(delivery, record.tries)
+        if not self._later(delivery, record.tries) and not record.tries.awaits:
+            number, counted, due_ms, decided_ms, _ = record.tries
+            values = (decided_ms, due_ms, delivery.subscription, *delivery.place, number, counted)
+            if self._execute(_REQUESTED, values).rowcount:
+                self.requested.add(delivery.subscription)
         return None
 
     def _add(self, delivery: Delivery, record: Parked, turn: int) -> bool:
@@ -252,11 +263,15 @@ class ParkedStore:
     def tried(self, delivery: Delivery, tries: Tries) -> bool:
         """Store a further try, or the end of the last one, unless a later one is known. Returns whether the delivery
         waits."""
+        return self._later(delivery, tries) or self.has(delivery)
+
+    def _later(self, delivery: Delivery, tries: Tries) -> bool:
+        """Store further tries; whether they were not known."""
         key = (delivery.subscription, *delivery.place)
         changed = self._execute(_TRIED, (*tries, *key, tries.number, tries.number, tries.counted)).rowcount
         if changed and tries.awaits:
             self.promised.append((delivery.subscription, tries.awaits))
-        return bool(changed) or self.has(delivery)
+        return bool(changed)
 
     def has(self, delivery: Delivery) -> bool:
         return bool(self._rows(_FIND, (delivery.subscription, *delivery.place)))

@@ -302,7 +302,8 @@ class RedeliveryOutcomes:
         if notification.reply_to is not None and row.state != "delivered":
             self.unanswered(notification, row)
         self._store.finish(delivery)
-        self._journal.finished(delivery, tried=waiting.tries.number > 0)
+        # An operator's request has a record, too.
+        self._journal.finished(delivery, tried=waiting.tries.due_ms > 0)
         return False
 
 

@@ -180,6 +180,17 @@ class Redelivery:
         elif name in self._lanes:
             self._lanes.turn(self._lanes[name], self._clock.now_ms())
 
+    def attempt_requested(self, name: str) -> None:
+        """An operator requests attempts of deliveries of this lane: an open breaker allows a probe now."""
+        now_ms = self._clock.now_ms()
+        if queue_topic(name) is not None:
+            self._queues.found(name, now_ms)
+        elif name in self._lanes:
+            subscription = self._context.subscriptions.subscription(name)
+            if subscription is not None:
+                self._endpoints.allow_probe(subscription.consumer.address, now_ms)
+            self._lanes.turn(self._lanes[name], now_ms)
+
     def reported(self, result: Result) -> None:
         self._reports.add(result, self._clock.now_ms())
 
@@ -189,6 +200,8 @@ class Redelivery:
             lane = self._lanes.get(name)
             if lane is not None:
                 self._lanes.turn(lane, self._clock.now_ms())
+            elif queue_topic(name) is not None:
+                self._queues.reported(name, self._reports.take(name), self._clock.now_ms())
             else:
                 for _ in self._reports.take(name):
                     pass  # its subscription is over

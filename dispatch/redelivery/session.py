@@ -217,6 +217,8 @@ class RedeliverySession:
                 self.redelivery.found(str(lane))
             while self._store.ended_elsewhere:
                 self.redelivery.ended_elsewhere(self._store.ended_elsewhere.pop())
+            while self._store.requested:
+                self.redelivery.attempt_requested(self._store.requested.pop())
             position = records[-1].offset + 1
             self._store.advance(partition, position)
             self._parts.context.held.applied(partition, position)

@@ -30,6 +30,8 @@ THRESHOLDS: Mapping[str, float] = {
     "ArborcastBatchesFail": 3.0,
     "ArborcastBatchStuck": 120.0,
     "ArborcastRecordLag": 300.0,
+    "ArborcastSloBurnsFast": 14.4,
+    "ArborcastSloBurns": 6.0,
 }
 """By the names of the alert rules."""
 
@@ -56,6 +58,8 @@ class Concern(NamedTuple):
         "latency",
         "directory",
         "pull points",
+        "objective",
+        "erasures",
     ]
     text: str
 
@@ -87,7 +91,12 @@ def concerns(seen: EngineView, now_s: float | None = None) -> list[Concern]:
     """Conditions that need attention, most severe first."""
     found = [*_unreachable(seen), *_unknown(seen, now_s)]
     if not found:
-        found = [*_of_samples(seen.samples), *_of_rare(seen.samples), *_of_endpoints(seen)]
+        found = [
+            *_of_samples(seen.samples),
+            *_of_rare(seen.samples),
+            *_of_objective(seen.samples),
+            *_of_endpoints(seen),
+        ]
     return sorted(found, key=lambda each: each.level)  # "bad" sorts before "warn"; equal ones keep their order
 
 
@@ -178,6 +187,20 @@ def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
         yield Concern("warn", "directory", "The directory of the topics does not respond")
     if (dropped := states.get("pull dropped", 0.0) - samples[0].states.get("pull dropped", 0.0)) > 0:
         yield Concern("warn", "pull points", f"Full pull points dropped {figures.many(dropped, 'message')}")
+
+
+def _of_objective(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
+    """The error budget is spent too fast: over an hour, or over six, and still so in the last minutes."""
+    rates: tuple[tuple[Literal["warn", "bad"], str, tuple[str, str]], ...] = (
+        ("bad", "ArborcastSloBurnsFast", ("1h", "5m")),
+        ("warn", "ArborcastSloBurns", ("6h", "30m")),
+    )
+    for level, rule, windows in rates:
+        rate = min(samples[-1].states.get(f"burn {each}", 0.0) for each in windows)
+        if rate > THRESHOLDS[rule]:
+            text = f"Deliveries are late or lost: in {windows[0]} {rate:.0f} times as many as the objective allows"
+            yield Concern(level, "objective", text)
+            return
 
 
 def _of_endpoints(seen: EngineView) -> Iterator[Concern]:

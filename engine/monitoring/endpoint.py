@@ -28,7 +28,7 @@ from arborcast.engine.settings.stack import MetricsSettings
 
 if TYPE_CHECKING:
     # Loads Spark, which neither a gateway nor the supervisor has any use for.
-    from arborcast.dispatch.monitoring.metrics import JobMetrics
+    from arborcast.dispatch.monitoring.metrics import EndpointFigures, JobMetrics
 
 
 def declare_process(metrics: Registry) -> None:
@@ -226,15 +226,14 @@ def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:
 
 
 def _status(metrics: JobMetrics) -> bytes:
-    slowest = [dataclasses.asdict(one) | {"mean_s": one.mean_s} for one in metrics.slowest(_SLOWEST)]
     failing, number = metrics.failing()
     return json.dumps(
         {
-            "slowest_endpoints": slowest,
+            "slowest_endpoints": [_figures(one) for one in metrics.slowest(_SLOWEST)],
+            "endpoints": [_figures(one) for one in metrics.endpoints()],
             "failing_endpoints": [
-                dataclasses.asdict(one.figures)
+                _figures(one.figures)
                 | {
-                    "mean_s": one.figures.mean_s,
                     "breaker": one.health.breaker,
                     "failures": one.health.failures,
                     "failing_since_ms": one.health.failing_since_ms,
@@ -245,3 +244,9 @@ def _status(metrics: JobMetrics) -> bytes:
             "failing": number,
         }
     ).encode()
+
+
+def _figures(one: EndpointFigures) -> dict[str, object]:
+    shown = dataclasses.asdict(one) | {"mean_s": one.mean_s, "p99_s": one.p99_s}
+    del shown["buckets"]
+    return shown

@@ -211,6 +211,7 @@ def _states(readings: Scrape) -> dict[str, float]:
         # Absent without a job.
         "job": float("arborcast_dispatch_batches_total" in readings.names),
     }
+    found |= {f"burn {window}": rate for window, rate in readings.by("arborcast_slo_burn_rate", "window").items()}
     return {name: value for name, value in found.items() if value} | {
         name: value for name, value in least.items() if value is not None
     }

@@ -44,13 +44,14 @@ class _NotOurs(ValueError):
 class EngineView:
     """The figures for display: the last minutes, the slowest endpoints, and the reason for missing figures. `failing`
     are endpoints with failures, worst first, and `failing_count` is their total number; `failing` is None if the
-    dispatch job does not answer."""
+    dispatch job does not answer. `pushed` are all endpoints with pushes, as many as the job publishes."""
 
     samples: Sequence[MetricsSample] = ()
     endpoints: Sequence[dict[str, Any]] = ()
     problem: str = ""
     failing: Sequence[dict[str, Any]] | None = None
     failing_count: int = 0
+    pushed: Sequence[dict[str, Any]] = ()
 
 
 @dataclass
@@ -112,6 +113,7 @@ class EngineWatch:
                 endpoints=[*known.endpoints, *status["slowest_endpoints"]],
                 failing=known.failing if failing is None else [*(known.failing or ()), *failing],
                 failing_count=known.failing_count + int(status.get("failing", 0)),
+                pushed=[*known.pushed, *status.get("endpoints", ())],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _NotOurs("the server there is not Arborcast") from error

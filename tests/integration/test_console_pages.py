@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
@@ -17,15 +19,19 @@ from arborcast.admin import queues as admin
 from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.admin.queues import QueueStatus
 from arborcast.console import console
+from arborcast.console.screens import engine
+from arborcast.console.screens.engine.feed import EngineFeed
 from arborcast.console.screens.topics import looking
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.keyring import add_key
+from arborcast.engine.monitoring.watching import EngineView
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import SCHEMES, Visitors, faults
-from tests.support.console import ConsoleParts, served
+from tests.support.console import ConsoleParts, console_parts, served
 from tests.support.console_answers import FEDERATED, answering
 from tests.support.console_example import example
+from tests.unit.console.test_engine_screen import Watch, moved
 
 pytestmark = pytest.mark.browser
 
@@ -33,6 +39,7 @@ PRESS = "{urn:plant}plant/line2/press"
 
 PAGES = (
     "/",
+    "/find?q=press",
     "/topics",
     f"/topics?at={PRESS}/alarm",
     f"/topics?at={PRESS}/alarm&do=messages",
@@ -50,6 +57,7 @@ PAGES = (
     "/operations",
     "/deliveries",
     "/deliveries/waiting",
+    "/deliveries/dead/01ab",
     "/deliveries/dead",
     "/deliveries/audit",
     "/deliveries/slo",
@@ -58,7 +66,9 @@ PAGES = (
     "/queues",
     "/queues?queue={urn:plant}plant/inspections",
     "/cameras",
+    "/engine",
     "/cluster",
+    "/try",
     "/nowhere",
 )
 
@@ -320,6 +330,64 @@ def test_keys_go_through_a_list_select_and_find(visit: Visitors, address: str) -
     with page.expect_navigation():
         page.keyboard.press("Enter")
     assert page.url.endswith("/subscriptions/s3")
+
+
+def test_the_field_that_finds_offers_a_choice(visit: Visitors, address: str) -> None:
+    page = visit()
+    page.goto(f"{address}/subscriptions")
+    page.keyboard.press("/")
+    page.keyboard.type("press/al")
+    matches = page.locator(".find .matches a")
+    matches.first.wait_for()
+    assert matches.count() == 4
+    assert faults(page) == []
+    page.keyboard.press("Escape")
+    assert matches.count() == 0
+    page.keyboard.type("arm")
+    matches.first.wait_for()
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp"):
+        page.keyboard.press(key)
+    chosen = str(page.evaluate("document.activeElement.href"))
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert page.url == chosen
+    assert "press%2Falarm" in chosen
+
+
+def test_a_dragged_stretch_of_a_chart_is_shown_alone(
+    tmp_path: Path, visit: Visitors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(EngineView(moved(time.time(), 110)))
+    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", watch, lambda *_: [], 60)])
+    with served(console_parts(tmp_path).app) as url:
+        page = visit()
+        page.goto(f"{url}/engine")
+        plot = page.locator("#chart-cpu .plot")
+        plot.scroll_into_view_if_needed()
+        box = plot.bounding_box()
+        assert box is not None
+
+        def move(share: float) -> None:
+            page.mouse.move(box["x"] + box["width"] * share, box["y"] + 20)
+
+        move(0.25)
+        page.locator("#chart-cpu .cross span").wait_for()
+        page.locator("#chart-memory .cross").wait_for(state="attached")
+        page.mouse.down()
+        move(0.255)
+        page.mouse.up()
+        assert page.url.endswith("/engine"), "a click"
+        move(0.25)
+        page.mouse.down()
+        move(0.75)
+        page.locator("#chart-cpu .chosen").wait_for()
+        with page.expect_navigation(url=re.compile("from=.*to=")):
+            page.mouse.up()
+        chosen = parse_qs(urlsplit(page.url).query)
+        begin, end = (datetime.fromisoformat(chosen[name][0]) for name in ("from", "to"))
+        assert 290 <= (end - begin).total_seconds() <= 310, "half of ten minutes"
+        page.locator("#chart-cpu polyline").first.wait_for(state="attached")
+        page.goto("about:blank")
 
 
 def test_what_others_change_is_told_and_nothing_jumps(own: tuple[ConsoleParts, str], visit: Visitors) -> None:

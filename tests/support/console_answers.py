@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import cameras, dead_letters, erasures, federation, messages, operations, queues, slo, waiting
-from arborcast.admin.dead_letters import Letter, LetterList
+from arborcast.admin.dead_letters import Letter, LetterList, WholeLetter
 from arborcast.admin.erasures import RequestedErasure
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
 from arborcast.admin.messages import LastAttempts, RecentNotification
@@ -199,7 +199,9 @@ ANSWERS: Mapping[Any, Any] = {
     federation.members: MemberList(MEMBERS, ""),
     federation.with_waiting: LINKS,
     waiting.oldest: WaitingList((PARKED,), 4, complete=True),
+    waiting.counts: {},
     dead_letters.listed: LetterList((LETTER,), 0),
+    dead_letters.first_whole: WholeLetter(LETTER, "anna", "urn:m7", "", "p7", "no room", "<hot/>"),
     messages.recent: (RecentNotification(PARKED.notification, PARKED.topic, _AT_MS),),
     messages.last_attempts: LastAttempts(ATTEMPTS, complete=True),
 }

@@ -356,7 +356,8 @@ class World:
         """A server of a queue, by itself at its endpoint."""
         address = f"http://{name}/"
         topic = TopicFilter("", queue, queue)
-        server = Subscription(name, EndpointReference(address), topics=(topic,), queue=capacity)
+        manager = f"http://gateway/wsn/subscriptions/{name}"
+        server = Subscription(name, EndpointReference(address), topics=(topic,), queue=capacity, address=manager)
         self.subscriptions[name] = server
         self.endpoints.setdefault(address, FakeEndpoint(takes_ms=takes_ms))
         return server
@@ -371,6 +372,14 @@ class World:
         assert isinstance(record, Parked)
         value = parked.encode(Parked(record.notification, tries))
         self.store.apply(delivery.key(), value, self.write(delivery.key(), value))
+
+    def request_attempt(self, delivery: Delivery) -> None:
+        """An operator requests an attempt of a delivery now."""
+        record = parked.decode(self.log.get(delivery.tried_key(), self.log[delivery.key()]))
+        value, key = parked.encode(Tried(record.tries.requested(self.now_ms))), delivery.tried_key()
+        self.store.apply(key, value, self.write(key, value))
+        while self.store.requested:
+            self.redelivery.attempt_requested(self.store.requested.pop())
 
     def report(self, arrival: Arrival, state: State, text: str = "") -> None:
         """A receiver says how a push ended, and the gateway takes it."""

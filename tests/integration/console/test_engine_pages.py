@@ -215,18 +215,6 @@ def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: R
     wait_until(
         lambda: receiver.url("/live") in page.locator("#engine-slowest").inner_text(), "the endpoint", timeout_s=WAIT_S
     )
-    plot = page.locator("#chart-cpu .plot")
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 20)
-    page.locator("#chart-cpu .cross span").wait_for()
-    page.locator("#chart-memory .cross").wait_for(state="attached")
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.99, box["y"] + 20)
-    with page.expect_navigation(url=re.compile("from=.*to=")):
-        page.mouse.up()
-    page.locator("#chart-cpu figcaption").wait_for()
     page.get_by_role("link", name="1 hour").click()
     page.locator("#chart-cpu polyline").first.wait_for(state="attached")
 

@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from arborcast.admin import operations
+from arborcast.admin.operations import OperationFilter
+from arborcast.core.errors import NotFound
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
 from arborcast.dispatch.operations.waiting import Asked, Waiting
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.topic_model.records.control import SubscriptionSuspended
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import records_in
 from tests.support.command import Shell
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
@@ -180,6 +185,49 @@ def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(
     assert waiting.with_last([]) == ([], True)
 
 
+def test_attempts_are_requested_in_the_log_of_what_waits(
+    kafka_settings: KafkaSettings, parking: ParkingLog, tmp_path: Path
+) -> None:
+    with logs(kafka_settings) as log:
+        log.subscribe(subscription("s1", "http://r/s1", "//."), subscription("s2", "http://r/s2", "//."))
+    later = Tries(1, 1, NOW_MS + HOUR_MS, NOW_MS)
+    for offset, name in enumerate(("n1", "n2")):
+        parking.park(Delivery("s1", Place(1, 0, offset)), notification(name), later)
+    parking.park(Delivery("s2", Place(1, 0, 3)), notification("n1"), later)
+    parking.park(Delivery("s2", Place(1, 0, 4)), notification("n2"), Tries())
+    parking.park(Delivery("s2", Place(1, 0, 5)), notification("taken"), Tries(1, 0, NOW_MS + HOUR_MS, NOW_MS, "p"))
+    parking.settle(20)
+    run = Shell(tmp_path / "arborcast.toml", kafka_settings, "waiting")
+
+    def due_now() -> list[tuple[str, str]]:
+        shown = run.json("list")["waiting"]
+        return sorted(
+            (each["notification"], each["subscription"]) for each in shown if each["attempts"] and not each["next"]
+        )
+
+    assert due_now() == []
+    assert run.json("retry", "--subscription", "s1", "--limit", "1") == {"requested": 1}
+    assert due_now() == [("n1", "s1")]
+    assert run("probe", "http://r/s2") == "probe of http://r/s2 requested\n"
+    assert due_now() == [("n1", "s1"), ("n1", "s2")]
+    assert run.json("retry", "--yes") == {"requested": 4}, "not the one whose result is awaited"
+    assert due_now() == [("n1", "s1"), ("n1", "s2"), ("n2", "s1")]
+    with pytest.raises(NotFound, match="no delivery waits for http://nobody/"):
+        run("probe", "http://nobody/")
+
+    store = ParkedStore(None)
+    for record in records_in(kafka_settings, "parked"):
+        store.apply(record.key, record.value, record.offset)
+    assert store.requested == {"s1", "s2"}
+    made = operations.listed(kafka_settings, OperationFilter(), 9)[0]
+    assert [(each.what, each.subject, each.result[:17]) for each in reversed(made)] == [
+        ("waiting retry", "--subscription s1", "1 requested"),
+        ("waiting probe", "http://r/s2", "1 requested"),
+        ("waiting retry", "all", "4 requested"),
+        ("waiting probe", "http://nobody/", "failed: no delive"),
+    ]
+
+
 @pytest.mark.spark
 def test_what_a_job_could_not_deliver_waits(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, run: Shell
@@ -195,5 +243,12 @@ def test_what_a_job_could_not_deliver_waits(
                 return found if len(found) == 2 and found[0]["attempts"] >= 2 else []
 
             shown = wait_until(waits)
+            last_attempts = {each["notification"]: each["attempts"] for each in shown}
+            run.command("waiting", "retry", "--endpoint", receiver.url("/status/503"))
+
+            def retried() -> bool:
+                return all(each["attempts"] > last_attempts[each["notification"]] for each in waits())
+
+            wait_until(retried)
     assert [each["notification"] for each in shown] == [first, second]
     assert (shown[0]["error"], shown[0]["status"], shown[0]["topic"]) == ("server-error", 503, "a")

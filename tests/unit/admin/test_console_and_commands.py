@@ -62,6 +62,7 @@ ONLY_CONSOLE = {
     "receiver_page.linked": "[page of a receiver]",
     "receiver_page.send_test": "[page of a receiver]",
     "subscriptions.changes": "*Pause*",
+    "waiting.counts": "*Pending* and *Dead letters* of each subscription",
     "topic_documents.plan_import": "changes that are staged and saved together",
 }
 

@@ -24,6 +24,7 @@ from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support.listed_logs import ListedLogs
 from tests.support.routing import make_subscription
 
 KAFKA = KafkaSettings()
@@ -31,16 +32,23 @@ NOW_MS = int(time.time() * 1000)
 AT_MS = NOW_MS - 3_600_000
 
 
-def letter(subscription: str, at_ms: int = AT_MS) -> tuple[Delivery, DeadLetter]:
+def letter(subscription: str, at_ms: int = AT_MS, offset: int = 0) -> tuple[Delivery, DeadLetter]:
     message = Notification("n", TopicPath("a"), b"<x/>", AT_MS)
     found = DeadLetter(subscription, "http://r/", message, "dead", at_ms, 6, "server-error", status=500)
-    return Delivery(subscription, Place(0, 0, 0)), found
+    return Delivery(subscription, Place(0, 0, offset)), found
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Delivery, DeadLetter]]:
+def logs(monkeypatch: pytest.MonkeyPatch) -> ListedLogs:
+    return ListedLogs(monkeypatch)
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, logs: ListedLogs) -> list[tuple[Delivery, DeadLetter]]:
     """What is in the log."""
-    given = [letter("s1"), letter("over"), letter("s1", NOW_MS + 3_000), letter("s1")]
+    given = [letter("s1"), letter("over"), letter("s1", NOW_MS + 3_000, 1), letter("s1", offset=2)]
+    for each in given:
+        logs.bury(*each)
 
     def letters(_kafka: KafkaSettings, wanted: Wanted) -> Iterator[tuple[Delivery, DeadLetter]]:
         return (each for each in given if wanted.includes(each[1]))
@@ -57,8 +65,8 @@ def control(monkeypatch: pytest.MonkeyPatch) -> ControlView:
     return control
 
 
-def test_an_empty_list_says_so(given: list[tuple[Delivery, DeadLetter]], monkeypatch: pytest.MonkeyPatch) -> None:
-    given.clear()
+@pytest.mark.usefixtures("logs")
+def test_an_empty_list_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
     result = CliRunner().invoke(app, ["dead-letters", "list"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead letters\n")

@@ -71,6 +71,7 @@ RECORDED = {
     "/topics/save": "topics save",
     "/subscriptions/act": "subscriptions {action}",
     "/deliveries/dead/act": "dead-letters redrive",
+    "/deliveries/waiting/act": "waiting retry",
     "/deliveries/erasures": "erase",
     "/subscriptions/replay": "replay",
 }
@@ -196,7 +197,7 @@ def test_records_of_the_control_log_are_appended_by_recorded_functions_only() ->
     """Functions of admin and the console that append, write files of an engine, or move deliveries."""
     writing = (
         *("control_log.append", "ControlLog", "desk.redrive", "desk.purge", "replay.send", "_fill"),
-        *("keyring.remove_key", "_log.commit"),
+        *("request_attempts", "keyring.remove_key", "_log.commit"),
     )
     bare = {}
     for file in (*(ROOT / "admin").glob("*.py"), *(ROOT / "console").rglob("*.py")):

@@ -43,7 +43,7 @@ def listed(
         return waits[:most], len(waits[most:]), Counter(each.delivery.subscription for each in waits)
 
     monkeypatch.setattr(Waiting, "oldest", oldest)
-    monkeypatch.setattr(Waiting, "with_last", lambda _self, waits: (waits, False))
+    monkeypatch.setattr(Waiting, "with_last", lambda _self, waits, _within_s: (waits, False))
     return waiting.oldest(KAFKA, wanted, 2, control)
 
 

@@ -65,7 +65,15 @@ def test_commands_stand_in_groups_and_none_is_left_over() -> None:
 # They change something and have nothing to say, or what they print is a document already.
 NO_JSON = {"down", "fetch", "init", "unsubscribe", "config schema", "config spark", "topics export"}
 NO_JSON |= {"cameras add", "cameras pause", "cameras remove", "cameras resume"}
-NO_JSON |= {"triggers remove", "users add", "users remove", "keys new", "keys remove", "federation key"}
+NO_JSON |= {
+    "waiting probe",
+    "triggers remove",
+    "users add",
+    "users remove",
+    "keys new",
+    "keys remove",
+    "federation key",
+}
 
 
 def _commands(command: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
@@ -109,7 +117,7 @@ NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
         ("status", SPARK | NETWORK),
         ("keys list", SPARK | NETWORK | {"psutil"}),
         ("trace n1", SPARK - {"deltalake"} | NETWORK - {"kafka", "lxml", "ssl"}),
-        ("publish a -", SPARK | {"kafka", "pycurl", "uvloop"}),
+        ("publish a -", SPARK | {"kafka", "pycurl", "requests", "urllib3", "uvloop"}),
     ],
 )
 def test_a_command_loads_nothing_that_it_does_not_need(command: str, heavy: set[str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -397,3 +398,72 @@ def test_a_pull_point_that_is_gone_is_said_at_once_and_made_anew() -> None:
     _ = replies.address
     assert broker.made == 2
     replies.close()
+
+
+class Reports:
+    """A transport, and the results that it took to the broker."""
+
+    def __init__(self) -> None:
+        self.taken: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        self.taken.put((url, json.loads(body)))
+        return HttpAnswer(204)
+
+
+def push_for_later(worker: Worker, name: str, **headers: str) -> requests.Response:
+    request = Envelope(SERVER).request([asked(name, user="")], 1)
+    named = {"Arborcast-Callback": f"http://broker/results/{name}", "Arborcast-Push": f"p-{name}", **headers}
+    return requests.post(worker.url, request.body, headers={**dict(request.headers), **named}, timeout=120)
+
+
+def test_a_worker_acknowledges_a_request_before_it_is_done_and_reports_its_result() -> None:
+    reports, go_on = Reports(), threading.Event()
+
+    def work(request: ReceivedMessage) -> None:
+        assert go_on.wait(120)
+        if request.notification_id == "invalid":
+            raise Invalid("which part?")
+        if request.notification_id == "broken":
+            raise RuntimeError("no paper")
+
+    with Worker(work, capacity=3, transport=reports, later=True) as worker:
+        for name in ("done", "invalid", "broken"):
+            answer = push_for_later(worker, name)
+            assert (answer.status_code, answer.headers.get("Arborcast-Result")) == (202, "later")
+        assert reports.taken.empty()
+        go_on.set()
+        taken = dict(reports.taken.get(timeout=120) for _ in range(3))
+    assert taken == {
+        "http://broker/results/done": {"push": "p-done", "state": "delivered", "text": ""},
+        "http://broker/results/invalid": {"push": "p-invalid", "state": "refused", "text": "which part?"},
+        "http://broker/results/broken": {"push": "p-broken", "state": "failed", "text": "the server failed"},
+    }
+
+
+def test_without_an_address_for_the_result_a_request_is_acknowledged_when_it_is_done() -> None:
+    done: list[str] = []
+
+    def work(request: ReceivedMessage) -> None:
+        done.append(request.notification_id)
+
+    with Worker(work, later=True) as worker:
+        answer = push(worker, asked("n1", user=""))
+        assert (answer.status_code, answer.headers.get("Arborcast-Result"), done) == (202, None, ["n1"])
+
+
+def test_a_repetition_of_a_request_that_is_being_done_waits_for_its_end() -> None:
+    reports, go_on = Reports(), threading.Event()
+    begun: SimpleQueue[str] = SimpleQueue()
+
+    def work(request: ReceivedMessage) -> None:
+        begun.put(request.notification_id)
+        assert go_on.wait(120)
+
+    with Worker(work, transport=reports, later=True) as worker:
+        push_for_later(worker, "n1")
+        assert begun.get(timeout=120) == "n1"
+        push_for_later(worker, "n1", **{"Arborcast-Sequence": "1"})
+        go_on.set()
+        states = [reports.taken.get(timeout=120)[1]["state"] for _ in range(2)]
+    assert (states, begun.empty()) == (["delivered", "delivered"], True)

@@ -11,6 +11,7 @@ from arborcast.admin import federation
 from arborcast.admin.federation import MemberList
 from arborcast.console.pages import _moment
 from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.engine.install.version import installed
 from tests.support.console import Browser, console_parts
 from tests.support.console_answers import FEDERATED, LINKS, MEMBERS, answering
 
@@ -59,7 +60,6 @@ def test_an_engine_by_itself_says_how_to_begin_and_runs_nothing(
     assert "Not part of a federation" in browser.text
     assert "arborcast federation key" in browser.text
     assert 'administrator = "http://admin.example:8095"' in browser.text, "the port that it takes by itself"
-    assert browser.page.xpath("//nav//a[@aria-current]/text()") == ["Federation"]
     assert not asked
 
 
@@ -114,3 +114,16 @@ def test_before_the_log_is_read_the_members_are_shown(tmp_path: Path, monkeypatc
     assert "The control log is being read." in browser.text
     assert len(rows(browser, 1)) == 2
     assert [question for question, _ in asked] == [MEMBERS_OF]
+
+
+def test_the_navigation_has_it_in_a_federation_only(browser: Browser, tmp_path: Path) -> None:
+    alone = Browser(console_parts(tmp_path / "alone").app)
+    for each, listed in ((browser, True), (alone, False)):
+        each.get("/topics")
+        assert ("/cluster" in each.page.xpath("//nav//a/@href")) == listed
+
+
+def test_each_page_names_the_engine_and_its_version(browser: Browser) -> None:
+    browser.get("/topics")
+    footer = " ".join(browser.page.xpath("string(//footer)").split())
+    assert footer.endswith(f"Arborcast {installed('arborcast')}, engine n1.")

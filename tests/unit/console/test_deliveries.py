@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from arborcast.admin import dead_letters, erasures, messages, slo, trace, waiting
@@ -12,7 +15,8 @@ from arborcast.admin.dead_letters import Letter, LetterFilter, LetterList, Redri
 from arborcast.admin.erasures import ErasureRequest, RequestedErasure
 from arborcast.admin.filters import DeliveryGroup, TopicTest
 from arborcast.admin.messages import RecentNotification
-from arborcast.admin.waiting import WaitingEntry, WaitingList
+from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
+from arborcast.console.questions import Questions
 from arborcast.console.screens import deliveries
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
@@ -103,6 +107,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         {
             trace.trace: STORY,
             waiting.oldest: WaitingList((WAIT,), 4, complete=True),
+            waiting.retry: 2,
+            waiting.probe: None,
             dead_letters.listed: LetterList((LETTER,), 1),
             dead_letters.first_whole: WholeLetter(LETTER, "", "", "", "", EVIL, EVIL),
             dead_letters.count: 2,
@@ -194,7 +200,7 @@ def test_letters_are_asked_about_before(
     assert asked[2:] == [
         (function, (counted, None, parts.console.control, Operator("console", "without a name, from 127.0.0.1"))),
         # Looked up again, with the same filter.
-        (dead_letters.listed, (wanted, 100, parts.console.control, 0)),
+        (dead_letters.listed, (wanted, 100, parts.console.control, 0, parts.console.questions.views)),
     ]
     assert said in browser.answer.text
 
@@ -219,6 +225,67 @@ def test_selected_letters_and_no_others_are_acted_on(browser: Browser, asked: As
     assert found == [frozenset({("01ab", "s1")})] * 2
 
 
+def test_attempts_are_requested_of_selected_deliveries_or_of_all_of_the_list(
+    browser: Browser, parts: ConsoleParts, asked: Asked
+) -> None:
+    browser.get("/deliveries/waiting?topic=a//.")
+    browser.submit("/deliveries/waiting/act", action="retry")
+    assert "Select at least one delivery." in browser.answer.text
+    browser.submit("/deliveries/waiting/act", action="retry", delivery="01ab s1")
+    assert "Attempts of 2 deliveries requested." in browser.answer.text
+    browser.submit("/deliveries/waiting/act", action="retry-all")
+    by, control = Operator("console", "without a name, from 127.0.0.1"), parts.console.control
+    wanted = WaitingFilter(topic=TopicTest("a//."))
+    assert [values for function, values in asked if function is waiting.retry] == [
+        (wanted._replace(chosen=frozenset({("01ab", "s1")})), None, control, by, parts.console.questions.views),
+        (wanted, None, control, by, parts.console.questions.views),
+    ]
+
+
+def test_a_list_is_shown_before_its_last_attempts_are_found(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsought = WaitingList((msgspec.structs.replace(WAIT, error="", detail=""),), 4, complete=False)
+    release = asyncio.Event()
+
+    async def value(_self: Questions, _function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
+        if arguments[-1]:  # the time for the search
+            await release.wait()
+        return unsought
+
+    monkeypatch.setattr(Questions, "_value", value)
+    browser.get("/deliveries/waiting")
+    assert "Showing the oldest 1 of 5" in browser.text
+    assert "Last responses are still being read." in browser.text
+
+
+def test_a_trace_leads_to_the_dead_letter_and_retries_what_waits(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliveries = [DeliveryStory("s1", "http://one/", "a", "dead", ""), DeliveryStory("s2", "", "a", "waiting", "")]
+    asked = answering(monkeypatch, {trace.trace: dataclasses.replace(STORY, deliveries=deliveries), waiting.retry: 1})
+    browser.get("/deliveries?notification=01ab")
+    (link,) = browser.page.xpath("//a[.='Dead letter']/@href")
+    assert link == "/deliveries/dead/01ab?subscription=s1"
+    browser.submit("/deliveries/waiting/act", action="retry")
+    assert "Attempts of 1 delivery requested." in browser.answer.text
+    (wanted,) = [values[0] for function, values in asked if function is waiting.retry]
+    assert wanted == WaitingFilter(chosen=frozenset({("01ab", "s2")}))
+    assert str(browser.answer.url).endswith("/deliveries?notification=01ab")
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_dead_letter_leads_to_its_subscription_and_its_topic(browser: Browser) -> None:
+    browser.get("/deliveries/dead/01ab?subscription=s1")
+    assert browser.page.xpath("//dd/a/@href") == ["/subscriptions/s1", "/topics?at=a/b"]
+
+
+def test_a_probe_is_requested_of_an_endpoint(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
+    browser.get("/deliveries/waiting")
+    browser.submit("/deliveries/waiting/act", action="probe", endpoint="http://one/")
+    assert "Probe requested." in browser.answer.text
+    by = Operator("console", "without a name, from 127.0.0.1")
+    assert (waiting.probe, ("http://one/", parts.console.control, by, parts.console.questions.views)) in asked
+
+
 def test_all_letters_are_deleted_only_after_a_typed_confirmation(browser: Browser, asked: Asked) -> None:
     browser.get("/deliveries/dead")
     browser.submit("/deliveries/dead/act", action="purge-all")
@@ -233,7 +300,7 @@ def test_a_long_list_has_groups_and_pages(browser: Browser, monkeypatch: pytest.
     groups = (DeliveryGroup("http://u:secret@one/", "503", 250), DeliveryGroup("http://two/", "connect", 20))
     asked = answering(monkeypatch, {dead_letters.listed: LetterList((LETTER,), 150, groups)})
     browser.get("/deliveries/dead?topic=a&page=1")
-    assert asked[0][1][-1] == 100
+    assert asked[0][1][3] == 100
     assert "secret" not in browser.answer.text
     assert "/deliveries/dead?endpoint=http%3A%2F%2Ftwo%2F&topic=a&reason=connect" in browser.page.xpath("//td/a/@href")
     assert browser.page.xpath("//nav[@aria-label='Pages']/a/@href") == [

@@ -34,3 +34,25 @@ def test_the_header_finds_ids_endpoints_and_topics(browser: Browser, text: str, 
     (name,) = browser.page.xpath("//form[@action='/find']/input/@name")
     browser.get(f"/find?{name}={text}")
     assert str(browser.answer.url).endswith(url)
+
+
+def test_of_several_kinds_there_is_a_choice(parts: ConsoleParts, browser: Browser) -> None:
+    made = make_subscription("s2", "a", consumer="http://u:secret@press.example/in")
+    parts.put(SubscriptionRecord(made))
+    browser.get("/find?q=press")
+    links = browser.page.xpath("//main//li/a")
+    assert [(" ".join(each.text_content().split()), each.get("href")) for each in links] == [
+        ("Endpoint http://…@press.example/in", "/subscriptions/s2"),
+        ("Topic plant/press", "/topics?at=plant%2Fpress"),
+    ]
+    assert "secret" not in browser.answer.text
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [("press", ["/topics?at=plant%2Fpress"]), ("s1", ["/subscriptions/s1"]), ("nowhere", []), ("a||//", [])],
+)
+def test_a_choice_for_the_field_is_a_part_of_a_page(browser: Browser, text: str, urls: list[str]) -> None:
+    browser.get(f"/find?q={text}", x_fragment="1")
+    assert browser.page.xpath("//li/a/@href") == urls
+    assert not browser.page.xpath("//title")

@@ -10,15 +10,23 @@ from typing import Any
 
 import pytest
 
+from arborcast.admin import waiting
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Replacement, merged
 from arborcast.console.screens import overview
 from arborcast.engine.monitoring.attention import Concern
 from arborcast.engine.monitoring.samples import MetricsSample
 from arborcast.engine.monitoring.watching import EngineView
-from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control import (
+    Erasure,
+    ErasureScope,
+    SubscriptionRecord,
+    TopicPolicy,
+    TopicRecord,
+)
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console_answers import answering
 from tests.support.routing import make_subscription
 
 
@@ -67,6 +75,33 @@ def test_what_needs_attention_comes_worst_first_with_a_link(
     assert [each.text for each in browser.page.xpath("//form//td/a")] == ["http://one.example/in"]
     assert [each.text for each in browser.page.xpath("//form//td/span[contains(@class, 'bad')]")] == ["failing"]
     assert chip(browser) == ("badge bad", "1 problem")
+
+
+def test_a_failing_endpoint_is_probed_from_its_row(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answering(monkeypatch, {waiting.probe: None})
+    engine(parts, monkeypatch, failing=[down("http://u:secret@two.example/"), down()], failing_count=2)
+    browser.get("/")
+    (button,) = browser.page.xpath("//main//button[@value='probe']/@aria-label")
+    assert button == "Probe http://one.example/in now", "the password of the other one is not in the page"
+    browser.submit("/deliveries/waiting/act", action="probe")
+    assert [(function, values[0]) for function, values in asked] == [(waiting.probe, "http://one.example/in")]
+    assert "Probe requested." in browser.answer.text
+    assert browser.page.findtext("head/title") == "Overview · Arborcast"
+
+
+def test_an_erasure_that_is_not_done_after_six_hours_is_a_concern(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine(parts, monkeypatch)
+    now_ms = int(time.time() * 1000)
+    long_ago, done = now_ms - 7 * 3_600_000, now_ms - 1
+    for name, at_ms, done_ms in (("new", now_ms, 0), ("old", long_ago, 0), ("done", long_ago, done)):
+        parts.put(Erasure(ErasureScope(name, at_ms), "anna", at_ms, done_ms=done_ms))
+    browser.get("/")
+    assert "1 erasure not done after six hours." in browser.text
+    assert browser.page.xpath("//ul[@class='concerns']//a/@href") == ["/deliveries/erasures"]
 
 
 def test_every_concern_has_a_link() -> None:

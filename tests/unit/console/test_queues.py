@@ -33,7 +33,7 @@ def rows(browser: Browser, number: int = 1) -> list[str]:
     return [" ".join(" ".join(each.xpath(".//text()")).split()) for each in found]
 
 
-def test_what_waits_longest_comes_first(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_longest_comes_first(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answering(monkeypatch)
     assert browser.get("/queues").status_code == 200
     assert rows(browser) == [
@@ -43,7 +43,7 @@ def test_what_waits_longest_comes_first(browser: Browser, monkeypatch: pytest.Mo
     ]
     assert [question for question, _ in asked] == [queues.job_figures]
     browser.get(browser.page.xpath("//td/a/@href")[0])
-    assert asked[-1] == (queues.requests, (INSPECTIONS, 100))
+    assert asked[-1] == (queues.requests, (INSPECTIONS, 100, parts.console.questions.views))
 
 
 def test_one_queue_with_its_servers_and_requests(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

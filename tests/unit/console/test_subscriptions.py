@@ -9,12 +9,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from arborcast.admin import messages, replay, waiting
+from arborcast.admin import messages, receiver_page, replay, waiting
 from arborcast.admin.replay import PlannedReplay
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.health import EngineHealth
 from arborcast.console.pages import _moment
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError, NotFound
 from arborcast.engine.monitoring.watching import EngineView
 from arborcast.topic_model.expressions import CONCRETE
 from arborcast.topic_model.publishers import Registration
@@ -25,6 +25,7 @@ from arborcast.topic_model.records.control import (
     TopicRecord,
     TriggerRecord,
 )
+from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, Trigger
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
@@ -79,14 +80,69 @@ def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(
         f"Pending 5, the oldest since {since:%Y-%m-%d %H:%M:%S} Last response connect connection refused"
         in browser.text
     )
-    assert asked == [
-        (waiting.oldest, (WaitingFilter(subscription="s1"), 1, parts.control)),
+    assert [each for each in asked if each[0] is not waiting.counts] == [
+        (waiting.oldest, (WaitingFilter(subscription="s1"), 1, parts.control, 0, False, parts.console.questions.views)),
         (messages.last_attempts, ("s1",)),
     ]
     assert "50 % delivered since 2026-01-01" in browser.text
     assert "a/b 1 pending retry 20 ms 503 Body <b>no room</b>" in browser.text
     assert browser.page.xpath("//table//td/a/@href")[1] == "/deliveries?notification=n1"
     assert browser.page.xpath("//button[@data-copy='s1']/@aria-label") == ["Copy the id"]
+
+
+def test_pending_deliveries_are_retried_and_the_endpoint_is_probed(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answering(monkeypatch, {**ANSWERS, waiting.retry: 5, waiting.probe: NotFound("no delivery waits")})
+    browser.get("/subscriptions/s3")
+    browser.submit("/deliveries/waiting/act", action="retry-all")
+    assert "Attempts of 5 deliveries requested." in browser.answer.text
+    assert browser.page.xpath("//p[@class='trail']/code/text()") == ["s3"]
+    browser.submit("/deliveries/waiting/act", action="probe")
+    assert "No delivery waits for this endpoint" in browser.answer.text
+    made = {function: values[0] for function, values in asked if function in (waiting.retry, waiting.probe)}
+    assert made == {
+        waiting.retry: WaitingFilter(subscription="s3"),
+        waiting.probe: "http://user:secret@three.example/in?x=<b>",
+    }
+    assert "secret" not in browser.answer.text
+
+
+def test_a_test_is_sent_to_one(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, {**ANSWERS, receiver_page.send_test: "01ab"})
+    browser.get("/subscriptions/s1")
+    browser.submit("/subscriptions/act", action="test")
+    assert "Test 01ab sent." in browser.answer.text
+    assert browser.page.xpath("//p[@class='trail']/code/text()") == ["s1"]
+    by = Operator("console", "without a name, from 127.0.0.1")
+    assert (receiver_page.send_test, (parts.control.table.get("s1"), by)) in asked
+    browser.submit("/subscriptions/act", action="test", id="gone")
+    assert browser.answer.status_code == 404
+
+
+def test_the_list_has_percentiles_pending_deliveries_and_dead_letters(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"s1": waiting.DeliveryCounts(1_200, 0), "s2": waiting.DeliveryCounts(0, 3)}
+    asked = answering(monkeypatch, {waiting.counts: counts})
+    figures = {"endpoint": "http://one.example/in", "pushes": 10, "failed": 0, "mean_s": 0.01, "p99_s": 0.25}
+    monkeypatch.setattr(EngineHealth, "_view", lambda _self: EngineView(failing=[], pushed=[figures]))
+    monkeypatch.setattr(parts.console.health, "_looked", 0.0)
+    parts.console.questions.forget()
+    browser.get("/subscriptions")
+    ((_, (names, views)),) = asked
+    assert (set(names), views) == ({"s1", "s2", "s3"}, parts.console.questions.views)
+    shown = {
+        row.get("data-key"): [cell.text_content().strip() for cell in row.xpath("td[@data-label][position() < last()]")]
+        for row in browser.page.xpath("//form//tbody/tr")
+    }
+    assert shown == {
+        "s1": ["100 % of 10", "250 ms", "1,200", "0"],
+        "s2": ["-", "-", "0", "3"],
+        "s3": ["-", "-", "-", "-"],
+    }
+    (pending,) = browser.page.xpath("//tr[@data-key='s1']/td[@data-label='Pending']/a/@href")
+    assert pending == "/deliveries/waiting?subscription=s1"
 
 
 def test_a_replay_is_asked_about_with_its_number(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -72,9 +71,23 @@ def test_slow_endpoints_are_known_by_name_but_never_a_label() -> None:
         )
     )
     slow, quick = metrics.slowest()
-    assert slow == EndpointFigures("http://slow/", 2, 1, cast("float", pytest.approx(1.0)), 0.9)
+    assert (slow.endpoint, slow.pushes, slow.failed, slow.longest) == ("http://slow/", 2, 1, 0.9)
+    assert slow.seconds == pytest.approx(1.0)
     assert quick.endpoint == "http://quick/"
+    assert [each.endpoint for each in metrics.endpoints()] == ["http://slow/", "http://quick/"]
     assert "http://" not in metrics.registry.text()
+
+
+def test_the_percentile_of_an_endpoint_is_that_of_all_its_pushes() -> None:
+    metrics = JobMetrics(clock=lambda: 1_000.0)
+    for first in (0, 100):
+        metrics.recorded(rows_of(*(attempt(f"p{first + number}", duration_ms=12.0) for number in range(100))))
+    (one,) = metrics.endpoints()
+    assert (one.pushes, one.p99_s) == (200, 0.012)
+    metrics.recorded(rows_of(*(attempt(f"s{number}", duration_ms=700.0) for number in range(3))))
+    (one,) = metrics.endpoints()
+    assert (one.pushes, one.p99_s) == (203, 0.7)
+    assert EndpointFigures("http://none/", 0, 0, 0.0, 0.0).p99_s == 0.0
 
 
 def test_every_endpoint_with_failures_is_known_however_fast_it_fails() -> None:
@@ -198,3 +211,28 @@ def test_endpoints_are_forgotten_after_a_while_and_never_too_many() -> None:
     seen.add(many, now=3_000)
     assert len(seen._now) <= endpoints_seen.MAX_ENDPOINTS
     assert seen.slowest(1, now=3_000)[0].endpoint == many[-1].endpoint
+
+
+def test_the_burn_rate_is_the_share_of_late_and_lost_deliveries_by_the_allowed_one() -> None:
+    at = 1_000_000.0
+    metrics = JobMetrics(clock=lambda: at)
+    metrics.slo_target = 0.99
+
+    def rates() -> list[float]:
+        return [round(rate, 1) for rate in metrics._burn_rates().values()]
+
+    assert rates() == [0.0, 0.0, 0.0, 0.0]
+    metrics.objective({"in_time": 70, "late": 20, "lost": 10, "receiver": 500})
+    assert rates() == [30.0, 30.0, 30.0, 30.0]
+    at += 600
+    metrics.objective({"in_time": 100})
+    assert rates() == [0.0, 15.0, 15.0, 15.0]
+    assert 'arborcast_slo_burn_rate{window="1h"} 15.0' in metrics.registry.text()
+    at += 7 * 3_600
+    assert rates() == [0.0, 0.0, 0.0, 0.0]
+    for _ in range(1_000):
+        at += 60
+        metrics.objective({"in_time": 1})
+    assert len(metrics._burns._minutes) <= 360
+    metrics.slo_target = 1.0
+    assert rates() == [0.0, 0.0, 0.0, 0.0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.dispatch.delivery.transport.contract import PushResult
-from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World
+from arborcast.topic_model.records.results import State
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, World
 
 NAMES = ("s1", "s2", "s3")
 
@@ -20,6 +22,7 @@ ANSWERS = {
     "invalid": PushResult(422),
     "gone": PushResult(410),
     "busy": PushResult(503, retry_after_s=30.0),
+    "later": LATER,
 }
 
 Step = tuple[str, int, str]
@@ -36,6 +39,7 @@ STEPS = st.lists(
         st.tuples(st.just("suspend"), st.just(0), st.sampled_from(NAMES)),
         st.tuples(st.just("resume"), st.just(0), st.sampled_from(NAMES)),
         *(st.tuples(st.just(answer), st.just(0), st.sampled_from(NAMES)) for answer in ANSWERS),
+        st.tuples(st.just("report"), st.integers(0, 6), st.sampled_from(("delivered", "failed", "refused"))),
         st.tuples(st.just("kill"), st.just(0), st.just("")),
         st.tuples(st.just("crash"), st.integers(0, 6), st.sampled_from(("", "attempts", "all"))),
     ),
@@ -73,6 +77,9 @@ class History:
                 world.suspended_now.add(name)
             case "resume":
                 world.suspended_now.discard(name)
+            case "report":
+                for arrival in world.arrivals[len(world.arrivals) - number - 1 :][:1]:
+                    world.report(arrival, cast(State, name))
             case "run":
                 world.run(number)
             case "kill":

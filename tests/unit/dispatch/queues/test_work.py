@@ -20,7 +20,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, FakeEndpoint, World, retry
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, FakeEndpoint, World, retry
 
 LANE = "queue:q"
 INVALID = PushResult(422)
@@ -552,3 +552,117 @@ def test_servers_that_are_learned_of_while_a_session_begins_are_known() -> None:
     world.serve("s")
     world.run(100)
     assert world.arrived("s") == ["r"]
+
+
+def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.ask("b")
+    world.run(60_000)
+    assert world.arrived("s") == ["a"]
+    (figures,) = world.redelivery.statistics().queues
+    assert (figures.waiting, figures.executing, figures.idle) == (1, 1, 0)
+    assert [server for server, _ in figures.busy] == ["s"]
+
+    world.report(world.arrivals[0], "delivered")
+    world.run(1_000)
+    assert world.arrived("s") == ["a", "b"]
+    assert world.states()[LANE, "a"] == "delivered"
+    rows = [(row.state, row.error, row.number, bool(row.push)) for row in world.attempts if row.notification == "a"]
+    assert rows == [("parked", "later", 1, True), ("delivered", "", 1, False)]
+    world.report(world.arrivals[1], "delivered")
+    world.run(1_000)
+    assert (world.log, world.redelivery.statistics().queues[0].executing) == ({}, 0)
+
+
+def test_an_accepted_request_without_a_result_in_time_is_sent_again_with_a_number() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    callback_ms = int(PushSettings().callback_s * 1000)
+    world.run(callback_ms - 1_000)
+    assert [each.sequence for each in world.arrivals] == [0]
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(60_000)
+    assert [each.sequence for each in world.arrivals] == [0, 1]
+    assert world.states()[LANE, "a"] == "delivered"
+    assert not world.log
+
+
+@pytest.mark.parametrize(("state", "then"), [("refused", "other"), ("failed", "s")])
+def test_a_later_result_that_is_bad_leads_to_another_server_or_to_a_repetition(state: Any, then: str) -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    world.endpoint("s").answer = lambda ids: OK
+    if state == "refused":
+        world.serve("other")
+        world.hear()
+    world.report(world.arrivals[0], state)
+    world.run(60_000)
+    assert [each.subscription for each in world.arrivals] == ["s", then]
+    assert world.arrivals[1].sequence == 1
+    assert world.states()[LANE, "a"] == "delivered"
+
+
+def test_a_request_that_its_only_server_refuses_later_is_a_dead_letter() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    world.report(world.arrivals[0], "refused", "no such part")
+    world.run(1_000)
+    assert [(letter.error, letter.number) for letter in world.buried] == [("invalid", 1)]
+
+
+@pytest.mark.parametrize("result", [True, False])
+def test_a_result_counts_after_a_restart_and_is_not_awaited_for_longer(result: bool) -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    world.restart()
+    world.run(1_000)
+    assert world.arrived("s") == ["a"]
+    world.endpoint("s").answer = lambda ids: OK
+    if result:
+        world.report(world.arrivals[0], "delivered")
+    world.run(int(PushSettings().callback_s * 1000) + 60_000)
+    assert world.arrived("s") == ["a"] * (1 if result else 2)
+    assert world.states()[LANE, "a"] == "delivered"
+
+
+def test_the_result_of_a_server_that_left_counts() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    del world.subscriptions["s"]
+    world.serve("other")
+    world.hear()
+    world.run(60_000)
+    assert world.arrived("other") == []
+    world.report(world.arrivals[0], "delivered")
+    world.run(1_000)
+    assert world.states()[LANE, "a"] == "delivered"
+
+
+def test_a_request_that_a_server_accepted_before_it_left_is_another_servers_in_time() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    del world.subscriptions["s"]
+    world.serve("other")
+    world.hear()
+    world.run(int(PushSettings().callback_s * 1000) + 60_000)
+    assert world.arrived("other") == ["a"]

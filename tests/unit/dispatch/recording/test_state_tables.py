@@ -277,6 +277,18 @@ def test_the_end_of_a_try_that_was_taken_for_later_says_when_it_is_due_again(tmp
     assert rows(tmp_path / "retries", "tries", "counted", "due_at") == [(1, 1, due)]
 
 
+def test_a_requested_attempt_is_due_earlier(tmp_path: Path, log: Log) -> None:
+    tries = Tries(1, 1, 9_000, 1_000)
+    first = waits(log, 0, tries)
+    tables = waiting_tables(tmp_path)
+    tables.step()
+    log.add(first.tried_key(), parked.encode(Tried(tries.requested(3_000))))
+    tables.step()
+
+    due = datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
+    assert rows(tmp_path / "retries", "tries", "counted", "due_at") == [(1, 1, due)]
+
+
 def test_stretch_of_the_log_that_is_read_again_changes_nothing(tmp_path: Path, log: Log) -> None:
     first = waits(log, 0)
     log.add(first.tried_key(), parked.encode(Tried(Tries(1, 1, 8_000))))

@@ -431,3 +431,36 @@ def test_ending_much_takes_no_more_memory_than_ending_one(how: str, tmp_path: Pa
         assert store.count == 0
     assert journal.states == {how: count}
     assert peak < 20 * MB
+
+
+def test_a_later_decision_about_the_known_tries_is_the_request_of_an_attempt() -> None:
+    store = ParkedStore(None)
+    which = delivery(1)
+    park(store, which, Tries(2, 1, 9_000, 5_000))
+
+    def write(tries: Tries) -> set[str]:
+        store.apply(which.tried_key(), parked.encode(Tried(tries)), next(OFFSETS))
+        requested, store.requested = store.requested, set()
+        return requested
+
+    assert write(Tries(2, 1, 9_000, 5_000)) == set(), "the record of the redelivery itself"
+    assert write(Tries(1, 1, 6_000, 6_000)) == set(), "of an attempt before"
+    assert write(Tries(2, 1, 7_000, 6_000, "p")) == set(), "a push"
+    assert write(Tries(2, 1, 9_000, 5_000).requested(6_000)) == {"s"}
+    assert (store.next_due_ms("s"), store.has(which)) == (6_000, True)
+    assert write(Tries(2, 1, 8_000, 8_000)) == {"s"}, "of a clock that is ahead"
+    assert store.next_due_ms("s") == 6_000, "it is due no later"
+    store.tried(which, Tries(3, 2, 20_000, 8_000, "p"))
+    assert write(Tries(3, 2, 9_000, 9_000)) == set(), "its receiver is to report the result"
+    store.remove(which)
+    assert write(Tries(3, 2, 9_000, 9_000)) == set()
+
+
+def test_an_untried_delivery_stays_so_when_an_attempt_is_requested() -> None:
+    store = ParkedStore(None)
+    which = delivery(1)
+    park(store, which)
+    store.apply(which.tried_key(), parked.encode(Tried(UNTRIED.requested(6_000))), next(OFFSETS))
+    assert store.requested == {"s"}
+    (untried,) = store.untried("s", 9)
+    assert untried.tries == Tries(0, 0, 6_000, 6_000)

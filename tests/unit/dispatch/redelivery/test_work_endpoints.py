@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import msgspec
+
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import PushSettings
-from tests.support.redelivery_world import HOUR_MS, OK, REFUSED, START_MS, World, retry
+from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
 
 
 def test_an_endpoint_that_is_away_is_only_probed_and_that_does_not_count() -> None:
@@ -140,3 +142,69 @@ def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new
 
     assert len(world.arrivals) == 16
     assert world.health.get("http://s/").probes == 1
+
+
+def test_a_requested_attempt_is_made_at_once_and_counts() -> None:
+    world = World(retry=retry(first_wait_s=3_600.0))
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    delivery, other = world.park("s", "n"), world.park("s", "other")
+    world.run(1_000)
+    assert world.arrived("s") == ["n", "other"]
+
+    world.request_attempt(delivery)
+    world.run(1_000)
+    assert world.arrived("s") == ["n", "other", "n"], "an hour before its time"
+    waiting = {each: world.store.get(each) for each in (delivery, other)}
+    assert [each and each.tries.number for each in waiting.values()] == [2, 1]
+
+
+def test_a_requested_attempt_probes_an_endpoint_whose_breaker_is_open() -> None:
+    world = World(retry=retry(first_probe_s=3_600.0))
+    world.subscribe("s")
+    world.fall("s")
+    since_ms = world.health.get("http://s/").failing_since_ms
+    delivery = world.park("s", "n")
+    world.run(1_000)
+    assert not world.arrived("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+
+    world.request_attempt(delivery)
+    world.run(1_000)
+    assert world.arrived("s") == ["n"]
+    health = world.health.get("http://s/")
+    assert (health.breaker, health.failing_since_ms) == ("open", since_ms), "it fails for as long as before"
+
+    world.endpoint("s").answer = lambda ids: OK
+    world.request_attempt(delivery)
+    world.run(1_000)
+    assert (world.arrived("s"), world.states()) == (["n", "n"], {("s", "n"): "delivered"})
+    assert not world.log, "the request leaves the log with its delivery"
+
+
+def test_an_untried_delivery_that_was_requested_leaves_no_record() -> None:
+    world = World(retry=retry(first_probe_s=3_600.0))
+    world.subscribe("s")
+    world.fall("s")
+    delivery = world.park("s", "n")
+    world.run(1_000)
+    world.request_attempt(delivery)
+    world.run(1_000)
+    assert (world.states(), world.log) == ({("s", "n"): "delivered"}, {})
+
+
+def test_a_request_for_a_paused_subscription_waits_for_its_resumption() -> None:
+    world = World(retry=retry(first_wait_s=3_600.0))
+    subscription = world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    delivery = world.park("s", "n")
+    world.run(1_000)
+    world.subscriptions["s"] = msgspec.structs.replace(subscription, paused=True)
+    world.hear()
+    world.request_attempt(delivery)
+    world.run(1_000)
+    assert world.arrived("s") == ["n"]
+    world.subscriptions["s"] = subscription
+    world.hear()
+    world.run(1_000)
+    assert world.arrived("s") == ["n", "n"]

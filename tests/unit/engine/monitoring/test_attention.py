@@ -63,25 +63,36 @@ arborcast_delivery_seconds_bucket{le="+Inf"} 9""",
     "ArborcastTooMuchWaits": 'arborcast_attempts_total{state="dropped",error="resources"} 1',
     "ArborcastSubscriptionsSuspended": "arborcast_suspended_subscriptions 1",
     "ArborcastPullPointsDrop": "arborcast_pull_dropped_messages 1",
+    "ArborcastSloBurnsFast": """arborcast_slo_burn_rate{window="5m"} 15
+arborcast_slo_burn_rate{window="1h"} 15
+arborcast_slo_burn_rate{window="30m"} 7
+arborcast_slo_burn_rate{window="6h"} 7""",
+    "ArborcastSloBurns": """arborcast_slo_burn_rate{window="30m"} 7
+arborcast_slo_burn_rate{window="6h"} 7""",
     "ArborcastDirectoryAway": "arborcast_directory_connected 0",
     "ArborcastDescriptorsGrow": """arborcast_process_cpu_seconds_total{process="a"} 1
 arborcast_process_descriptors{process="a"} 10001""",
 }
 """For each alert rule, metrics with which it fires."""
 
-LONGER = {"ArborcastSloBurnsFast", "ArborcastSloBurns", "ArborcastErasureOpen"}
-"""Rules about hours: the overview has the samples of ten minutes. The screens Objective and Erasures show these."""
+ELSEWHERE = {"ArborcastErasureOpen"}
+"""The console finds these in the control log."""
 
 
 def test_the_metrics_of_each_alert_rule_are_a_concern() -> None:
     document = yaml.safe_load((ROOT / "docs" / "monitoring" / "alerts.yml").read_text())
     rules = [each["alert"] for group in document["groups"] for each in group["rules"]]
-    assert sorted(rules) == sorted(LONGER | METRICS.keys())
+    assert sorted(rules) == sorted(ELSEWHERE | METRICS.keys())
     job = "arborcast_dispatch_batches_total 1\n"
     for rule in METRICS:
         before = sample_of(NOW - 60, Scrape.of(job))
         after = sample_of(NOW, Scrape.of(METRICS[rule] + "\n" + job * (rule != "ArborcastJobGone")))
         assert len(concerns(EngineView([before, after], failing=[]), NOW)) == 1, rule
+
+
+def test_a_budget_that_is_not_spent_any_more_is_no_concern() -> None:
+    ended = last_as(states={"burn 1h": 20.0, "burn 5m": 0.0, "burn 6h": 8.0, "burn 30m": 5.0})
+    assert concerns(ended, NOW) == []
 
 
 def beyond(seconds: float) -> tuple[tuple[float, float], ...]:
@@ -118,6 +129,12 @@ def beyond(seconds: float) -> tuple[tuple[float, float], ...]:
         (last_as(refused={"Defect": 2.0}), "warn", "engine", "2 requests met an internal error"),
         (last_as(states={"directory": 0.0}), "warn", "directory", "The directory of the topics does not respond"),
         (last_as(states={"pull dropped": 5.0}), "warn", "pull points", "Full pull points dropped 5 messages"),
+        (
+            last_as(states={"burn 1h": 20.0, "burn 5m": 15.0}),
+            "bad",
+            "objective",
+            "Deliveries are late or lost: in 1h 15 times as many as the objective allows",
+        ),
         (EngineView(WELL, failing=[endpoint()], failing_count=1), "bad", "endpoints", "1 endpoint failing"),
         (
             EngineView(WELL, failing=[endpoint(failed=1)], failing_count=1),

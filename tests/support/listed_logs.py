@@ -1,0 +1,82 @@
+"""Logs of deliveries as lists, for the views of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Parked, Tried, Tries
+from arborcast.dispatch.operations import views
+from arborcast.topic_model.records.notifications import Notification
+
+_UNTRIED = Tries()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A record of a log of one partition."""
+
+    key: bytes
+    value: bytes | None
+    offset: int
+    timestamp: int
+    partition: int = 0
+
+
+class ListedLogs:
+    """The logs `parked` and `dead` of an engine without Kafka. `read` counts the records that views have read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.records: defaultdict[str, list[Listed]] = defaultdict(list)
+        self.read = 0
+        monkeypatch.setattr(views, "LogCursor", self._cursor)
+
+    def park(self, delivery: Delivery, message: Notification, tries: Tries = _UNTRIED, at_ms: int = 0) -> None:
+        self._write("parked", delivery.key(), parked.encode(Parked(message, tries)), at_ms)
+
+    def tried(self, delivery: Delivery, tries: Tries) -> None:
+        self._write("parked", delivery.tried_key(), parked.encode(Tried(tries)), 0)
+
+    def finished(self, delivery: Delivery) -> None:
+        self._write("parked", delivery.tried_key(), None, 0)
+        self._write("parked", delivery.key(), None, 0)
+
+    def bury(self, delivery: Delivery, letter: DeadLetter | None) -> None:
+        """A dead letter, or that it was removed."""
+        self._write("dead", delivery.key(), None if letter is None else dead_letters.encode(letter), 0)
+
+    def _write(self, log: str, key: bytes, value: bytes | None, at_ms: int) -> None:
+        self.records[log].append(Listed(key, value, len(self.records[log]), at_ms))
+
+    def _cursor(self, _kafka: object, log: str, positions: Mapping[int, int], **_: Any) -> ListedCursor:
+        return ListedCursor(self, log, positions)
+
+
+class ListedCursor:
+    """What a `LogCursor` is to a log in Kafka."""
+
+    def __init__(self, logs: ListedLogs, log: str, positions: Mapping[int, int]) -> None:
+        self._logs = logs
+        self._log = log
+        self.positions = {0: 0, **positions}
+
+    def ends(self) -> dict[int, int]:
+        return {0: len(self._logs.records[self._log])}
+
+    def has_reached(self, ends: Mapping[int, int]) -> bool:
+        return self.positions[0] >= ends[0]
+
+    def poll(self, _timeout_s: float) -> dict[int, Sequence[Listed]]:
+        found = self._logs.records[self._log][self.positions[0] :]
+        self.positions = {0: self.positions[0] + len(found)}
+        self._logs.read += len(found)
+        return {0: found} if found else {}
+
+    def close(self) -> None:
+        """There is no connection."""

@@ -1,0 +1,184 @@
+"""Views of waiting deliveries and dead letters. On logs in Kafka: tests/integration/dispatch/test_waiting.py."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Place, Tries
+from arborcast.dispatch.operations import views
+from arborcast.dispatch.operations.views import (
+    DeliveryView,
+    DeliveryViews,
+    LettersView,
+    PendingView,
+    ViewFilter,
+    ViewGroup,
+    letter_of,
+    opened,
+    pending_of,
+)
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
+from tests.support.listed_logs import ListedLogs
+
+KAFKA = KafkaSettings()
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> ListedLogs:
+    return ListedLogs(monkeypatch)
+
+
+def delivery(number: int, to: str = "s1") -> Delivery:
+    return Delivery(to, Place(1, 0, number))
+
+
+def message(number: int, topic: str = "a") -> Notification:
+    return Notification(f"n{number}", TopicPath(topic), b"<x/>" * 100, 5, priority=number)
+
+
+def letter(number: int, to: str = "s1", **more: object) -> DeadLetter:
+    facts = {"state": "dead", "at_ms": number, "number": 6, "error": "server-error", "status": 500, **more}
+    return DeadLetter(to, f"http://r/{to}", message(number), **facts)  # type: ignore[arg-type]
+
+
+EVERYTHING = ViewFilter()
+
+
+def names(
+    view: DeliveryView, wanted: ViewFilter = EVERYTHING, limit: int = 9, skip: int = 0, *, newest_first: bool = False
+) -> list[str]:
+    entries = view.page(wanted, limit, skip, newest_first=newest_first).entries
+    value = letter_of if isinstance(view, LettersView) else lambda entry: pending_of(entry.value)
+    return [value(each).notification.id for each in entries]
+
+
+def test_what_waits_is_in_the_order_of_its_time_without_its_message(logs: ListedLogs) -> None:
+    logs.park(delivery(2), message(2), at_ms=20)
+    logs.park(delivery(1), message(1), Tries(1, 1, 9, 8), at_ms=10)
+    logs.park(delivery(3), message(3), at_ms=30)
+    logs.finished(delivery(3))
+    logs.tried(delivery(9), Tries(1, 1, 9, 8))
+    with opened(PendingView, KAFKA) as view:
+        (first, second), counts = view.page(ViewFilter(), 9)
+        assert names(view, newest_first=True) == ["n2", "n1"]
+    entry = pending_of(first.value)
+    assert (entry.notification.id, entry.notification.payload, entry.notification.priority) == ("n1", b"", 1)
+    assert (first.at_ms, second.at_ms, entry.tries) == (10, 20, Tries(1, 1, 9, 8))
+    assert counts == {ViewGroup("s1", "", TopicPath("a"), ""): 2}
+
+
+def test_a_repeated_batch_changes_neither_time_nor_tries_and_a_request_does(logs: ListedLogs) -> None:
+    logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=10)
+    logs.tried(delivery(1), Tries(2, 2, 99, 9))
+    logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=70)
+    with opened(PendingView, KAFKA) as view:
+        (entry,), _ = view.page(ViewFilter(), 9)
+        assert (entry.at_ms, pending_of(entry.value).tries) == (10, Tries(2, 2, 99, 9))
+        logs.tried(delivery(1), Tries(2, 2, 50, 50))
+        view.catch_up()
+        (entry,), _ = view.page(ViewFilter(), 9)
+        assert pending_of(entry.value).tries == Tries(2, 2, 50, 50)
+
+
+def test_a_kept_view_reads_each_record_once(logs: ListedLogs) -> None:
+    kept = DeliveryViews()
+    for number in range(100):
+        logs.park(delivery(number), message(number), at_ms=number)
+    for _ in range(3):
+        with opened(PendingView, KAFKA, kept) as view:
+            assert names(view, limit=2) == ["n0", "n1"]
+        assert logs.read == 100
+    logs.finished(delivery(0))
+    with opened(PendingView, KAFKA, kept) as view:
+        assert names(view, limit=2) == ["n1", "n2"]
+    assert logs.read == 102
+
+
+def test_the_steps_of_a_page_do_not_grow_with_what_waits(logs: ListedLogs) -> None:
+    def steps(view: PendingView, wanted: ViewFilter = EVERYTHING) -> int:
+        taken = 0
+
+        def count() -> int:
+            nonlocal taken
+            taken += 1
+            return 0
+
+        view._db.set_progress_handler(count, 10)
+        page = view.page(wanted, 10)
+        view._db.set_progress_handler(None, 0)
+        assert len(page.entries) == 10
+        return taken
+
+    one = ViewFilter(subscription="s3")
+    with opened(PendingView, KAFKA) as view:
+        for number in range(200):
+            logs.park(delivery(number, f"s{number % 10}"), message(number), at_ms=number)
+        view.catch_up()
+        few, few_of_one = steps(view), steps(view, one)
+        for number in range(200, 20_000):
+            logs.park(delivery(number, f"s{number % 10}"), message(number), at_ms=number)
+        view.catch_up()
+        assert view.page(ViewFilter(), 1).counts.total() == 20_000
+        assert (view.count("s3"), view.count("nobody")) == (2_000, 0)
+        assert steps(view) <= 2 * few
+        assert steps(view, one) <= 2 * few_of_one
+
+
+def test_pages_and_filters(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(8):
+        logs.park(delivery(number, f"s{number % 2}"), message(number, "ab"[number // 4]), at_ms=number)
+    with opened(PendingView, KAFKA) as view:
+        for merged in (0, 50):
+            monkeypatch.setattr(views, "_MERGED", merged)
+            assert names(view, limit=3, skip=2) == ["n2", "n3", "n4"]
+            assert names(view, ViewFilter(subscription="s1")) == ["n1", "n3", "n5", "n7"]
+            assert names(view, ViewFilter(group=lambda each: each.topic == "b")) == ["n4", "n5", "n6", "n7"]
+            assert names(view, ViewFilter(group=lambda each: each.topic == "b", subscription="s0")) == ["n4", "n6"]
+            assert names(view, ViewFilter(since_ms=2, until_ms=4)) == ["n2", "n3"]
+            assert names(view, ViewFilter(notification="n5")) == ["n5"]
+            assert names(view, ViewFilter(notification="n5", subscription="s0")) == []
+        page = view.page(ViewFilter(test=lambda each: each.at_ms > 2), 2, 1)
+        assert ([each.at_ms for each in page.entries], page.counts.total()) == ([4, 5], 5)
+
+
+def test_dead_letters_have_groups_by_endpoint_and_reason(logs: ListedLogs) -> None:
+    for number in (1, 2, 3):
+        logs.bury(delivery(number), letter(number, response=b"no"))
+    logs.bury(delivery(4, "s2"), letter(4, "s2", status=0, error="lifespan", state="expired"))
+    logs.bury(delivery(2), None)
+    logs.bury(delivery(3), letter(7, status=503))
+    with opened(LettersView, KAFKA) as view:
+        assert names(view, newest_first=True) == ["n7", "n4", "n1"]
+        (newest, *_), counts = view.page(ViewFilter(), 9, newest_first=True)
+        assert {(each.endpoint, each.reason): number for each, number in counts.items()} == {
+            ("http://r/s1", "500"): 1,
+            ("http://r/s1", "503"): 1,
+            ("http://r/s2", "lifespan"): 1,
+        }
+        assert (letter_of(newest).notification.payload, letter_of(newest).response) == (b"", b"")
+        assert view.count("s1") == 2
+
+
+def test_a_log_that_was_created_again_is_read_from_its_beginning(logs: ListedLogs) -> None:
+    logs.park(delivery(1), message(1))
+    logs.park(delivery(2), message(2))
+    with closing(PendingView(KAFKA)) as view:
+        view.catch_up()
+        logs.records.clear()
+        logs.park(delivery(3), message(3))
+        view.catch_up()
+        assert names(view) == ["n3"]
+
+
+def test_a_view_of_another_kafka_begins_again(logs: ListedLogs) -> None:
+    kept = DeliveryViews()
+    logs.park(delivery(1), message(1))
+    for kafka in (KAFKA, KafkaSettings(prefix="other"), KAFKA):
+        with opened(PendingView, kafka, kept) as view:
+            assert names(view) == ["n1"]
+    assert logs.read == 3

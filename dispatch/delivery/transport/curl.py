@@ -342,7 +342,8 @@ class _Handle:
         if not settings.proxy:
             curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open)
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
-        curl.setopt(pycurl.TIMEOUT_MS, int(settings.total_timeout_s * 1000))
+        self._total_ms = int(settings.total_timeout_s * 1000)
+        curl.setopt(pycurl.TIMEOUT_MS, self._total_ms)
         curl.setopt(pycurl.MAXAGE_CONN, int(settings.keep_alive_s))
         curl.setopt(pycurl.MAXLIFETIME_CONN, contract.KEPT_AT_MOST_S)
         curl.setopt(pycurl.WRITEFUNCTION, self._take)
@@ -429,6 +430,10 @@ class _Handle:
     def _opened(self, descriptor: int, purpose: int) -> int:
         # pycurl works on a duplicate of the socket that it is given, and the duplicate would be inherited.
         os.set_inheritable(descriptor, False)
+        # The system closes it without an acknowledgement for the time of a push. A connection of HTTP/2 outlives the
+        # time-out of a push, and all later ones would use it.
+        with socket.socket(fileno=os.dup(descriptor)) as opened:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._total_ms)
         self._connected(descriptor, self.url)
         return int(pycurl.SOCKOPT_OK)
 

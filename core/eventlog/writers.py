@@ -170,9 +170,11 @@ class DurableWriter:
         if record is None:
             return  # acknowledged by a producer that was given up
         partition, value, key, *_ = record
-        if self._producer is None and self._failed:
-            # `settle` connects. Here each record would wait for the connection's time-out.
-            self._failed.append(number)
+        if self._sick or (self._producer is None and self._failed):
+            # `settle` connects. Here each record would wait for the connection's time-out, or for a producer that is
+            # given up there.
+            with self._lock:
+                self._failed.append(number)
             return
         try:
             producer = self.connect()

@@ -85,7 +85,7 @@ class CurlTransport:
         self._policy = policy
         self._urls = UrlJudge(policy)
         self._multi = pycurl.CurlMulti()
-        self._sockets = _Sockets()
+        self._sockets = _Sockets(settings.total_timeout_s)
         self._waiting: deque[_Handle] = deque()
         self._timer_at: float | None = None
         self._free: dict[str, list[_Handle]] = {}
@@ -196,7 +196,8 @@ class CurlTransport:
 class _Sockets:
     """The sockets of libcurl in a selector, and the kept connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, push_s: float) -> None:
+        self._push_ms = int(push_s * 1000)
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
         # Connections that libcurl does not watch, by descriptor: whether nothing may come there. The selector has them,
@@ -284,6 +285,10 @@ class _Sockets:
     def connected(self, descriptor: int, url: str) -> None:
         """A connection was opened for a push to this URL."""
         self._receivers[descriptor] = place_of(url)
+        # The system closes it without an acknowledgement for the time of a push. A connection of HTTP/2 outlives the
+        # time-out of a push, and all later ones would use it.
+        with socket.socket(fileno=os.dup(descriptor)) as opened:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._push_ms)
 
     def _look(self, descriptor: int) -> None:
         """A kept connection is readable: it is closed, or its receiver has sent unexpected data. Other ones are read by

@@ -190,9 +190,13 @@ def test_a_producer_without_an_answer_in_time_is_not_waited_for_again() -> None:
     writer = DurableWriter(KafkaSettings(), "attempts", lambda _: producers.pop(0), clock)  # type: ignore[arg-type, return-value]
     for number in range(2):
         writer.send(0, b"%d" % number, b"k")
+    (_, _, refused), _ = cast(Unanswered, writer._producer)._open
     clock.now += 60.0
+    refused.fail(KafkaTimeoutError("no answer"))
+    writer.send(0, b"later", b"k")
     writer.settle(100)
-    assert waits[1:] == [0.0]
+    assert waits[1:] == [0.0], "nor does a later record begin its time again"
+    assert [value for _, value in well.taken][1:] == [b"0", b"later"]
 
 
 def test_a_topic_that_cannot_be_had_leaves_no_connection() -> None:

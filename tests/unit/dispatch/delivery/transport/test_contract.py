@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import email.utils
 import fcntl
+import os
 import socket
 import ssl
 import sys
@@ -236,6 +237,15 @@ def test_after_a_kept_connection_without_an_answer_the_others_to_its_receiver_ar
         assert not {request.connection for request in receiver.received("/in")} & kept
         assert push(transport, receiver.url("/in")).reused
         assert push(transport, other.url("/in")).reused
+
+
+def test_the_system_closes_a_connection_without_acknowledgements_after_the_time_of_a_push(receiver: Receiver) -> None:
+    """So that the pushes over a connection of HTTP/2 do not fail one after the other: a time-out does not end it."""
+    with contextlib.closing(CurlTransport(SETTINGS, THIS_MACHINE)) as transport:
+        push(transport, receiver.url("/in"))
+        (descriptor,) = transport._sockets._receivers
+        with socket.socket(fileno=os.dup(descriptor)) as kept:
+            assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == SETTINGS.total_timeout_s * 1000
 
 
 class SendsMore:

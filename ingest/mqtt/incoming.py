@@ -52,7 +52,7 @@ AT_ONCE = 100
 _LOG_AGAIN_S = 60.0
 
 
-class Message(NamedTuple):
+class MqttMessage(NamedTuple):
     """A PUBLISH of the broker. `topic` is None for one that is not UTF-8; `engine` is the mark of an engine that sent
     it, `lifespan_s` 0 without an expiry."""
 
@@ -80,7 +80,7 @@ class Incoming:
         self._counts = counts
         self._logged: dict[str, float] = {}
 
-    async def take(self, messages: Sequence[Message]) -> int:
+    async def take(self, messages: Sequence[MqttMessage]) -> int:
         """Store or refuse messages in their order; returns how many are settled, from the first one on. Raises
         InfrastructureError when none is, and the first one is to be taken again later."""
         self._user = await entered(self._gateway, self._settings)
@@ -108,7 +108,7 @@ class Incoming:
         self._counts["repeated"] += sum(each.repeated for each in messages[:settled])
         return settled
 
-    async def _checked(self, message: Message) -> Checked | None:
+    async def _checked(self, message: MqttMessage) -> Checked | None:
         """None for a message that is dropped by a rule."""
         if message.engine == self._settings.client_id:
             self._refuse("loop", message.topic, "this engine has sent it")

@@ -54,7 +54,7 @@ _HEAD = 32
 _CLOSE_S = 1.0
 
 
-class _Message(NamedTuple):
+class _Publish(NamedTuple):
     """A PUBLISH."""
 
     topic: str
@@ -68,7 +68,7 @@ class _Message(NamedTuple):
 class _Push:
     callback: Callback
     started: float
-    message: _Message
+    message: _Publish
 
 
 class _Link:
@@ -201,7 +201,7 @@ class WithMqtt:
         return next(iter(self._pushes.values())).started + self._push.total_timeout_s
 
     def _work(self) -> int:
-        """Take in what has happened, and run the callbacks that are due; how many there were."""
+        """Take in events, and run the callbacks that are due; returns their number."""
         self._take_in()
         finished = len(self._done)
         for _ in range(finished):
@@ -210,7 +210,7 @@ class WithMqtt:
         return finished
 
     def _take_in(self) -> None:
-        """Take in the events of the connection, and what is due by the clock."""
+        """Take in the events of the connection, and end it when a PUBACK is late."""
         link = self._link
         while link is not None and link.events:
             kind, *facts = link.events.popleft()
@@ -223,7 +223,7 @@ class WithMqtt:
                 self._lose(link, *facts)
                 link = None
         if link is not None and self._pushes and self._due() <= time.monotonic():
-            # Those behind it, too: what is sent on this connection may be published after its push has failed.
+            # With the pushes behind it: a message that was sent may be published after its push has failed.
             first = next(iter(self._pushes))
             self._finish(first, PushResult(0, "timeout", "no PUBACK in time"))
             link.close()
@@ -261,7 +261,7 @@ class WithMqtt:
             )
             self._done.append((push.callback, done))
 
-    def _message(self, request: PushRequest) -> _Message:
+    def _message(self, request: PushRequest) -> _Publish:
         """Raises ValueError or TopicError."""
         parts = urlsplit(request.url)
         topic = unquote(parts.path[1:], errors="strict")
@@ -278,7 +278,7 @@ class WithMqtt:
         properties.UserProperty = pairs
         properties.PayloadFormatIndicator = 1
         size = _HEAD + len(topic.encode()) + len(request.body) + len(properties.pack())
-        return _Message(topic, request.body, parts.query == "retain", properties, size)
+        return _Publish(topic, request.body, parts.query == "retain", properties, size)
 
 
 def _result(reason: Any) -> PushResult:

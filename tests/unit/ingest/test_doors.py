@@ -29,7 +29,7 @@ from arborcast.ingest.consumers import DnsCheck
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.receiver import PeerReceiver
-from arborcast.ingest.mqtt.incoming import Incoming, Message
+from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.ingest.state.repeats import RepeatMemory, Repeats
@@ -257,7 +257,7 @@ class Mqtt(PublishDoor):
             rules = Rules({"door": TopicsIn("door", topic)}, ())
             bridge = Bridge(self.world.parts.gateway, rules, settings, Counter())
             bridge.reasons = []
-            assert asyncio.run(bridge.take([Message("door", payload.encode())])) == 1
+            assert asyncio.run(bridge.take([MqttMessage("door", payload.encode())])) == 1
         except ArborcastError as error:
             return str(error)
         return bridge.reasons.pop() if bridge.reasons else ""

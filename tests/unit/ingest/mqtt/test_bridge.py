@@ -25,6 +25,7 @@ from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
+from tests.support.certificates import make_certificates
 from tests.support.gateway_parts import GatewayParts, only_subscription
 from tests.support.mosquitto import Mosquitto, MosquittoInstall, running_mosquitto
 from tests.support.waiting import wait_until_async
@@ -231,6 +232,24 @@ def test_a_message_of_four_megabytes_and_one_that_is_larger(world: World) -> Non
 
     run(test)
     assert [len(payload) for _, payload in world.stored] == [4_000_007, 4]
+
+
+def test_over_tls_with_a_password(mosquitto_install: MosquittoInstall, tmp_path: Path) -> None:
+    certificates, passwords = make_certificates(tmp_path), tmp_path / "passwords"
+    mosquitto_install.write_password(passwords, "anna", "right")
+    account = ("-u", "anna", "-P", "right")
+
+    async def test(world: World) -> None:
+        async with world.bridge() as bridge:
+            await world.publish("plant/a", f"<x>{'y' * 4_000_000}</x>", more=account)
+            await world.publish("plant/a", *(f"<n>{number}</n>" for number in range(100)), more=account)
+            await wait_until_async(lambda: bridge.counts["accepted"] == 101, "all are stored")
+
+    more = f"password_file {passwords}\n"
+    with running_mosquitto(mosquitto_install, tmp_path / "m", more, certificates) as broker:
+        world = World(broker, tmp_path, ca_file=certificates.authority, user="anna", password="right")  # noqa: S106
+        run(lambda: test(world))
+    assert [payload for _, payload in world.stored][1:] == [f"<n>{number}</n>" for number in range(100)]
 
 
 def test_a_second_engine_with_the_same_client_id_is_named(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from arborcast.core.errors import InfrastructureError, PeerError
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.publication import Publication

@@ -21,15 +21,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.mqtt import (
-    LOOP_PROPERTY,
-    ConnectFailed,
-    MqttSettings,
-    connect,
-    make_client,
-    properties_of,
-    refusal_of,
-)
+from arborcast.core.mqtt.connection import ConnectFailed, connect, make_client, properties_of, refusal_of
+from arborcast.core.mqtt.settings import LOOP_PROPERTY, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.ingest.http.inflight import Inflight, Reservation
 from arborcast.ingest.mqtt.incoming import AT_ONCE, Incoming, MqttMessage

@@ -26,16 +26,8 @@ from paho.mqtt.client import Client
 
 from arborcast.core import fence
 from arborcast.core.errors import TopicError
-from arborcast.core.mqtt import (
-    EXPIRES_HEADER,
-    LOOP_PROPERTY,
-    ConnectFailed,
-    MqttSettings,
-    connect,
-    make_client,
-    properties_of,
-    refusal_of,
-)
+from arborcast.core.mqtt.connection import ConnectFailed, connect, make_client, properties_of, refusal_of
+from arborcast.core.mqtt.settings import EXPIRES_HEADER, LOOP_PROPERTY, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.threads import start_thread
 from arborcast.dispatch.delivery.transport.contract import Callback, Failure, PushRequest, PushResult, Transport

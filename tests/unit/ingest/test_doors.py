@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from arborcast.core.errors import ArborcastError, InfrastructureError
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.security.signatures import new_secret
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates

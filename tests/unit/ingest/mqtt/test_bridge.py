@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.errors import InfrastructureError, UnknownResource
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.engine.settings.loading import load_settings
 from arborcast.ingest.http.inflight import Inflight

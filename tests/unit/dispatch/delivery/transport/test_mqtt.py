@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.core.mqtt import EXPIRES_HEADER, MqttSettings
+from arborcast.core.mqtt.settings import EXPIRES_HEADER, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult

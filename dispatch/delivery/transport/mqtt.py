@@ -15,6 +15,7 @@ import itertools
 import math
 import secrets
 import socket
+import struct
 import time
 from collections import deque
 from contextlib import suppress
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from paho.mqtt import MQTTException
 from paho.mqtt.client import Client
 
 from arborcast.core import fence
@@ -42,6 +44,8 @@ _TOO_LARGE = 413
 
 # Of a PUBLISH beside topic, payload and properties.
 _HEAD = 32
+
+_LONGEST_EXPIRY_S = 0xFFFFFFFF
 
 _CLOSE_S = 1.0
 
@@ -151,7 +155,7 @@ class WithMqtt:
             return
         try:
             message = self._message(request)
-        except (TopicError, ValueError) as error:
+        except (TopicError, ValueError, MQTTException, struct.error) as error:
             self._done.append((callback, PushResult(0, "address", f"it cannot be an MQTT message: {error}")))
             return
         self._take_in()  # or the push would be sent on a connection that is lost already
@@ -254,7 +258,7 @@ class WithMqtt:
             self._done.append((push.callback, done))
 
     def _message(self, request: PushRequest) -> _Publish:
-        """Raises ValueError or TopicError."""
+        """Raises TopicError, or an error of the library for a property that there cannot be."""
         parts = urlsplit(request.url)
         topic = unquote(parts.path[1:], errors="strict")
         check_published(topic)
@@ -262,7 +266,8 @@ class WithMqtt:
         pairs = [(LOOP_PROPERTY, self._settings.client_id)]
         for name, value in request.headers:
             if name == EXPIRES_HEADER:
-                properties.MessageExpiryInterval = max(1, math.ceil(int(value) / 1000 - time.time()))
+                left_s = math.ceil(int(value) / 1000 - time.time())
+                properties.MessageExpiryInterval = min(max(1, left_s), _LONGEST_EXPIRY_S)
             elif name == "Content-Type":
                 properties.ContentType = value
             else:

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import psutil
 
 from arborcast.admin import kafka_safety
-from arborcast.core.errors import ArborcastError, SecretError
+from arborcast.core.errors import ArborcastError, ConfigError, SecretError
+from arborcast.core.mqtt.settings import MqttSettings, check_installed
 from arborcast.core.security.keyring import parse_keys
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded import engine, questions, state
@@ -29,6 +30,7 @@ from arborcast.engine.install import jars, java
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.errors import StackError
 from arborcast.engine.settings.loading import Settings, load_settings
+from arborcast.ingest.mqtt.rules import read_rules
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -82,6 +84,7 @@ def doctor(settings: Settings) -> list[Check]:
         lambda: _broker(settings, home, running),
         lambda: _kafka_safety(settings),
         lambda: _directory(settings),
+        lambda: _mqtt(settings.mqtt),
     ]
     return [finding for check in checks for finding in check()]
 
@@ -342,6 +345,23 @@ def _directory(settings: Settings) -> Iterator[Check]:
         yield Check(
             "directory", "fail", f"{directory.url} does not accept connections", "Check directory.url and the server."
         )
+
+
+def _mqtt(settings: MqttSettings) -> Iterator[Check]:
+    if not settings.url:
+        return
+    try:
+        check_installed()
+        rules = read_rules(Path(settings.rules_file), settings.base)
+    except ConfigError as error:
+        yield Check("mqtt", "fail", str(error), "Correct it: docs/mqtt.md.")
+        return
+    _, host, port = settings.place
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=3):
+        number = f"rules: {len(rules.incoming)} in, {len(rules.outgoing)} out"
+        yield Check("mqtt", "ok", f"{settings.url} accepts connections; {number}")
+        return
+    yield Check("mqtt", "fail", f"{settings.url} does not accept connections", "Check mqtt.url and the broker.")
 
 
 def _port(name: str, port: int, host: str, choose: str) -> Check:

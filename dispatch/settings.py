@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.mqtt import NO_MQTT, MqttSettings
+from arborcast.core.mqtt.settings import NO_MQTT, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings, SecretSettings, setting
 from arborcast.core.telemetry.tracing import NO_TRACING, TracingSettings

@@ -66,7 +66,7 @@ _opening = ThreadPoolExecutor(1).submit(open_session) if __name__ == "__main__" 
 from arborcast.core import fence
 from arborcast.core.errors import ArborcastError
 from arborcast.core.files import write_atomically
-from arborcast.core.mqtt import check_installed
+from arborcast.core.mqtt.settings import check_installed
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file

@@ -148,7 +148,7 @@ def address_of(base: str, template: str, *, retain: bool) -> str:
 
 
 def check_published(topic: str) -> None:
-    """Raises TopicError for what cannot be the topic of a PUBLISH."""
+    """Raises TopicError for a text that cannot be the topic of a PUBLISH."""
     if not topic or topic.startswith("$") or any(each in topic for each in "+#\0"):
         raise TopicError(f"{topic[:200]!r} cannot be published to: it is empty, begins with $, or has + or #")
     if len(topic.encode(errors="replace")) > LONGEST:
@@ -198,7 +198,7 @@ class TopicsIn:
 
 
 def check_filter(levels: Sequence[str]) -> None:
-    """Raises TopicError for what is not a topic filter of one session."""
+    """Raises TopicError for an invalid topic filter, or a shared one."""
     text = "/".join(levels)
     if not text or len(text.encode(errors="replace")) > LONGEST or "\0" in text:
         raise TopicError(f"{text[:200]!r} is not an MQTT topic filter")

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from arborcast.core.errors import SecretError
-from arborcast.core.mqtt import EXPIRES_HEADER
+from arborcast.core.mqtt.settings import EXPIRES_HEADER
 from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import Marks
 from arborcast.core.telemetry import tracing

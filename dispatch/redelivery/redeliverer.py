@@ -16,7 +16,7 @@ from pathlib import Path
 from arborcast.core import liveness
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.mqtt import NO_MQTT, MqttSettings
+from arborcast.core.mqtt.settings import NO_MQTT, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service

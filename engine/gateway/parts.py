@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.files import WatchedFile
-from arborcast.core.mqtt import check_installed, for_mqtt
+from arborcast.core.mqtt.settings import check_installed, for_mqtt
 from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.stores import open_directory

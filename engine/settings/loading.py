@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings, SettingInfo

@@ -7,7 +7,7 @@
     bridge     both directions together
 
 Outgoing messages are pushes (`dispatch/delivery/transport/mqtt.py`). The folder can be deleted, with that file,
-`core/mqtt.py`, and the lines in `engine/gateway/` that run it.
+`core/mqtt/`, and the lines in `engine/gateway/` that run it.
 """
 
 from __future__ import annotations

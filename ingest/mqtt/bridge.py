@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 
 from arborcast.core.backoff import Backoff
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.incoming import Incoming
 from arborcast.ingest.mqtt.outgoing import keep_subscriptions

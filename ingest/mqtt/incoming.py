@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from arborcast.core.errors import InfrastructureError, PeerError
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.publication import Publication
@@ -37,9 +37,8 @@ from arborcast.ingest.operations.publishing import (
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import limits
-from arborcast.wire.errors import InvalidRequest, TooLarge
+from arborcast.wire.errors import InvalidRequest, TooLarge, TooManyRequests
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ AT_ONCE = 100
 _LOG_AGAIN_S = 60.0
 
 
-class Message(NamedTuple):
+class MqttMessage(NamedTuple):
     """A PUBLISH of the broker. `topic` is None for one that is not UTF-8; `engine` is the mark of an engine that sent
     it, `lifespan_s` 0 without an expiry."""
 
@@ -61,6 +60,14 @@ class Message(NamedTuple):
     engine: str = ""
     lifespan_s: int = 0
     repeated: bool = False
+
+
+class _Dropped(PeerError):
+    """A message that is dropped by a rule; `outcome` is a word for counting."""
+
+    def __init__(self, outcome: str, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
 
 
 async def entered(gateway: Gateway, settings: MqttSettings) -> ClientRequest | None:
@@ -80,43 +87,48 @@ class Incoming:
         self._counts = counts
         self._logged: dict[str, float] = {}
 
-    async def take(self, messages: Sequence[Message]) -> int:
+    async def take(self, messages: Sequence[MqttMessage]) -> int:
         """Store or refuse messages in their order; returns how many are settled, from the first one on. Raises
         InfrastructureError when none is, and the first one is to be taken again later."""
         self._user = await entered(self._gateway, self._settings)
         together: list[Checked] = []
-        settled, failure = 0, None
+        dropped: list[tuple[str, MqttMessage, object]] = []
+        failure: InfrastructureError | None = None
         for message in messages[:AT_ONCE]:
             try:
-                checked = await self._checked(message)
+                together.append(await self._checked(message))
+            except _Dropped as error:
+                dropped.append((error.outcome, message, error))
+            except TooManyRequests as error:
+                failure = InfrastructureError(str(error), error.retry_after_s)
+                break
             except PeerError as error:
-                self._refuse("refused", message.topic, error)
+                dropped.append(("refused", message, error))
             except InfrastructureError as error:
                 failure = error
                 break
             except Exception as error:
                 logger.exception("a message of the MQTT broker failed")
-                self._refuse("refused", message.topic, error)
-            else:
-                if checked is not None:
-                    together.append(checked)
-            settled += 1
+                dropped.append(("refused", message, error))
+        settled = len(together) + len(dropped)
         if failure is not None and not settled:
             raise failure
         if together:
             await self._store(together)
+        for outcome, message, why in dropped:
+            self._refuse(outcome, message.topic, why)
         self._counts["repeated"] += sum(each.repeated for each in messages[:settled])
         return settled
 
-    async def _checked(self, message: Message) -> Checked | None:
-        """None for a message that is dropped by a rule."""
+    async def _checked(self, message: MqttMessage) -> Checked:
+        """Raises _Dropped, another PeerError, or InfrastructureError."""
         if message.engine == self._settings.client_id:
-            self._refuse("loop", message.topic, "this engine has sent it")
-            return None
-        topic = self._topic(message.topic)
+            raise _Dropped("loop", "this engine has sent it")
+        if message.topic is None:
+            raise InvalidRequest("its topic is not UTF-8")
+        topic = self._rules.topic(message.topic)
         if topic is None:
-            self._refuse("unmatched", message.topic, "no rule selects it: a subscription of an earlier rule is left")
-            return None
+            raise _Dropped("unmatched", "no rule selects it: a subscription of an earlier rule is left")
         gateway, payload = self._gateway, message.payload
         if not _ELEMENT.match(payload):
             payload = loose_payload(payload)
@@ -140,11 +152,6 @@ class Incoming:
         checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: said}))
         await gateway.admit({topic: ""})
         return checked
-
-    def _topic(self, mqtt: str | None) -> TopicPath | None:
-        if mqtt is None:
-            raise InvalidRequest("its topic is not UTF-8")
-        return self._rules.topic(mqtt)
 
     def _client(self, size: int) -> tuple[Caller | None, str]:
         gate = self._gateway.gate

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from arborcast.core.errors import InfrastructureError, PeerError
-from arborcast.core.mqtt import MqttSettings, for_mqtt
+from arborcast.core.mqtt.settings import MqttSettings, for_mqtt
 from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
 from arborcast.ingest.mqtt.incoming import entered
 from arborcast.ingest.mqtt.rules import OutRule

@@ -21,18 +21,11 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.mqtt import (
-    LOOP_PROPERTY,
-    ConnectFailed,
-    MqttSettings,
-    connect,
-    make_client,
-    properties_of,
-    refusal_of,
-)
+from arborcast.core.mqtt.connection import ConnectFailed, connect, make_client, properties_of, refusal_of
+from arborcast.core.mqtt.settings import LOOP_PROPERTY, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.ingest.http.inflight import Inflight, Reservation
-from arborcast.ingest.mqtt.incoming import AT_ONCE, Incoming, Message
+from arborcast.ingest.mqtt.incoming import AT_ONCE, Incoming, MqttMessage
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +73,7 @@ class Session:
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # read also after a cancel
         self._memory = Reservation(inflight)
-        self._messages: deque[tuple[int, int, Message]] = deque()  # with packet identifiers and QoS
+        self._messages: deque[tuple[int, int, MqttMessage]] = deque()  # with packet identifiers and QoS
         self._arrived = asyncio.Event()
         self._read_from = -1  # the descriptor, while it is read
         self.connected = False
@@ -111,9 +104,9 @@ class Session:
 
     def _properties(self) -> Any:
         found = properties_of("CONNECT")
-        found.SessionExpiryInterval = min(self._settings.session_hours * 3_600, 0xFFFFFFFE)
+        found.SessionExpiryInterval = self._settings.session_hours * 3_600
         found.ReceiveMaximum = self._settings.receive_maximum
-        found.MaximumPacketSize = 2 * self._largest
+        found.MaximumPacketSize = min(2 * self._largest, 0xFFFFFFFF)
         return found
 
     def _read(self, client: Client) -> None:
@@ -196,7 +189,7 @@ class Session:
             topic = message.topic
         marks = dict(getattr(message.properties, "UserProperty", ()))
         lifespan_s = getattr(message.properties, "MessageExpiryInterval", None)
-        read = Message(
+        read = MqttMessage(
             topic,
             bytes(message.payload),
             marks.get(LOOP_PROPERTY, ""),

@@ -12,7 +12,7 @@ import pytest
 import requests
 from pyspark.sql import SparkSession
 
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from arborcast.engine.monitoring.samples import Scrape

@@ -117,7 +117,7 @@ class Mosquitto(LoggedProcess):
         config.write_text(
             f"{user}listener {self.port} 127.0.0.1\n{secure}{anonymous}persistence true\n"
             f"persistence_location {folder}/\nautosave_on_changes true\nautosave_interval 1\n"
-            f"max_queued_messages 0\nset_tcp_nodelay true\n{more}"
+            f"max_queued_messages 100000\nset_tcp_nodelay true\n{more}"
         )
         env = {"LD_LIBRARY_PATH": os.pathsep.join(map(str, install.libraries))} if install.libraries else None
         super().__init__([str(install.broker), "-c", str(config), "-v"], folder / "mosquitto.log", env=env)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from arborcast.core.mqtt import NO_MQTT, MqttSettings, check_installed
+from arborcast.core.mqtt.settings import NO_MQTT, MqttSettings, check_installed
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.transport.datagrams import WithDatagrams

@@ -15,6 +15,7 @@ import itertools
 import math
 import secrets
 import socket
+import struct
 import time
 from collections import deque
 from contextlib import suppress
@@ -22,20 +23,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from paho.mqtt import MQTTException
 from paho.mqtt.client import Client
 
 from arborcast.core import fence
 from arborcast.core.errors import TopicError
-from arborcast.core.mqtt import (
-    EXPIRES_HEADER,
-    LOOP_PROPERTY,
-    ConnectFailed,
-    MqttSettings,
-    connect,
-    make_client,
-    properties_of,
-    refusal_of,
-)
+from arborcast.core.mqtt.connection import ConnectFailed, connect, make_client, properties_of, refusal_of
+from arborcast.core.mqtt.settings import EXPIRES_HEADER, LOOP_PROPERTY, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.threads import start_thread
 from arborcast.dispatch.delivery.transport.contract import Callback, Failure, PushRequest, PushResult, Transport
@@ -51,10 +45,12 @@ _TOO_LARGE = 413
 # Of a PUBLISH beside topic, payload and properties.
 _HEAD = 32
 
+_LONGEST_EXPIRY_S = 0xFFFFFFFF
+
 _CLOSE_S = 1.0
 
 
-class _Message(NamedTuple):
+class _Publish(NamedTuple):
     """A PUBLISH."""
 
     topic: str
@@ -68,7 +64,7 @@ class _Message(NamedTuple):
 class _Push:
     callback: Callback
     started: float
-    message: _Message
+    message: _Publish
 
 
 class _Link:
@@ -159,7 +155,7 @@ class WithMqtt:
             return
         try:
             message = self._message(request)
-        except (TopicError, ValueError) as error:
+        except (TopicError, ValueError, MQTTException, struct.error) as error:
             self._done.append((callback, PushResult(0, "address", f"it cannot be an MQTT message: {error}")))
             return
         self._take_in()  # or the push would be sent on a connection that is lost already
@@ -201,7 +197,7 @@ class WithMqtt:
         return next(iter(self._pushes.values())).started + self._push.total_timeout_s
 
     def _work(self) -> int:
-        """Take in what has happened, and run the callbacks that are due; how many there were."""
+        """Take in events, and run the callbacks that are due; returns their number."""
         self._take_in()
         finished = len(self._done)
         for _ in range(finished):
@@ -210,7 +206,7 @@ class WithMqtt:
         return finished
 
     def _take_in(self) -> None:
-        """Take in the events of the connection, and what is due by the clock."""
+        """Take in the events of the connection, and end it when a PUBACK is late."""
         link = self._link
         while link is not None and link.events:
             kind, *facts = link.events.popleft()
@@ -223,7 +219,7 @@ class WithMqtt:
                 self._lose(link, *facts)
                 link = None
         if link is not None and self._pushes and self._due() <= time.monotonic():
-            # Those behind it, too: what is sent on this connection may be published after its push has failed.
+            # With the pushes behind it: a message that was sent may be published after its push has failed.
             first = next(iter(self._pushes))
             self._finish(first, PushResult(0, "timeout", "no PUBACK in time"))
             link.close()
@@ -261,8 +257,8 @@ class WithMqtt:
             )
             self._done.append((push.callback, done))
 
-    def _message(self, request: PushRequest) -> _Message:
-        """Raises ValueError or TopicError."""
+    def _message(self, request: PushRequest) -> _Publish:
+        """Raises TopicError, or an error of the library for a property that there cannot be."""
         parts = urlsplit(request.url)
         topic = unquote(parts.path[1:], errors="strict")
         check_published(topic)
@@ -270,7 +266,8 @@ class WithMqtt:
         pairs = [(LOOP_PROPERTY, self._settings.client_id)]
         for name, value in request.headers:
             if name == EXPIRES_HEADER:
-                properties.MessageExpiryInterval = max(1, math.ceil(int(value) / 1000 - time.time()))
+                left_s = math.ceil(int(value) / 1000 - time.time())
+                properties.MessageExpiryInterval = min(max(1, left_s), _LONGEST_EXPIRY_S)
             elif name == "Content-Type":
                 properties.ContentType = value
             else:
@@ -278,7 +275,7 @@ class WithMqtt:
         properties.UserProperty = pairs
         properties.PayloadFormatIndicator = 1
         size = _HEAD + len(topic.encode()) + len(request.body) + len(properties.pack())
-        return _Message(topic, request.body, parts.query == "retain", properties, size)
+        return _Publish(topic, request.body, parts.query == "retain", properties, size)
 
 
 def _result(reason: Any) -> PushResult:

@@ -92,6 +92,19 @@ def test_a_broker_and_a_directory_that_do_not_answer(tmp_path: Path) -> None:
     assert found["directory"].level == "fail"
 
 
+def test_the_mqtt_bridge(tmp_path: Path) -> None:
+    assert "mqtt" not in findings(tmp_path)
+    file = tmp_path / "rules.toml"
+    file.write_text('[in.a]\nmqtt = "a"\ntopic = "1"\n')
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        given = {"mqtt__url": f"mqtt://127.0.0.1:{server.getsockname()[1]}", "mqtt__rules_file": str(file)}
+        assert "[in.a]" in findings(tmp_path, **given)["mqtt"].finding
+        file.write_text('[in.a]\nmqtt = "a"\ntopic = "a"\n')
+        found = findings(tmp_path, **given)["mqtt"]
+        assert (found.level, found.finding) == ("ok", f"{given['mqtt__url']} accepts connections; rules: 1 in, 0 out")
+    assert findings(tmp_path, **given)["mqtt"].level == "fail"
+
+
 def test_something_that_listens_but_is_no_broker(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

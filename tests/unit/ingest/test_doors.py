@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from arborcast.core.errors import ArborcastError, InfrastructureError
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.security.signatures import new_secret
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
@@ -29,7 +29,7 @@ from arborcast.ingest.consumers import DnsCheck
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.receiver import PeerReceiver
-from arborcast.ingest.mqtt.incoming import Incoming, Message
+from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.ingest.state.repeats import RepeatMemory, Repeats
@@ -310,7 +310,7 @@ class Mqtt(PublishDoor):
             rules = Rules({"door": TopicsIn("door", topic)}, ())
             bridge = Bridge(self.world.parts.gateway, rules, settings, Counter())
             bridge.reasons = []
-            assert asyncio.run(bridge.take([Message("door", payload.encode())])) == 1
+            assert asyncio.run(bridge.take([MqttMessage("door", payload.encode())])) == 1
         except ArborcastError as error:
             return str(error)
         return bridge.reasons.pop() if bridge.reasons else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +13,15 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.errors import InfrastructureError, UnknownResource
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.engine.settings.loading import load_settings
+from arborcast.ingest.access.gate import Gate
+from arborcast.ingest.access.rates import Rates
+from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.bridge import MqttBridge
+from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
 from arborcast.ingest.mqtt.outgoing import end_others, keep
 from arborcast.ingest.mqtt.rules import Rules, read_rules
 from arborcast.ingest.operations.subscription_manager import managed_subscription
@@ -25,7 +30,9 @@ from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
+from tests.support.certificates import make_certificates
 from tests.support.gateway_parts import GatewayParts, only_subscription
+from tests.support.guarded_gateway import Clock
 from tests.support.mosquitto import Mosquitto, MosquittoInstall, running_mosquitto
 from tests.support.waiting import wait_until_async
 
@@ -233,6 +240,24 @@ def test_a_message_of_four_megabytes_and_one_that_is_larger(world: World) -> Non
     assert [len(payload) for _, payload in world.stored] == [4_000_007, 4]
 
 
+def test_over_tls_with_a_password(mosquitto_install: MosquittoInstall, tmp_path: Path) -> None:
+    certificates, passwords = make_certificates(tmp_path), tmp_path / "passwords"
+    mosquitto_install.write_password(passwords, "anna", "right")
+    account = ("-u", "anna", "-P", "right")
+
+    async def test(world: World) -> None:
+        async with world.bridge() as bridge:
+            await world.publish("plant/a", f"<x>{'y' * 4_000_000}</x>", more=account)
+            await world.publish("plant/a", *(f"<n>{number}</n>" for number in range(100)), more=account)
+            await wait_until_async(lambda: bridge.counts["accepted"] == 101, "all are stored")
+
+    more = f"password_file {passwords}\n"
+    with running_mosquitto(mosquitto_install, tmp_path / "m", more, certificates) as broker:
+        world = World(broker, tmp_path, ca_file=certificates.authority, user="anna", password="right")  # noqa: S106
+        run(lambda: test(world))
+    assert [payload for _, payload in world.stored][1:] == [f"<n>{number}</n>" for number in range(100)]
+
+
 def test_a_second_engine_with_the_same_client_id_is_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with world.bridge(), world.bridge(GatewayParts()):
@@ -253,6 +278,41 @@ def test_the_outbound_policy_holds(world: World, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         run(test)
     assert "New client connected" not in world.broker.text()
+
+
+def incoming(parts: GatewayParts, folder: Path, counts: Counter[str]) -> Incoming:
+    return Incoming(parts.gateway, rules_of(folder, IN), MqttSettings(url="mqtt://127.0.0.1"), counts)
+
+
+def messages(*payloads: bytes) -> list[MqttMessage]:
+    return [MqttMessage("plant/a", each) for each in payloads]
+
+
+def test_a_message_beyond_a_rate_waits_and_is_not_refused(tmp_path: Path) -> None:
+    parts, counts = GatewayParts(), Counter[str]()
+    parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=3), Clock()))
+    body = soap.envelope(soap.subscribe("http://127.0.0.1:9/", soap.topic_expression("p//.")))
+    assert parts.post(body).status == 200
+    taken = messages(*(b"<n>%d</n>" % number for number in range(5)))
+    made = incoming(parts, tmp_path, counts)
+    settled = asyncio.run(made.take(taken))
+    assert 0 < settled < 5
+    with pytest.raises(InfrastructureError, match="3 deliveries per minute") as raised:
+        asyncio.run(made.take(taken[settled:]))
+    assert raised.value.retry_after is not None
+    assert counts == {"accepted": settled, "repeated": 0}
+
+
+def test_a_refused_message_is_counted_once_however_often_its_batch_is_tried(tmp_path: Path) -> None:
+    parts, counts = GatewayParts(), Counter[str]()
+    made, taken = incoming(parts, tmp_path, counts), messages(b"<x>", b"<y/>")
+    parts.notifications.error = InfrastructureError("Kafka is away", 1.0)
+    for _ in range(3):
+        with pytest.raises(InfrastructureError, match="Kafka is away"):
+            asyncio.run(made.take(taken))
+    parts.notifications.error = None
+    assert asyncio.run(made.take(taken)) == 2
+    assert counts == {"accepted": 1, "refused": 1, "repeated": 0}
 
 
 OUT = '[out.alarms]\ntopic = "alarms//."\nmqtt = "a/{topic}"\n'

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.core.mqtt import EXPIRES_HEADER, MqttSettings
+from arborcast.core.mqtt.settings import EXPIRES_HEADER, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
@@ -77,6 +77,18 @@ def test_the_puback_is_the_result_and_headers_are_properties(mosquitto: Mosquitt
     with mosquitto.subscriber("#") as later:
         (kept,) = later.wait_for_number(1)
     assert (kept.topic, kept.retained) == ("a/kept", True)
+
+
+@pytest.mark.parametrize("until_ms", [1, 253_402_300_799_999])
+def test_an_end_of_validity_in_the_past_or_in_millennia(mosquitto: Mosquitto, make: Make, until_ms: int) -> None:
+    expires = (EXPIRES_HEADER, str(until_ms))
+    assert pushed(make(mosquitto.url), f"{mosquitto.url}/a", b"x", expires).status == 200
+
+
+def test_a_property_that_is_too_long_is_a_failed_result(mosquitto: Mosquitto, make: Make) -> None:
+    transport = make(mosquitto.url)
+    assert pushed(transport, f"{mosquitto.url}/a", b"x", ("Arborcast-Topic", "x" * 70_000)).failure == "address"
+    assert pushed(transport, f"{mosquitto.url}/a").status == 200
 
 
 def test_a_message_of_four_megabytes(mosquitto: Mosquitto, make: Make) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.mqtt import MqttSettings
+from arborcast.core.mqtt.settings import MqttSettings
 
 
 @pytest.mark.parametrize(

@@ -294,16 +294,18 @@ class Queues:
     def _begin_next(self, queue: Queue, server: QueueServer, now_ms: int) -> bool:
         """Push the next request for a server, if there is one and a slot; whether one was begun."""
         request = self._backlog.next(queue.lane.name, server.id, now_ms)
-        slot = _SLOT + server.id
-        if request is None or self._parts.pushes.capacity.wait(slot, scopes_of(server.endpoint)):
+        if request is None:
             return False
-        self._named.pop(server.id, None)
         awaits = request.together[0].tries.awaits
         if awaits:
             # A process before this one pushed it, and its result did not come.
             self._end_awaited(queue, awaits, self._store.awaiting(queue.lane.name, awaits), NO_RESULT, now_ms)
-        else:
-            self._begin(queue, server, request, now_ms)
+            return True
+        slot = _SLOT + server.id
+        if self._parts.pushes.capacity.wait(slot, scopes_of(server.endpoint)):
+            return False
+        self._named.pop(server.id, None)
+        self._begin(queue, server, request, now_ms)
         return True
 
     def _begin(self, queue: Queue, server: QueueServer, request: QueueRequest, now_ms: int) -> None:

@@ -294,6 +294,21 @@ def test_a_stream_that_has_ended_is_gone() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("path", ["/events/a/b", "/events/a//.?filter=x"])
+def test_a_stream_keeps_its_topics_and_filters(path: str) -> None:
+    async def test() -> None:
+        parts = GatewayParts()
+        async with Visit(parts, "/events/a//.") as visit:
+            await visit.until(lambda: "id: " in visit.body)
+        made = only_subscription(parts)
+        answer = await parts.request("GET", path, headers={"last_event_id": made.id})
+        assert answer.status == 400
+        assert b"has another topic expression or other filters" in answer.body
+        assert only_subscription(parts) == made
+
+    run(test())
+
+
 def test_a_subscription_that_is_ended_ends_its_stream() -> None:
     async def test() -> None:
         parts = GatewayParts()

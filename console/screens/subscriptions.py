@@ -31,7 +31,7 @@ from arborcast.console.questions import Answer
 from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.engine.monitoring.figures import WORDS, many
 from arborcast.topic_model.projections.suspensions import State
-from arborcast.topic_model.subscriptions import Subscription, queue_topic
+from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, queue_topic
 
 _AT_ONCE = 100
 
@@ -297,10 +297,10 @@ def _asked(request: Request) -> dict[str, str]:
 
 def _details(each: Subscription) -> list[tuple[str, str]]:
     """Properties other than the defaults."""
-    policy = each.policy
+    policy, soap = each.policy, "" if is_cloud_events(each.form) else f", SOAP {each.soap}"
     rows = [
         ("Subscription URL", each.address),
-        ("Format", f"{each.form}, SOAP {each.soap}" if not each.pull_point else "Pull point"),
+        ("Format", "Pull point" if each.pull_point else each.form + soap),
         ("Reliability", policy.reliability),
         ("Order", policy.order if policy.order != "acceptance" else ""),
         ("Priority", str(policy.priority or "")),

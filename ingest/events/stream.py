@@ -32,6 +32,7 @@ from arborcast.topic_model.cloud_events import event_of, published_with, structu
 from arborcast.topic_model.records.notifications import original_of
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import times
+from arborcast.wire.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,12 @@ class EventStreams:
                 raise UnknownResource(
                     f"the stream {wanted.stream[:200]!r} has ended: {gateway.settings.stream_lease_s} s without a "
                     "connection end it (gateway.stream_lease_s); connect without Last-Event-ID"
+                )
+            topics = [each.normal for each in there.topics], there.content
+            if topics != ([each.normal for each in wanted.filters.topics], wanted.filters.content):
+                raise InvalidRequest(
+                    f"the stream {wanted.stream} has another topic expression or other filters: connect without "
+                    "Last-Event-ID for a new stream"
                 )
             # Another time than before, in any case: by that an earlier stream ends.
             ours = await replace(gateway, there, terminates_ms=max(until_ms, (there.terminates_ms or 0) + 1))

@@ -145,6 +145,17 @@ def test_the_list_has_percentiles_pending_deliveries_and_dead_letters(
     assert pending == "/deliveries/waiting?subscription=s1"
 
 
+@pytest.mark.parametrize(
+    ("form", "shown"), [("notify", "Format notify, SOAP 1.1"), ("cloudevents-batched", "Format cloudevents-batched")]
+)
+def test_the_form_of_pushes(tmp_path: Path, form: Any, shown: str) -> None:
+    made = msgspec.structs.replace(make_subscription("s1", "a"), form=form)
+    browser = Browser(console_parts(tmp_path, [SubscriptionRecord(made)]).app)
+    browser.get("/subscriptions/s1")
+    assert shown in browser.text
+    assert ("SOAP" in browser.text) is (form == "notify")
+
+
 def test_a_replay_is_asked_about_with_its_number(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = PlannedReplay(cast(Any, None), "s1", cast(Any, None), [(0, 1), (0, 2)], 0, AT_MS)
     asked = answering(monkeypatch, {**ANSWERS, replay.plan: planned, replay.run: 2})

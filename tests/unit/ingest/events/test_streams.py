@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine
+import socket
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import InvalidRequest
 from tests.support.gateway_parts import GatewayParts, Visit, only_subscription
+from tests.support.served_app import served
+from tests.support.waiting import wait_until
 
 LINES = {"accept": "application/x-ndjson"}
 
@@ -203,6 +206,40 @@ def test_what_the_system_of_the_client_has_not_acknowledged_is_not_settled() -> 
     run(test())
 
 
+def test_a_real_connection_that_is_not_read_ends_and_loses_nothing() -> None:
+    """What the kernel took is in its buffers: the client's system has not acknowledged it."""
+    parts = GatewayParts(GatewaySettings(pull_claim_s=1))
+    with served(parts) as port:
+
+        def connect(last: str = "") -> socket.socket:
+            opened = socket.socket()
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            opened.settimeout(120)
+            opened.connect(("127.0.0.1", port))
+            opened.sendall(f"GET /events/a?after={last} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            return opened
+
+        def read(connection: socket.socket, enough: Callable[[bytes], bool]) -> bytes:
+            found = b""
+            while not enough(found) and (data := connection.recv(65_536)):
+                found += data
+            return found
+
+        with connect() as first:
+            read(first, lambda found: b"\n\n" in found.partition(b"\nid: ")[2])
+        made = only_subscription(parts)
+        wait_until(lambda: parts.app.streams.open == 0)
+        sent = [f"n{number}" for number in range(60)]
+        asyncio.run(put(parts, made, *sent, payload=b"<x>%s</x>" % (b"y" * 5_000)))
+        with connect(made.id):
+            wait_until(lambda: parts.app.streams.open == 1)
+            wait_until(lambda: parts.app.streams.open == 0, "the stream has ended by itself")
+        wait_until(lambda: waiting(parts, made) == sent)
+        with connect(made.id) as second:
+            found = read(second, lambda found: found.count(b'"specversion"') == 60)
+        assert re.findall(r'"id":"(n[0-9]+)"', found.decode()) == sent
+
+
 def test_a_client_that_does_not_read_claims_no_more() -> None:
     async def test() -> None:
         parts = GatewayParts()
@@ -290,6 +327,21 @@ def test_a_stream_that_has_ended_is_gone() -> None:
         assert only_subscription(parts) == made
         answer = await parts.request("GET", "/events/a//.", headers={"last_event_id": "other.7"})
         assert answer.status == 410
+
+    run(test())
+
+
+@pytest.mark.parametrize("path", ["/events/a/b", "/events/a//.?filter=x"])
+def test_a_stream_keeps_its_topics_and_filters(path: str) -> None:
+    async def test() -> None:
+        parts = GatewayParts()
+        async with Visit(parts, "/events/a//.") as visit:
+            await visit.until(lambda: "id: " in visit.body)
+        made = only_subscription(parts)
+        answer = await parts.request("GET", path, headers={"last_event_id": made.id})
+        assert answer.status == 400
+        assert b"has another topic expression or other filters" in answer.body
+        assert only_subscription(parts) == made
 
     run(test())
 

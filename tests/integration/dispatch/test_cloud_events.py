@@ -1,0 +1,111 @@
+"""CloudEvents from the project's SDK in, and out to it: a real gateway, real Kafka, real Spark, in both gears."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import requests
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.bindings.http import HTTPMessage, from_http_event, to_binary_event, to_structured_event
+from cloudevents.core.v1.event import CloudEvent
+from lxml import etree
+
+from arborcast.client import Client
+from tests.support.dispatch_job import IN_BOTH_GEARS, RunningJob, attempt_rows, kill_workers
+from tests.support.gateway_process import GatewayRun
+from tests.support.receiver import Received, Receiver
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+
+_roots = itertools.count(1)
+
+
+@pytest.fixture
+def root() -> str:
+    return f"shop{next(_roots)}"
+
+
+def publish(gateway: GatewayRun, event: CloudEvent, mode: str = "structured") -> None:
+    message = (to_binary_event if mode == "binary" else to_structured_event)(event)
+    answer = requests.post(f"{gateway.base}/publish", headers=message.headers, data=message.body, timeout=60)
+    assert answer.status_code == 202, answer.text
+
+
+def order(root: str, number: int) -> CloudEvent:
+    attributes = {"id": str(number), "source": "/shop", "type": "com.example.order", "subject": f"{root}/orders"}
+    attributes |= {"specversion": "1.0", "datacontenttype": "application/json", "sequence": f"{number:06}"}
+    return CloudEvent(attributes, {"n": number})
+
+
+def read(request: Received) -> BaseCloudEvent:
+    return from_http_event(HTTPMessage(request.headers, request.body))
+
+
+def numbers(requests: list[Received], mode: str) -> list[int]:
+    if mode == "batched":
+        return [each["data"]["n"] for request in requests for each in json.loads(request.body)]
+    return [data["n"] for request in requests if isinstance(data := read(request).get_data(), dict)]
+
+
+def test_every_mode_in_and_out(gateway: GatewayRun, receiver: Receiver, root: str) -> None:
+    """Beside a subscriber with SOAP."""
+    modes = ("binary", "structured", "batched")
+    with Client(gateway.broker) as client:
+        for mode in modes:
+            client.subscribe(f"{root}//.", to=receiver.url(f"/{mode}"), cloudevents=mode)
+        client.subscribe(f"{root}//.", to=receiver.url("/soap"))
+    for number in range(20):
+        publish(gateway, order(root, number), ("binary", "structured")[number % 2])
+    wait_until(lambda: all(len(numbers(receiver.received(f"/{mode}"), mode)) >= 20 for mode in modes), "twenty each")
+    for mode in modes:
+        assert numbers(receiver.received(f"/{mode}"), mode) == list(range(20))
+    first = read(receiver.received("/binary")[0]).get_attributes()
+    assert (first["source"], first["type"], first["subject"]) == (gateway.base, "com.example.order", f"{root}/orders")
+    assert first["sequence"] == "000000"
+    assert first["id"] == receiver.received("/binary")[0].headers["arborcast-notification-id"]
+    wait_until(lambda: len(receiver.names("/soap")) == 20, "twenty with SOAP")
+    payload = etree.fromstring(receiver.received("/soap")[0].body).find(".//{*}Message/*")
+    assert payload is not None
+    assert json.loads(payload.text or "") == {"n": 0}
+
+
+def test_what_is_published_with_soap_is_an_event_with_xml(gateway: GatewayRun, receiver: Receiver, root: str) -> None:
+    with Client(gateway.broker) as client:
+        client.subscribe(f"{root}//.", to=receiver.url("/xml"), cloudevents="structured")
+        client.notify(f"{root}/a", '<o:order xmlns:o="urn:o">5</o:order>')
+    (request,) = receiver.wait_for(1, "/xml")
+    event = read(request)
+    assert (event.get_type(), event.get_datacontenttype()) == ("{urn:o}order", "application/xml")
+    assert event.get_data() == '<o:order xmlns:o="urn:o">5</o:order>'
+
+
+def test_retries_dead_letters_and_kills(gateway: GatewayRun, job: RunningJob, receiver: Receiver, root: str) -> None:
+    """A retry is the same event; a refused one is a dead letter; no killed worker loses one."""
+    receiver.behave("/again", "status/503")
+    with Client(gateway.broker) as client:
+        client.subscribe(f"{root}//.", to=receiver.url("/again"), cloudevents="binary")
+        client.subscribe(f"{root}//.", to=receiver.url("/status/404"), cloudevents="binary")
+    publish(gateway, order(root, 0))
+    receiver.wait_for(1, "/again")
+    receiver.behave("/again", "")
+    receiver.wait_for(2, "/again")
+    first, second = receiver.received("/again")[:2]
+    assert first.headers["ce-id"] == second.headers["ce-id"]
+    assert second.headers["arborcast-attempt"] == "2"
+    receiver.wait_for(1, "/status/404")
+    url = receiver.url("/status/404")
+
+    def dead() -> bool:
+        return any(row["state"] == "dead" and row["endpoint"] == url for row in attempt_rows(job.settings, 1))
+
+    wait_until(dead, "a dead letter")
+    for number in range(1, 31):
+        publish(gateway, order(root, number))
+        if number == 10:
+            assert kill_workers()
+    wait_until(
+        lambda: set(numbers(receiver.received("/again"), "binary")) == set(range(31)), "all of them", timeout_s=300
+    )

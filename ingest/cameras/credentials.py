@@ -18,7 +18,9 @@ from arborcast.wire import answers, times
 _DIGEST = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0#PasswordDigest"
 _BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 
-_PARAMETER = re.compile(r'([A-Za-z-]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^\s,"]++))')
+_PARAMETER = re.compile(r'(?<![A-Za-z-])([A-Za-z-]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^\s,"]++))')
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ _HASHES = {"MD5": _hash("md5"), "SHA-256": _hash("sha256")}
 
 
 def _quoted(value: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f]", "", value).replace("\\", "\\\\").replace('"', '\\"')
+    return _CONTROL.sub("", value).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _base64(data: bytes) -> str:

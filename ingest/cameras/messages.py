@@ -50,9 +50,7 @@ _ACTIONS = {
 # Envelope, Body, PullMessagesResponse, NotificationMessage, Message, payload; also that of reference parameters.
 _DEPTH = 7
 
-_DENIED = re.compile(
-    r"not\s?authori[sz]ed|unauthori[sz]ed|authentication|invalidsecurity|sender not auth", re.IGNORECASE
-)
+_DENIED = re.compile(r"not\s?authori.ed|unauthori.ed|authentication|invalidsecurity|sender not auth", re.IGNORECASE)
 _UNSUPPORTED = re.compile(
     r"not\s?(?:supported|implemented)|unsupported|unknown (?:action|method|operation)", re.IGNORECASE
 )

@@ -71,7 +71,7 @@ async def _worker(port: int, cameras: int, length_s: float) -> tuple[str | int |
     await parts.control.commit(sealed)
     worker = CameraWorker(parts.gateway, projection, _KEYS)
     task = asyncio.create_task(worker.run())
-    while sum(each.conversation.condition.state == "connected" for each in worker.sessions.values()) < cameras:
+    while sum(each.conversation.status.state == "connected" for each in worker.sessions.values()) < cameras:
         await asyncio.sleep(0.1)
     await asyncio.sleep(10)  # the first state of each property
     events, used, began = len(parts.notifications.accepted), cpu_s(process), time.monotonic()

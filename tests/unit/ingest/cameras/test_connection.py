@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -109,23 +108,15 @@ def test_the_policy_decides(settings: OutboundSettings) -> None:
         exchange(OK, policy=AddressPolicy(settings))
 
 
-def test_a_name_is_checked_by_its_addresses() -> None:
+def test_a_name_is_checked_by_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         connection = CameraConnection(AddressPolicy(OutboundSettings()), Credentials())
-        loop = asyncio.get_running_loop()
 
         async def resolve(*_: object, **__: object) -> list[object]:
             return [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
 
-        loop.getaddrinfo = resolve  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
         with pytest.raises(NotCalled, match="outbound rule"):
             await connection.post("http://camera.example/", {}, b"", 60.0)
 
-    _run(main)
-
-
-def _run(main: Callable[[], Awaitable[None]]) -> None:
-    async def awaited() -> None:
-        await main()
-
-    asyncio.run(awaited())
+    asyncio.run(main())

@@ -350,7 +350,7 @@ def test_a_camera_on_gsoap() -> None:
             created = ours.cameras.state("gate")
             session = ours.worker.sessions["gate"]
             await wait_until_async(lambda: created and session.conversation.subscription != created.subscription)
-            await wait_until_async(lambda: session.conversation.condition.state == "connected")
+            await wait_until_async(lambda: session.conversation.status.state == "connected")
             camera.happens("a &amp; b")
             assert b'Value="a &amp; b"' in (await ours.received(2, topic))[-1]
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -44,7 +45,7 @@ class CameraPublisher:
     async def publish(self, name: str, notices: Sequence[Notice]) -> None:
         """Store the events of a camera, in their order. Raises InfrastructureError: then some may be stored."""
         gateway, tree = self._gateway, self._gateway.table.topics
-        room = MOST_TOPICS - sum(1 for _ in tree.descendants(folder(name)))
+        room = MOST_TOPICS - sum(1 for _ in islice(tree.descendants(folder(name)), MOST_TOPICS))
         read = read_events(name, notices, tree, room, gateway.ids.next)
         seen = self.seen.setdefault(name, EventCounts())
         refused = read.unreadable

@@ -2,6 +2,7 @@
 
     throughput, latency, burst      from publishers, or from the log, to subscribers
     gateway                         what one gateway process accepts: edges, authentication, pull points, clients
+    cameras                         conversations with cameras
     redelivery, recovery            backlogs of dead endpoints; kills of each part
     tables, console, engine         recording and audit; pages in a browser; starts and idling
     federation, directory, model    links between engines; topic directories; micro-benchmarks

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.sync.sync import DirectorySync
-from arborcast.ingest.cameras.publisher import Seen
+from arborcast.ingest.cameras.publisher import EventCounts
 from arborcast.ingest.cameras.worker import CameraSession, CameraWorker
 from arborcast.ingest.events.stream import EventStreams
 from arborcast.ingest.federation.topology import Topology
@@ -74,7 +74,7 @@ def declare_cameras(metrics: Registry, worker: CameraWorker) -> None:
     def of_sessions(read: Callable[[CameraSession], float]) -> Callable[[], dict[tuple[str, ...], float]]:
         return lambda: {(name,): read(each) for name, each in worker.sessions.items()}
 
-    def of_events(read: Callable[[Seen], float]) -> Callable[[], dict[tuple[str, ...], float]]:
+    def of_events(read: Callable[[EventCounts], float]) -> Callable[[], dict[tuple[str, ...], float]]:
         return lambda: {(name,): read(each) for name, each in worker.seen.items()}
 
     label = ("camera",)
@@ -82,7 +82,7 @@ def declare_cameras(metrics: Registry, worker: CameraWorker) -> None:
         "arborcast_camera_connected",
         "1 while events of the camera can arrive; at the gateway with the lease.",
         label,
-        of_sessions(lambda each: int(each.conversation.condition.state == "connected")),
+        of_sessions(lambda each: int(each.conversation.status.state == "connected")),
     )
     metrics.gauges(
         "arborcast_camera_clock_offset_seconds",

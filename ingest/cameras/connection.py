@@ -173,7 +173,9 @@ class _Reading:
             raise ConnectionResetError("the answer is incomplete")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        lower, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        if lower != "www-authenticate" or text[:6].lower() == "digest":  # others beside it are of no use
+            self.headers[lower] = text
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()

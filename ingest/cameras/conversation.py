@@ -46,7 +46,7 @@ _CLOCKS_EQUAL_S = 2.0
 # Some cameras do not wait in PullMessages.
 _IDLE_S = 1.0
 
-# Lease times are bounded: cameras were seen to read minutes as seconds, and to grant years.
+# The time between renewals is bounded: cameras were seen to read minutes as seconds, and to grant years.
 _RENEW_AFTER_S = (5.0, 300.0)
 
 # Unreadable answers in a row, and subscriptions in a row without a good pull, after which another way is tried.
@@ -112,10 +112,10 @@ class Services(NamedTuple):
     address: str
 
 
-class Lease(NamedTuple):
+class Granted(NamedTuple):
     """A new subscription, or one that goes on (then `reference` is None), for this time."""
 
-    granted_s: float
+    lasts_s: float
     reference: EndpointReference | None = None
 
 
@@ -125,7 +125,7 @@ class Done(NamedTuple):
     events: int = 0
 
 
-Outcome = Silent | Broken | Fault | Clock | Services | Lease | Done
+Outcome = Silent | Broken | Fault | Clock | Services | Granted | Done
 
 
 @dataclass
@@ -168,7 +168,7 @@ class _Subscription:
         self.replace, self.renew_at = False, float("inf")
 
 
-class Condition(NamedTuple):
+class CameraStatus(NamedTuple):
     """The state of a camera, None before the end of the first attempt, and the reason for it."""
 
     state: CameraCondition | None = None
@@ -199,7 +199,7 @@ class Conversation:
         self._trouble_since: float | None = None
         self.by_push = pushes and known is not None
         """Whether the camera pushes its events, or is asked to."""
-        self.condition = Condition()
+        self.status = CameraStatus()
         self.offset_s = 0.0
         self.renewals = 0
 
@@ -232,7 +232,7 @@ class Conversation:
             self._trouble_since = self._trouble_since if self.by_push else None
             return min(self._clock_due, current.renew_at)
         # A short one shows soon that events can arrive.
-        long = current.pulled and self.condition.state == "connected"
+        long = current.pulled and self.status.state == "connected"
         wait_s = int(min(PULL_S, current.renew_at - now)) if long else 1
         return self._ask(now, Ask.PULL, current.urls[0], current.reference, max(1, wait_s))
 
@@ -250,12 +250,12 @@ class Conversation:
 
     def _ask(self, now: float, ask: Ask, url: str, to: EndpointReference | None = None, wait_s: int = 0) -> Request:
         patience_s = _SHORT_S
-        if self.condition.state == "connected" and self._trouble_since is not None:
+        if self.status.state == "connected" and self._trouble_since is not None:
             patience_s = max(_SHORTEST_S, PATIENCE_S - (now - self._trouble_since))
         absolute = self._subscription is not None and self._subscription.absolute
         return Request(ask, url, patience_s, to, wait_s, absolute)
 
-    def _good(self, request: Request, outcome: Clock | Services | Lease | Done, now: float) -> None:
+    def _good(self, request: Request, outcome: Clock | Services | Granted | Done, now: float) -> None:
         current = self._subscription
         if request.ask is not Ask.CLOCK:
             self._denied_at = None
@@ -266,12 +266,12 @@ class Conversation:
             case Services(address):
                 found = addresses(self._url, address) if address else []
                 self._services = list(dict.fromkeys([*found, *self._usual_services()]))
-            case Lease(granted_s, None) if current is not None:
+            case Granted(granted_s, None) if current is not None:
                 self.renewals += 1
                 current.is_at(request.url)
                 current.lasts(granted_s, now)
                 self._flows(now)
-            case Lease(granted_s, reference) if reference is not None:
+            case Granted(granted_s, reference) if reference is not None:
                 self._old = None if self.by_push else current
                 self._subscription = _Subscription(reference, addresses(self._url, reference.address))
                 self._subscription.lasts(granted_s, now)
@@ -304,7 +304,7 @@ class Conversation:
         """Events can arrive."""
         self._failures = 0
         self._trouble_since = now if self.by_push else None
-        self.condition = Condition("connected")
+        self.status = CameraStatus("connected")
 
     def _silent(self, request: Request, text: str, now: float) -> None:
         if self._goes_on_without(request):
@@ -332,7 +332,7 @@ class Conversation:
             self._denied_at, self._clock_due = self.offset_s, now
             return
         self._denied_at, self._wait_until = None, now + _DENIED_S
-        self.condition = Condition("refused", f"the user or the password is refused: {text}")
+        self.status = CameraStatus("refused", f"the user or the password is refused: {text}")
 
     def _refused(self, request: Request, outcome: Fault | Broken, now: float) -> None:
         """A Fault, or an unreadable answer."""
@@ -387,12 +387,12 @@ class Conversation:
     def _failed(self, state: CameraCondition, text: str, now: float) -> None:
         self._failures += 1
         self._wait_until = now + self._pause(self._failures)
-        if self.condition.state == "connected" and self._trouble_since is not None:
+        if self.status.state == "connected" and self._trouble_since is not None:
             until = self._trouble_since + _TROUBLE_S
             if now < until:
                 self._wait_until = min(self._wait_until, until)
                 return
-        self.condition = Condition(state, text)
+        self.status = CameraStatus(state, text)
 
     def _usual_services(self) -> list[str]:
         parts = urlsplit(self._url)

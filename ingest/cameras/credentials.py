@@ -18,7 +18,9 @@ from arborcast.wire import answers, times
 _DIGEST = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0#PasswordDigest"
 _BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 
-_PARAMETER = re.compile(r'([A-Za-z-]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^\s,"]++))')
+_PARAMETER = re.compile(r'(?<![A-Za-z-])([A-Za-z-]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^\s,"]++))')
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class DigestAccess:
         """Whether to send the request again: it was not authorised by this challenge yet."""
         scheme, _, rest = header.strip().partition(" ")
         found = {name.lower(): quoted or plain for name, quoted, plain in _PARAMETER.findall(rest)}
-        if scheme.lower() != "digest" or not self._credentials.user or found.get("algorithm", "MD5") not in _HASHES:
+        if scheme.lower() != "digest" or not self._credentials.user or _algorithm(found) not in _HASHES:
             return False
         again = found.get("stale", "").lower() == "true" or found.get("nonce") != self._challenge.get("nonce")
         self._challenge, self._count = found, 0
@@ -66,7 +68,7 @@ class DigestAccess:
         if not self._challenge:
             return ""
         challenge, user = self._challenge, self._credentials.user
-        hashed = _HASHES[challenge.get("algorithm", "MD5")]
+        hashed = _HASHES[_algorithm(challenge)]
         parts = urlsplit(url)
         uri = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         realm, server_nonce = challenge.get("realm", ""), challenge.get("nonce", "")
@@ -91,11 +93,15 @@ def _hash(name: str) -> Callable[[str], str]:
     return lambda text: hashlib.new(name, text.encode(), usedforsecurity=False).hexdigest()
 
 
+def _algorithm(challenge: Mapping[str, str]) -> str:
+    return challenge.get("algorithm", "MD5").upper()
+
+
 _HASHES = {"MD5": _hash("md5"), "SHA-256": _hash("sha256")}
 
 
 def _quoted(value: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f]", "", value).replace("\\", "\\\\").replace('"', '\\"')
+    return _CONTROL.sub("", value).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _base64(data: bytes) -> str:

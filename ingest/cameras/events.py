@@ -37,7 +37,6 @@ _MESSAGE, _SOURCE, _ITEM = f"{{{TT}}}Message", f"{{{TT}}}Source", f"{{{TT}}}Simp
 _MOST_ITEMS, _MOST_VALUE = 4, 100
 
 _NOT_IN_NAMES = re.compile(r"[^-.0-9A-Za-z_]|_(?=x)")
-_TAIL = re.compile(r"(?://\.|/)*$")
 
 
 class CameraEvents(NamedTuple):
@@ -84,7 +83,7 @@ def read_events(
 def _topic(message: etree._Element) -> PublishedTopic | None:
     """The topic of an event; None if it has none. Raises ExpressionError."""
     element = message.find(wsnt("Topic"))
-    text = "" if element is None else _TAIL.sub("", "".join((element.text or "").split()))
+    text = "" if element is None else "".join((element.text or "").split()).removesuffix("//.").rstrip("/")
     if element is None or not text:
         return None
     try:

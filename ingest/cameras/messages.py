@@ -17,7 +17,7 @@ from arborcast.ingest.cameras.conversation import (
     Clock,
     Done,
     Fault,
-    Lease,
+    Granted,
     Outcome,
     Request,
     Services,
@@ -50,9 +50,7 @@ _ACTIONS = {
 # Envelope, Body, PullMessagesResponse, NotificationMessage, Message, payload; also that of reference parameters.
 _DEPTH = 7
 
-_DENIED = re.compile(
-    r"not\s?authori[sz]ed|unauthori[sz]ed|authentication|invalidsecurity|sender not auth", re.IGNORECASE
-)
+_DENIED = re.compile(r"not\s?authori.ed|unauthori.ed|authentication|invalidsecurity|sender not auth", re.IGNORECASE)
 _UNSUPPORTED = re.compile(
     r"not\s?(?:supported|implemented)|unsupported|unknown (?:action|method|operation)", re.IGNORECASE
 )
@@ -156,9 +154,9 @@ def _good(request: Request, xml: Xml, now: datetime) -> tuple[Outcome, list[Noti
         case Ask.SERVICES:
             return Services((root.findtext(f".//{{{TT}}}Events/{{{TT}}}XAddr") or "").strip()), []
         case Ask.CREATE | Ask.SUBSCRIBE:
-            return Lease(_granted_s(root, now), _reference(xml)), []
+            return Granted(_granted_s(root, now), _reference(xml)), []
         case Ask.RENEW:
-            return Lease(_granted_s(root, now)), []
+            return Granted(_granted_s(root, now)), []
         case Ask.PULL:
             if root.find(f".//{{{TEV}}}PullMessagesResponse") is None:
                 raise ValueError("it has no PullMessagesResponse")

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -26,7 +27,7 @@ GONE, BACK = TopicPath(f"{SYSTEM}/camera/gone"), TopicPath(f"{SYSTEM}/camera/bac
 
 
 @dataclass
-class Seen:
+class EventCounts:
     """What this gateway has received from a camera. `dropped` events could not be read, or are refused."""
 
     events: int = 0
@@ -39,14 +40,14 @@ class CameraPublisher:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, EventCounts] = {}
 
     async def publish(self, name: str, notices: Sequence[Notice]) -> None:
         """Store the events of a camera, in their order. Raises InfrastructureError: then some may be stored."""
         gateway, tree = self._gateway, self._gateway.table.topics
-        room = MOST_TOPICS - sum(1 for _ in tree.descendants(folder(name)))
+        room = MOST_TOPICS - sum(1 for _ in islice(tree.descendants(folder(name)), MOST_TOPICS))
         read = read_events(name, notices, tree, room, gateway.ids.next)
-        seen = self.seen.setdefault(name, Seen())
+        seen = self.seen.setdefault(name, EventCounts())
         refused = read.unreadable
         if read.notifications:
             await self._retain(read.properties)

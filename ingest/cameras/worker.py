@@ -18,7 +18,7 @@ from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, UnknownResource
 from arborcast.core.security.keyring import Keys
 from arborcast.ingest.cameras.connection import CameraConnection
-from arborcast.ingest.cameras.conversation import Condition, Conversation, Fault, Outcome, Request, Silent
+from arborcast.ingest.cameras.conversation import CameraStatus, Conversation, Fault, Outcome, Request, Silent
 from arborcast.ingest.cameras.credentials import Credentials
 from arborcast.ingest.cameras.messages import Notice, notices, read_answer, written
 from arborcast.ingest.cameras.publisher import BACK, GONE, CameraPublisher
@@ -146,7 +146,7 @@ class CameraSession:
                     failures = 0
                 except InfrastructureError as error:  # the password cannot be opened
                     failures += 1
-                    self.conversation.condition = Condition("refused", str(error))
+                    self.conversation.status = CameraStatus("refused", str(error))
                     self._record()
                     await asyncio.sleep(_BACKOFF.after(failures))
                 except Exception:
@@ -214,7 +214,7 @@ class CameraSession:
         if self._recording is not None and not self._recording.done():
             return
         conversation, name = self.conversation, self.camera.name
-        before, (state, error) = self._cameras.state(name), conversation.condition
+        before, (state, error) = self._cameras.state(name), conversation.status
         if state is None or self._cameras.get(name) != self.camera:
             return
         if before is not None and before.state == state:

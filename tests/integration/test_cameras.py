@@ -16,6 +16,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
+SPOKEN = "tr0ub4dor"
+
 MOTION = "cameras/gate/VideoSource/MotionAlarm/Source.1"
 
 
@@ -26,7 +28,7 @@ def current(url: str) -> str:
 @pytest.mark.chaos
 def test_a_camera_by_command_and_over_kill_9(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     more = '[stack]\nbroker = "external"\n'
-    with Camera("viewer", "secret", most=1) as camera, gateway_run(tmp_path, kafka_settings, more=more) as gateway:
+    with Camera("viewer", SPOKEN, most=1) as camera, gateway_run(tmp_path, kafka_settings, more=more) as gateway:
         shell = Shell(gateway.config)
 
         def listed(**expected: object) -> dict[str, object]:
@@ -38,7 +40,7 @@ def test_a_camera_by_command_and_over_kill_9(tmp_path: Path, kafka_settings: Kaf
 
         shell("keys", "new")
         assert "cameras/gate" in shell(
-            "cameras", "add", "gate", camera.url, "--user", "viewer", "--stdin", typed="secret\n"
+            "cameras", "add", "gate", camera.url, "--user", "viewer", "--stdin", typed=f"{SPOKEN}\n"
         )
         listed(state="connected", events=0, way="pull")
         camera.happens()
@@ -64,5 +66,5 @@ def test_a_camera_by_command_and_over_kill_9(tmp_path: Path, kafka_settings: Kaf
             shell("cameras", "remove", "gate")
         operations = shell("operations", "--json")
         assert all(f"cameras {each}" in operations for each in ("add", "pause", "resume", "remove"))
-        assert "secret" not in operations
+        assert SPOKEN not in operations
         assert camera.count("Unsubscribe") == 0

@@ -42,6 +42,11 @@ class Subscribed:
     waiting: list[str] = field(default_factory=list)
 
 
+def envelope(body: str) -> bytes:
+    """A message of the camera."""
+    return _ENVELOPE.format(body).encode()
+
+
 def event(
     topic: str = "tns1:VideoSource/MotionAlarm",
     source: str = "1",
@@ -157,8 +162,8 @@ class Camera:
             self._changed.notify_all()
         for each in live.values():
             if each.consumer:
-                body = _ENVELOPE.format(f"<wsnt:Notify>{message}</wsnt:Notify>")
-                answer = requests.post(each.consumer, body.encode(), timeout=10)
+                body = envelope(f"<wsnt:Notify>{message}</wsnt:Notify>")
+                answer = requests.post(each.consumer, body, timeout=10)
                 assert answer.status_code in (200, 202), answer.text
 
     def forget(self) -> None:
@@ -194,14 +199,14 @@ class Camera:
         try:
             if operation != "GetSystemDateAndTime":
                 self._authenticate(root)
-            answer = _ENVELOPE.format(self._performed(operation, path, root[1][0])).encode()
+            answer = envelope(self._performed(operation, path, root[1][0]))
         except _Refused as error:
             fault = (
                 "<SOAP-ENV:Fault><SOAP-ENV:Code><SOAP-ENV:Value>SOAP-ENV:Sender</SOAP-ENV:Value><SOAP-ENV:Subcode>"
                 f"<SOAP-ENV:Value>{error.subcode}</SOAP-ENV:Value></SOAP-ENV:Subcode></SOAP-ENV:Code><SOAP-ENV:Reason>"
                 f'<SOAP-ENV:Text xml:lang="en">{error}</SOAP-ENV:Text></SOAP-ENV:Reason></SOAP-ENV:Fault>'
             )
-            return error.status, _ENVELOPE.format(fault).encode(), {}
+            return error.status, envelope(fault), {}
         if operation == "PullMessages" and self.spoils:
             self.spoils -= 1
             answer = answer[: len(answer) // 2]

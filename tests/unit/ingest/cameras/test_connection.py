@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -14,11 +13,18 @@ from arborcast.ingest.cameras.connection import MAX_ANSWER, CameraConnection
 from arborcast.ingest.cameras.credentials import Credentials
 from tests.support.outbound import THIS_MACHINE
 
+NONE = Credentials()
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 def exchange(
-    *answers: bytes, posts: int = 1, total_s: float = 60.0, policy: AddressPolicy = THIS_MACHINE, closes: bool = False
+    *answers: bytes,
+    posts: int = 1,
+    total_s: float = 60.0,
+    policy: AddressPolicy = THIS_MACHINE,
+    closes: bool = False,
+    credentials: Credentials = NONE,
 ) -> tuple[list[HttpAnswer], int]:
     """What posts to a server get that gives these answers, one for each request, and the number of connections."""
     left, writers = list(answers), list[asyncio.StreamWriter]()
@@ -42,7 +48,7 @@ def exchange(
     async def main() -> list[HttpAnswer]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/onvif"
-        connection = CameraConnection(policy, Credentials())
+        connection = CameraConnection(policy, credentials)
         try:
             return [await connection.post(url, {"Content-Type": "text/xml"}, b"<x></x>", total_s) for _ in range(posts)]
         finally:
@@ -98,6 +104,17 @@ def test_what_is_no_answer(answer: bytes) -> None:
         exchange(answer)
 
 
+def test_of_several_challenges_the_digest_counts() -> None:
+    digest = b'WWW-Authenticate: Digest realm="r", nonce="n", qop="auth", algorithm=md5\r\n'
+    basic = b'WWW-Authenticate: Basic realm="r"\r\n'
+    for headers in (digest + basic, basic + digest):
+        refusal = b"HTTP/1.1 401 Unauthorized\r\n" + headers + b"Content-Length: 0\r\n\r\n"
+        (found,), _ = exchange(refusal, OK, credentials=Credentials("user", "password"))
+        assert found.status == 200
+    (found,), _ = exchange(refusal, refusal, credentials=Credentials("user", "wrong"))
+    assert found.status == 401, "once with each challenge"
+
+
 def test_a_slow_answer_is_given_up() -> None:
     with pytest.raises(NoAnswer):
         exchange(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n...", total_s=0.2)
@@ -109,23 +126,15 @@ def test_the_policy_decides(settings: OutboundSettings) -> None:
         exchange(OK, policy=AddressPolicy(settings))
 
 
-def test_a_name_is_checked_by_its_addresses() -> None:
+def test_a_name_is_checked_by_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         connection = CameraConnection(AddressPolicy(OutboundSettings()), Credentials())
-        loop = asyncio.get_running_loop()
 
         async def resolve(*_: object, **__: object) -> list[object]:
             return [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
 
-        loop.getaddrinfo = resolve  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
         with pytest.raises(NotCalled, match="outbound rule"):
             await connection.post("http://camera.example/", {}, b"", 60.0)
 
-    _run(main)
-
-
-def _run(main: Callable[[], Awaitable[None]]) -> None:
-    async def awaited() -> None:
-        await main()
-
-    asyncio.run(awaited())
+    asyncio.run(main())

@@ -17,7 +17,7 @@ from arborcast.ingest.cameras.conversation import (
     Conversation,
     Done,
     Fault,
-    Lease,
+    Granted,
     Outcome,
     Request,
     Services,
@@ -130,7 +130,7 @@ class VirtualCamera:
             self.created += 1
             name = f"{self.base}/{self.created}"
             self.queues[name] = Queue(done + self.grants_s, push)
-            return done, Lease(self._granted(request), EndpointReference(name)), []
+            return done, Granted(self._granted(request), EndpointReference(name)), []
         assert request.to is not None
         self.live(now)
         queue = self.queues.get(request.to.address)
@@ -140,7 +140,7 @@ class VirtualCamera:
             if not self.renews:
                 return done, Fault("Renew fails"), []
             queue.until = done + self._granted(request)
-            return done, Lease(self._granted(request)), []
+            return done, Granted(self._granted(request)), []
         if request.ask is Ask.SYNCHRONIZE:
             return done, Done(), []
         while not queue.waiting and done < now + self.delay_s + request.wait_s and not self.ignores_wait:
@@ -183,13 +183,13 @@ class Run:
             else:
                 assert request > self.now, "the conversation goes round in circles"
                 self._passes(min(request, end))
-            if self.conversation.condition.state and self.states[-1:] != [self.conversation.condition.state]:
-                self.states.append(self.conversation.condition.state)
+            if self.conversation.status.state and self.states[-1:] != [self.conversation.status.state]:
+                self.states.append(self.conversation.status.state)
 
     def _passes(self, at: float) -> None:
         if self.on != self.camera.on:
             self.on, self.true_since = self.camera.on, self.now
-        if (self.conversation.condition.state == "connected") != self.on:
+        if (self.conversation.status.state == "connected") != self.on:
             self.wrong_for_s = max(self.wrong_for_s, at - self.true_since)
         self.now = at
         self.camera.tick(at)
@@ -295,7 +295,7 @@ _PLAIN = [
 @pytest.mark.parametrize("name", FAULTS)
 def test_no_event_is_lost_that_the_camera_would_have_given(name: str) -> None:
     run = carried_out(name)
-    assert run.conversation.condition.state == "connected"
+    assert run.conversation.status.state == "connected"
     assert not run.missed()
     assert run.camera.asked.count(Ask.PULL) < 2 * DAY * (1 + 1 / 7), "it asks in a loop"
     # Nothing comes twice but from an old subscription beside a new one.
@@ -329,7 +329,7 @@ def test_refused_credentials_are_tried_rarely_and_said() -> None:
     assert run.camera.asked.count(Ask.SERVICES) <= 2 * HOUR / 300 + 2
     run.camera.denies = False
     run.until(2 * HOUR)
-    assert run.conversation.condition.state == "connected"
+    assert run.conversation.status.state == "connected"
 
 
 def test_while_events_cannot_be_stored_the_lease_goes_on_and_nothing_is_pulled() -> None:
@@ -372,20 +372,20 @@ def test_a_renewal_is_given_up_only_on_a_fault() -> None:
 
     exchange(Clock(0.0))
     exchange(Services(SERVICE))
-    exchange(Lease(120.0, EndpointReference(f"{SERVICE}/1")))
+    exchange(Granted(120.0, EndpointReference(f"{SERVICE}/1")))
     exchange(Done(1))
     now += 70
     assert exchange(Silent("timed out")).ask is Ask.RENEW
     now += 10
     assert exchange(Broken("<")).ask is Ask.RENEW
     now += 10
-    assert exchange(Lease(120.0)).ask is Ask.RENEW
+    assert exchange(Granted(120.0)).ask is Ask.RENEW
     assert conversation.subscription == EndpointReference(f"{SERVICE}/1")
     now += 70
     assert not exchange(Fault("no")).absolute
     # Once more, with a time in place of the duration; then there is a new subscription beside the old one.
     assert exchange(Fault("no")).absolute
-    assert exchange(Lease(120.0, EndpointReference(f"{SERVICE}/2"))).ask is Ask.CREATE
+    assert exchange(Granted(120.0, EndpointReference(f"{SERVICE}/2"))).ask is Ask.CREATE
     assert exchange(Done(0)).to == EndpointReference(f"{SERVICE}/1")
     assert exchange(Done(0)).to == EndpointReference(f"{SERVICE}/2")
 
@@ -409,7 +409,7 @@ def test_push_is_for_cameras_without_pull_points_and_for_those_whose_pulls_fail(
 
 
 def _barren(number: int) -> Iterator[Outcome]:
-    yield Lease(120.0, EndpointReference(f"{SERVICE}/{number}"))
+    yield Granted(120.0, EndpointReference(f"{SERVICE}/{number}"))
     yield UNKNOWN
 
 

@@ -18,7 +18,7 @@ from arborcast.ingest.cameras.conversation import (
     Clock,
     Done,
     Fault,
-    Lease,
+    Granted,
     Outcome,
     Request,
     Services,
@@ -46,8 +46,8 @@ def envelope(body: str) -> bytes:
     return f"<s:Envelope {DECLARED}><s:Body>{body}</s:Body></s:Envelope>".encode()
 
 
-def asked(ask: Ask, **fields: object) -> Request:
-    return Request(**{"ask": ask, "url": URL, "patience_s": 29.0, **fields})  # type: ignore[arg-type]
+def asked(ask: Ask, **fields: Any) -> Request:
+    return Request(ask, URL, 29.0, **fields)
 
 
 def outcome(ask: Ask, body: str | bytes, status: int = 200) -> Outcome:
@@ -103,11 +103,11 @@ REFERENCE = f"<tev:SubscriptionReference><wsa:Address>{URL}/1</wsa:Address></tev
         ),
         (Ask.SERVICES, "<tt:Events><tt:XAddr> http://a/b </tt:XAddr></tt:Events>", Services("http://a/b")),
         (Ask.SERVICES, "<tt:Device/>", Services("")),
-        (Ask.CREATE, f"{REFERENCE}{GRANTED}", Lease(90.0, EndpointReference(f"{URL}/1"))),
-        (Ask.CREATE, REFERENCE, Lease(60.0, EndpointReference(f"{URL}/1"))),
-        (Ask.RENEW, f"<wsnt:RenewResponse>{GRANTED}</wsnt:RenewResponse>", Lease(90.0)),
-        (Ask.RENEW, "<wsnt:TerminationTime>soon</wsnt:TerminationTime>", Lease(60.0)),
-        (Ask.RENEW, "<wsnt:TerminationTime>2000-01-01T00:00:00Z</wsnt:TerminationTime>", Lease(1.0)),
+        (Ask.CREATE, f"{REFERENCE}{GRANTED}", Granted(90.0, EndpointReference(f"{URL}/1"))),
+        (Ask.CREATE, REFERENCE, Granted(60.0, EndpointReference(f"{URL}/1"))),
+        (Ask.RENEW, f"<wsnt:RenewResponse>{GRANTED}</wsnt:RenewResponse>", Granted(90.0)),
+        (Ask.RENEW, "<wsnt:TerminationTime>soon</wsnt:TerminationTime>", Granted(60.0)),
+        (Ask.RENEW, "<wsnt:TerminationTime>2000-01-01T00:00:00Z</wsnt:TerminationTime>", Granted(1.0)),
         (Ask.PULL, "<tev:PullMessagesResponse/>", Done(0)),
         (Ask.SYNCHRONIZE, "<tev:SetSynchronizationPointResponse/>", Done()),
     ],

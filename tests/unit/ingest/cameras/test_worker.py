@@ -24,7 +24,10 @@ from arborcast.topic_model.projections.cameras import Cameras
 from arborcast.topic_model.records.control import CameraRecord, CameraState, ending_camera
 from arborcast.topic_model.topics import TopicPath
 from tests.support.camera import Camera, event
+from tests.support.debian import Unavailable, refuse
 from tests.support.gateway_parts import GatewayParts
+from tests.support.gsoap_camera import GsoapCamera
+from tests.support.held_port import HeldPort
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.slow
@@ -46,7 +49,7 @@ class Running:
         self.worker = self.parts.gateway.cameras = CameraWorker(self.parts.gateway, self.cameras, KEYS)
         self.task = asyncio.create_task(self.worker.run())
 
-    async def add(self, camera: Camera, user: str = "", password: str = "") -> CameraRecord:
+    async def add(self, camera: Camera | GsoapCamera, user: str = "", password: str = "") -> CameraRecord:
         record = CameraRecord("gate", camera.url, "key-of-the-gate", user)
         if user:
             record = msgspec.structs.replace(record, sealed=KEYS.seal(password.encode(), record.sealing_context()))
@@ -328,3 +331,46 @@ def test_a_fixed_set_of_topics_drops_events_and_says_so(caplog: pytest.LogCaptur
 
     caplog.set_level(logging.WARNING)
     asyncio.run(main())
+
+
+def test_a_camera_on_gsoap() -> None:
+    """gSOAP reads our requests and checks our digests. The camera has no device service, names 0.0.0.0 as its address,
+    and does not declare the prefixes of its topics."""
+
+    async def main(camera: GsoapCamera) -> None:
+        async with running() as ours:
+            await ours.add(camera, "viewer", "se<cret")
+            await ours.connected()
+            camera.happens("true")
+            topic = TopicPath("cameras/gate/Device/Trigger/DigitalInput/InputToken.1")
+            (first,) = await ours.received(1, topic)
+            assert b'<tt:SimpleItem Name="LogicalState" Value="true"' in first
+            await asyncio.to_thread(camera.renewed)
+            camera.happens("forget")
+            created = ours.cameras.state("gate")
+            session = ours.worker.sessions["gate"]
+            await wait_until_async(lambda: created and session.conversation.subscription != created.subscription)
+            await wait_until_async(lambda: session.conversation.status.state == "connected")
+            camera.happens("a &amp; b")
+            assert b'Value="a &amp; b"' in (await ours.received(2, topic))[-1]
+
+    try:
+        camera = GsoapCamera(HeldPort().for_life_of(test_a_camera_on_gsoap), "viewer", "se<cret", 12)
+    except Unavailable as error:
+        refuse(str(error))
+    with camera:
+        asyncio.run(main(camera))
+
+
+def test_a_camera_on_gsoap_refuses_a_wrong_password() -> None:
+    async def main(camera: GsoapCamera) -> None:
+        async with running() as ours:
+            await ours.add(camera, "viewer", "wrong")
+            assert "not authorized" in (await ours.connected("refused")).error
+
+    try:
+        camera = GsoapCamera(HeldPort().for_life_of(main), "viewer", "right", 12)
+    except Unavailable as error:
+        refuse(str(error))
+    with camera:
+        asyncio.run(main(camera))

@@ -122,6 +122,12 @@ def test_one_that_sends_a_byte_now_and_then_is_cut_off(endpoint: Endpoint) -> No
                     ended = True
 
 
+@pytest.fixture
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "_MOST_CONNECTIONS", 8)
+
+
+@pytest.mark.usefixtures("few_connections")
 def test_connections_without_a_request_shut_no_client_out(endpoint: Endpoint) -> None:
     others = threading.active_count()
     with contextlib.ExitStack() as held:
@@ -132,6 +138,7 @@ def test_connections_without_a_request_shut_no_client_out(endpoint: Endpoint) ->
         assert threading.active_count() - others < 2 * endpoint_module._MOST_CONNECTIONS
 
 
+@pytest.mark.usefixtures("few_connections")
 def test_clients_that_read_no_answer_shut_no_client_out() -> None:
     pages = {"/large": Page("text/plain", lambda: bytes(32_000_000)), "/small": Page("text/plain", lambda: b"x")}
     endpoint = Endpoint("127.0.0.1", 0, pages, "large")

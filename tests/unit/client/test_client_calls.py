@@ -17,7 +17,6 @@ from arborcast.client import (
     ClientError,
     FaultReceived,
     FuturesClient,
-    Remote,
     RemotePullPoint,
     RemoteRegistration,
     RemoteSubscription,
@@ -36,8 +35,8 @@ from arborcast.client.received import (
     registration,
     subscription,
 )
-from arborcast.core.errors import ConfigError, ExpressionError
-from arborcast.topic_model.namespaces import WSA, WSNT
+from arborcast.core.errors import ConfigError
+from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.envelope import parse
 from tests.support import soap_messages as soap
@@ -74,17 +73,6 @@ def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_re
         assert inspect.signature(getattr(FuturesClient, name)) == made.replace(return_annotation=f"Future[{result}]")
 
 
-def test_reference_parameters_are_echoed_as_headers_and_declared_in_references() -> None:
-    remote = Remote("http://b/s", ('<x:id xmlns:x="urn:x">7</x:id>',))
-    body, _ = CALLS.pause(remote).encode("1.2", "urn:uuid:1")
-    root = etree.fromstring(body)
-    identifier = root.find("{*}Header/{urn:x}id")
-    assert identifier is not None
-    assert (identifier.text, identifier.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
-    reference = sent(CALLS.subscribe("a", to=remote))
-    assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
-
-
 def test_topics_are_sent_with_the_prefixes_that_they_were_written_with() -> None:
     root = etree.fromstring(
         f'<m xmlns:wsnt="{WSNT}">{notification_message("on:a/b", "<n/>", {"on": "urn:on", "no": "urn:no"})}</m>'
@@ -110,17 +98,6 @@ def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() ->
     assert element.findtext(f"{{{BR}}}Demand") == "true"
     end = datetime.fromisoformat(element.findtext(f"{{{BR}}}InitialTerminationTime") or "")
     assert timedelta(minutes=59) < end - datetime.now(UTC) < timedelta(minutes=61)
-
-
-def test_maximum_number() -> None:
-    assert sent(CALLS.get_messages("http://b/p", 5)).findtext("{*}MaximumNumber") == "5"
-    assert len(sent(CALLS.get_messages("http://b/p"))) == 0
-    assert sent(CALLS.get_messages("http://b/p", wait_s=1.5)).get("{urn:arborcast:pull}Wait") == "PT1.500S"
-
-
-def test_a_topic_of_a_notification_is_one() -> None:
-    with pytest.raises(ExpressionError):
-        notification_message("a//.", "<n/>")
 
 
 def reply(body: str, status: int = 200, version: str = "1.1"):  # type: ignore[no-untyped-def]
@@ -288,8 +265,3 @@ def test_lasts_is_a_duration_seconds_a_time_or_iso_8601(lasts: Lasts, written: s
 def test_lasts_of_another_type_is_a_type_error(lasts: Any) -> None:
     with pytest.raises(TypeError, match="lasts must be a timedelta, a number of seconds"):
         CALLS.subscribe("a/b", to="http://h/", lasts=lasts)
-
-
-def test_a_renewal_without_an_end() -> None:
-    (time,) = sent(CALLS.renew("http://b:1/s"))
-    assert time.get("{http://www.w3.org/2001/XMLSchema-instance}nil") == "true"

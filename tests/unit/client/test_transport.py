@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from arborcast.client import (
-    BrokerUnavailable,
     BrokerUnreachable,
     Client,
     ClientClosed,
@@ -41,14 +40,6 @@ def test_one_method_is_enough() -> None:
     assert sent.url == f"{URL}/wsn/NotificationBroker"
     assert (sent.headers["Content-Type"], sent.headers["Authorization"]) == ("text/xml; charset=utf-8", "Basic dTpw")
     assert transport.published == [("a", b"<x/>")]
-
-
-def test_futures_go_through_it_too() -> None:
-    transport = MemoryTransport(TAKEN, TAKEN)
-    with FuturesClient(URL, transport=transport, workers=1) as client:
-        waiting = [client.notify("a", "<x/>"), client.notify("b", "<y/>")]
-        assert [one.result(120) for one in waiting] == [None, None]
-    assert len(transport.sent) == 2
 
 
 def test_a_synchronous_call_is_one_of_requests_futures_that_is_waited_for() -> None:
@@ -115,13 +106,6 @@ def test_what_must_not_happen_twice_is_repeated_only_if_nothing_arrived(sent: bo
     with Client(URL, transport=transport, retries=SOON) as client, pytest.raises(BrokerUnreachable):
         client.create_pull_point()
     assert len(transport.sent) == attempts
-
-
-def test_a_broker_that_puts_off_is_told() -> None:
-    transport = MemoryTransport(HttpAnswer(503, {"retry-after": "9"}))
-    with Client(URL, transport=transport) as client, pytest.raises(BrokerUnavailable) as caught:
-        client.notify("a", "<x/>")
-    assert caught.value.retry_after == 9
 
 
 @pytest.mark.parametrize("make", [Client, FuturesClient])

@@ -108,17 +108,6 @@ def test_an_edit_is_taken_over_and_ours_is_written(rig: Rig) -> None:
     assert rig.directory.writes == [Put(topic("b"))]
 
 
-def test_prefixes_are_no_difference_between_a_topic_and_its_entry(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
-    rig.log.append([TopicRecord(TopicPath("{urn:t}b"), prefixes="t")])
-    wait_until(lambda: "{urn:t}b" in rig.directory.paths())
-    rig.log.append([topic("last")])
-    wait_until(lambda: "last" in rig.directory.paths())
-    # What was read from the directory first, and the two: nothing was written back without the prefixes.
-    assert len(rig.log.records) == 3
-
-
 def test_two_changes_through_us_in_a_row_end_with_the_second(rig: Rig) -> None:
     rig.start()
     wait_until(lambda: rig.paths() == {"a"})
@@ -220,16 +209,6 @@ def test_what_was_agreed_on_is_known_after_a_restart(tmp_path: Path) -> None:
     second.start()
     wait_until(lambda: second.paths() == {"a", "c"} == second.directory.paths())
     second.sync.close()
-
-
-def test_a_new_log_reads_the_directory_even_if_an_old_memory_is_there(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    save_known(state, "scripted", [topic("a")])
-    rig = Rig(ScriptedDirectory(topic("a")), state)
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
-    assert rig.directory.paths() == {"a"}
-    rig.sync.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"v": 99, "directory": "scripted", "topics": []}'])

@@ -52,13 +52,6 @@ def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> Non
         pass
 
 
-def test_asking_for_the_owner_does_not_hinder_an_engine(home: Home) -> None:
-    assert home.owner() is None
-    with home.locked():
-        assert home.owner() == os.getpid()
-    assert home.owner() is None
-
-
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeError, match=r"the data directory .*file/data cannot be written: .*--home DIR"):

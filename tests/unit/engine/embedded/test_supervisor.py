@@ -17,17 +17,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_starts_parts_and_stops_them_on_sigterm(tmp_path: Path) -> None:
-    with fake_engine(tmp_path, [("a", SLEEP), ("b", SLEEP)]) as engine:
-        engine.wait_ready()
-        pids = [engine.pid("a"), engine.pid("b")]
-        code, lines, _ = engine.end(signal.SIGTERM)
-    assert code == 0
-    assert "ready" in lines
-    assert all(gone(pid) for pid in pids)
-    assert {part.state for part in engine.status().parts.values()} == {PartState.STOPPED}
-
-
 def test_a_part_waits_for_those_it_comes_after(tmp_path: Path) -> None:
     first = "sleep(0.5); touch(); sleep(600)"
     # Dies if it is started before the other one is ready.
@@ -166,12 +155,3 @@ def test_killing_the_supervisor_leaves_no_child(tmp_path: Path) -> None:
         engine.process.kill()
         wait_until(lambda: all(gone(pid) for pid in pids))
         assert engine.home.owner() is None
-
-
-def test_logs_are_bounded(tmp_path: Path) -> None:
-    code = "touch()\nwhile True: print('x' * 99, flush=True); sleep(0.001)"
-    with fake_engine(tmp_path, [("a", code)], log_bytes=4096) as engine:
-        engine.wait_ready()
-        older = engine.home.log("a").with_name("a.log.2")
-        wait_until(older.exists)
-        assert {path.name for path in engine.home.logs.iterdir()} <= {"a.log", "a.log.1", "a.log.2"}

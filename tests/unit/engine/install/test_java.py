@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.engine.install.java import Java, find_java, home_for_spark, parse_version
+from arborcast.engine.install.java import find_java, home_for_spark, parse_version
 from arborcast.engine.processes.errors import JavaNotFound, JavaTooOld
 
 V8 = 'openjdk version "1.8.0_392"'
@@ -45,11 +45,6 @@ def make_java(home: Path, says: str, code: int = 0) -> Path:
 )
 def test_reads_versions(said: str, version: str | None) -> None:
     assert parse_version(said) == version
-
-
-@pytest.mark.parametrize(("version", "feature"), [("1.8.0_392", 8), ("11.0.21", 11), ("17", 17), ("25-ea", 25)])
-def test_knows_the_release(version: str, feature: int) -> None:
-    assert Java(Path("/java/bin/java"), version, "PATH").feature == feature
 
 
 def test_java_home_is_taken(tmp_path: Path) -> None:

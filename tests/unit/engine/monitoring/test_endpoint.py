@@ -97,6 +97,14 @@ def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -
         get(url)
 
 
+def test_a_page_that_is_not_there_is_told_from_one_that_cannot_be_had(endpoint: Endpoint) -> None:
+    base = f"http://127.0.0.1:{endpoint.port}"
+    with pytest.raises(FileNotFoundError):
+        get(f"{base}/nothing")
+    with pytest.raises(OSError, match="answered 500"):
+        get(f"{base}/broken")
+
+
 def test_web_pages_of_others_are_refused(endpoint: Endpoint) -> None:
     for headers in (
         {"Host": "evil.example:9464"},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model import expressions
-from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
+from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.topics import make_path
 from tests.support.naive_expressions import Step, Topic, naive_matches
 
@@ -78,11 +78,6 @@ def test_normal_form_is_a_fixed_point_whatever_the_order(alternatives: list[tupl
     assert "|".join(alternative.normal for alternative in pattern.alternatives) == pattern.normal
 
 
-@given(_topics())
-def test_everything_matches_everything(topic: Topic) -> None:
-    assert parse_normal(EVERYTHING).matches(make_path(topic))
-
-
 @pytest.mark.parametrize(
     ("written", "normal"),
     [
@@ -101,13 +96,6 @@ def test_everything_matches_everything(topic: Topic) -> None:
 )
 def test_normal_forms(written: str, normal: str) -> None:
     assert parse_normal(written).normal == normal
-
-
-@pytest.mark.parametrize(
-    ("normal", "topic"), [("a/b", "a/b"), ("a//.", None), ("a|b", None), ("{urn:t}*", None), ("a/*/b", None)]
-)
-def test_single_topic(normal: str, topic: str | None) -> None:
-    assert parse_normal(normal).single_topic() == topic
 
 
 @pytest.mark.parametrize(

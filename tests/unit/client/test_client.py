@@ -24,7 +24,6 @@ from arborcast.client import (
 from arborcast.client.listener import Listener, ReceivedMessage, read_push
 from arborcast.core.errors import ConfigError
 from arborcast.topic_model.subscriptions import DeliveryPolicy, SoapVersion
-from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import Clock, guarded
@@ -118,22 +117,6 @@ def pushed(*payloads: str) -> str:
     address = "<wsnt:SubscriptionReference><wsa:Address>http://b/s</wsa:Address></wsnt:SubscriptionReference>"
     messages = [soap.message(payload=payload).replace("<wsnt:Topic", address + "<wsnt:Topic") for payload in payloads]
     return soap.notify(*messages)
-
-
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
-@pytest.mark.parametrize("as_chunks", [False, True])
-def test_a_listener_hands_over_what_was_pushed(version: str, as_chunks: bool) -> None:
-    got: list[ReceivedMessage] = []
-    body = soap.envelope(pushed("<a/>", "<b/>"), version)
-    with Listener(got.append) as listener:
-        answer = requests.post(
-            listener.url, iter([body[:9], body[9:]]) if as_chunks else body, headers=HEADERS, timeout=60
-        )
-    assert (answer.status_code, answer.content) == (202, b"")
-    assert got == [
-        ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b"), "http://b/s", "n1", 3),
-        ReceivedMessage(b"<b/>", TopicPath("{urn:t}a/b"), "http://b/s", "n2", 3),
-    ]
 
 
 @pytest.mark.parametrize(

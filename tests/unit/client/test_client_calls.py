@@ -25,7 +25,6 @@ from arborcast.client import (
 )
 from arborcast.client.calls import Call, Calls, Lasts, notification_message
 from arborcast.client.futures import Gathering
-from arborcast.client.publications import publications, said_of
 from arborcast.client.received import (
     ReceivedMessage,
     current_message,
@@ -181,11 +180,6 @@ def test_the_repetitions_of_a_client_cover_the_restart_of_a_gateway() -> None:
     assert 30 <= sum(pauses) < 60
 
 
-def test_pauses_double_up_to_the_longest() -> None:
-    retries = Retries(attempts=6, first_s=1, longest_s=5)
-    assert [retries.pause_after(attempt) for attempt in range(1, 7)] == [1, 2, 4, 5, 5, None]
-
-
 def test_retry_after_counts_when_it_is_more_and_ends_it_when_it_is_too_much() -> None:
     retries = Retries(attempts=3, first_s=1, longest_s=5)
     assert retries.pause_after(1, 3) == 3
@@ -228,20 +222,6 @@ def test_types_are_written_so_that_nothing_around_them_matters() -> None:
     assert sent(CALLS.subscribe(None, to="http://h/")).find(f"{{{WSNT}}}Filter") is None
     with pytest.raises(ClientError, match="not declared"):
         CALLS.subscribe("a", to="http://h/", types=["q:reading"])
-
-
-def test_what_is_said_of_several_messages_names_them() -> None:
-    alarm = said_of(datetime(2030, 1, 31, 12, tzinfo=UTC), timedelta(seconds=2), "{urn:x}alarm")
-    assert publications(["", ""]) == ""
-    (both,) = etree.fromstring(f"<x>{publications([alarm, alarm])}</x>")
-    assert {str(name): value for name, value in both.attrib.items()} == {
-        "ValidUntil": "2030-01-31T12:00:00.000000Z",
-        "Lifespan": "PT2.000S",
-        "Type": "{urn:x}alarm",
-    }
-    short = said_of(None, timedelta(seconds=1), "")
-    first, second = etree.fromstring(f"<x>{publications([alarm, '', short, alarm])}</x>")
-    assert (first.get("Messages"), second.get("Messages"), second.get("Lifespan")) == ("1 4", "3", "PT1.000S")
 
 
 @pytest.mark.parametrize(

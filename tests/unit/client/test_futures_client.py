@@ -15,7 +15,6 @@ from lxml import etree
 
 from arborcast.client import (
     Batching,
-    BrokerUnavailable,
     BrokerUnreachable,
     Client,
     ClientClosed,
@@ -127,13 +126,6 @@ def test_repetitions_carry_the_same_message_id(answers: tuple[int | None, ...]) 
     assert len(first) == len(answers)
     assert len(set(first)) == 1
     assert second != first[0]
-
-
-def test_repetitions_end() -> None:
-    with scripted(503) as script, FuturesClient(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
-        with pytest.raises(BrokerUnavailable):
-            client.notify("a", "<n/>").result(120)
-        assert len(script.message_ids) == 3
 
 
 def test_what_must_not_happen_twice_is_not_repeated_after_it_may_have_arrived() -> None:

@@ -6,8 +6,6 @@ import html
 import inspect
 import io
 from collections.abc import Mapping
-from concurrent.futures import Future
-from functools import partial
 
 import pytest
 from lxml import etree
@@ -55,19 +53,6 @@ def test_a_subscriber_comes_and_goes(parts: GatewayParts, url: str) -> None:
             client.unsubscribe(made)
         client.unsubscribe(client.subscribe(ALARM, to=ADDRESS).address)
         assert not list(parts.table.subscriptions())
-
-
-def test_what_is_published_is_stored(parts: GatewayParts, url: str) -> None:
-    with LegacyClient(f"{url}/WSN/Broker/") as client:
-        assert client.broker == f"{url}/WSN/Broker/"
-        client.notify(ALARM, "<?xml version='1.0'?>\n<n a='1'>ä &amp; ö</n>")
-        client.notify("all/alarm", b"<n/>")
-        client.notify("all", "1 < 2 & </Message>", plain=True)
-    assert [(one.topic, one.payload.decode()) for one in parts.notifications.accepted] == [
-        ("all/alarm/alarm1", "<n a='1'>ä &amp; ö</n>"),
-        ("all/alarm", "<n/>"),
-        ("all", '<ac:Content xmlns:ac="urn:arborcast:legacy">1 &lt; 2 &amp; &lt;/Message&gt;</ac:Content>'),
-    ]
 
 
 @pytest.mark.parametrize("part_bytes", [3, 7, 1_000])
@@ -202,21 +187,6 @@ def test_both_forms_offer_every_operation_with_its_parameters_and_their_own_resu
         future = made.replace(return_annotation=f"Future[{result}]")
         assert inspect.signature(getattr(LegacyClient, name)) == made.replace(return_annotation=result)
         assert inspect.signature(getattr(LegacyFuturesClient, name)) == future
-
-
-def test_one_worker_publishes_in_order_and_the_block_waits_for_all(parts: GatewayParts, url: str) -> None:
-    told: list[int] = []
-
-    def tell(number: int, _: Future[None]) -> None:
-        told.append(number)
-
-    with LegacyFuturesClient(url, workers=1) as client:
-        for number in range(200):
-            published = client.notify(ALARM, f"<n>{number}</n>")
-            published.add_done_callback(partial(tell, number))
-    stored = [one.payload.decode() for one in parts.notifications.accepted]
-    assert stored == [f"<n>{number}</n>" for number in range(200)]
-    assert told == [*range(200)]
 
 
 def test_futures_carry_what_is_wrong_and_what_cannot_be_written_is_refused_at_once(

@@ -15,7 +15,7 @@ from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKi
 from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.errors import DirectoryAway, DirectoryError
 from arborcast.directory.stores.contract import Watcher, Written, touched
-from arborcast.directory.sync.problems import FILE, SyncProblems, load_problems, save_problems
+from arborcast.directory.sync.problems import FILE, SyncProblems, load_problems
 from arborcast.directory.sync.reconcile import load_known, save_known
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
@@ -241,16 +241,6 @@ def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path
     rig.directory.refuses = set()
     rig.directory.tell()
     wait_until(lambda: "b" in rig.directory.paths() and listed().count == 0)
-
-
-def test_a_problem_keeps_its_time_over_a_restart_and_not_in_another_directory(tmp_path: Path) -> None:
-    file = tmp_path / FILE
-    found = [EntryProblem(ProblemKind.BAD_VALUE, "cn=x", "no number", parse_path("x"))]
-    save_problems(file, SyncProblems().now("one", found, 1_000))
-    more = [*found, EntryProblem(ProblemKind.ALIAS, "cn=y", "an alias")]
-    assert [each.since_ms for each in load_problems(file).now("one", more, 2_000).problems] == [1_000, 2_000]
-    assert [each.since_ms for each in load_problems(file).now("other", more, 2_000).problems] == [2_000, 2_000]
-    assert all(each.advice for each in load_problems(file).problems)
 
 
 def test_not_all_of_very_many_problems_are_named(tmp_path: Path) -> None:

@@ -71,15 +71,6 @@ def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:
         Home(tmp_path).create(min_free_mb=10**9)
 
 
-def test_a_lock_is_signed_in_the_place_of_the_last_signature(home: Home) -> None:
-    """A full disk has no room for a longer one."""
-    for _ in range(2):
-        with home.locked() as lock:
-            assert int(os.pread(lock, 100, 0)) == os.getpid()
-            size = os.fstat(lock).st_size
-    assert home.lock_file.stat().st_size == size == 11
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

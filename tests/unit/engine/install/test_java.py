@@ -53,12 +53,6 @@ def test_java_home_is_taken(tmp_path: Path) -> None:
     assert (found.home, found.feature, found.found) == (home, 17, "JAVA_HOME")
 
 
-def test_the_release_file_saves_asking(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "jdk", "", code=1)
-    (home / "release").write_text('JAVA_VERSION="21.0.2"\n')
-    assert find_java({"JAVA_HOME": str(home)}, places=()).version == "21.0.2"
-
-
 def test_a_tested_release_goes_before_a_newer_one_found_earlier(tmp_path: Path) -> None:
     newer, tested = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk21", V21)
     environ = {"JAVA_HOME": str(newer), "PATH": str(tested / "bin")}

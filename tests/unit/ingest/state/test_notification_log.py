@@ -133,22 +133,6 @@ async def test_what_is_sent_again_to_a_late_subscriber_is_not_counted_as_accepte
     await log.stop()
 
 
-async def test_a_lone_request_is_handed_over_at_once_and_those_behind_it_together(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notification_log, "_GATHER_S", 0.05)
-    log = await connected()
-    producer = brokers.producers[0]
-    log.append([one(1)])
-    assert len(producer.sent) == 1
-    log.append([one(2), one(3)])
-    log.append([one(4)])
-    assert len(producer.sent) == 1
-    await wait_until_async(lambda: len(producer.sent) > 1)
-    assert [decode(sent.value).id for sent in producer.sent] == ["n1", "n2", "n3", "n4"]
-    await log.stop()
-
-
 def test_a_record_that_the_producer_does_not_take_fails_its_request_only(brokers: Brokers) -> None:
     async def scenario() -> None:
         log = await connected()

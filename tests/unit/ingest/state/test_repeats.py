@@ -95,30 +95,6 @@ async def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
     assert repeats.count == 2
 
 
-def test_who_hangs_up_does_not_take_the_other_with_it() -> None:
-    async def run() -> None:
-        repeats = Repeats(RepeatMemory(60))
-        gate = asyncio.Event()
-        stored = 0
-
-        async def store() -> None:
-            nonlocal stored
-            await gate.wait()
-            stored += 1
-
-        first = asyncio.create_task(repeats.once(key(1), store))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(repeats.once(key(1), store))
-        await asyncio.sleep(0)
-        second.cancel()
-        gate.set()
-        await first
-        assert second.cancelled()
-        assert stored == 1, "by the first, for both"
-
-    asyncio.run(run())
-
-
 @pytest.fixture
 def parts() -> GatewayParts:
     parts = GatewayParts()

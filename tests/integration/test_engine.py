@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from itertools import islice
@@ -368,25 +367,6 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     report = tmp_path / "report.html"
     engine.run_here("report", "--since", "10m", "--output", str(report))
     assert "Delivery latency" in report.read_text()
-
-
-def test_a_second_engine_in_the_same_home_is_refused(engine: Engine) -> None:
-    second = engine.run("up", "--detach", "--gateway-port", "0", "--kafka-port", "0", check=False)
-    assert second.returncode == 1
-    assert f"pid {engine.status()['pid']}" in second.stderr
-
-
-def test_a_busy_port_names_the_port_and_the_option(tmp_path: Path) -> None:
-    engine = Engine(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = engine.run("up", "--detach", "--gateway-port", str(port), "--kafka-port", "0", check=False)
-        assert done.returncode == 1
-        assert str(port) in done.stderr
-        assert "--gateway-port" in done.stderr
-        done = engine.run("up", "--detach", "--gateway-port", "0", "--kafka-port", str(port), check=False)
-        assert "--kafka-port" in done.stderr
-    assert engine.processes() == []
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from arborcast.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
+from arborcast.client.framed import Connection, ConnectionFactory, Message, published
 from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.users_file import User, hash_password, write_users
@@ -72,17 +71,6 @@ def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edge: 
     assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
 
 
-@pytest.mark.spark
-def test_properties_text_and_what_is_said_of_a_message_arrive(edge: Edge, job: None) -> None:
-    got: list[Message] = []
-    with edge.connection() as connection:
-        session = connection.session()
-        session.consumer("a", got.append)
-        name = session.producer("a").send(Outgoing("4 < 5", {"unit": "bar"}, is_text=True, priority=5))
-        wait_until(lambda: bool(got), "the message")
-    assert got == [Message(b"4 < 5", "a", name, {"unit": "bar"}, is_text=True)]
-
-
 def test_users_and_their_rights_are_those_of_the_gateway(
     tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,14 +112,3 @@ def test_several_workers_share_the_port(tmp_path: Path, kafka_settings: KafkaSet
             opened = [connections.enter_context(edge.connection()) for _ in range(20)]
             begun = [each.session().producer("a").begin("<x/>") for each in opened for _ in range(20)]
             assert len({published(each, 120) for each in begun}) == 400
-
-
-def test_a_port_that_is_taken_is_named(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        number = other.getsockname()[1]
-        run = GatewayRun(tmp_path, kafka_settings, more=f"[framed]\nport = {number}\n")
-        run.start(ready=False)
-        assert run._process is not None
-        assert run._process.wait(120) == 2
-        assert f"port {number}" in run.log.read_text()
-        assert "framed.port" in run.log.read_text()

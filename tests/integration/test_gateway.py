@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,18 +15,10 @@ from arborcast.client import BrokerUnavailable, Client, ClientError, FaultReceiv
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from arborcast.topic_model.control_log import ControlFollower
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    SubscriptionEnded,
-    Tombstone,
-    TopicRecord,
-)
-from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.bad_requests import LIMIT
 from tests.support.broker import notifications_in, settings_for
-from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
+from tests.support.gateway_process import GatewayRun, gateway_run
 
 pytestmark = pytest.mark.kafka
 
@@ -43,14 +33,6 @@ def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRu
 def client(gateway: GatewayRun) -> Iterator[Client]:
     with Client(gateway.base) as client:
         yield client
-
-
-def control_records(settings: KafkaSettings) -> list[ControlRecord]:
-    seen: list[ControlRecord] = []
-    follower = ControlFollower(settings, lambda record, _: seen.append(record))
-    follower.read_to_end(120)
-    follower.close()
-    return seen
 
 
 @pytest.mark.chaos
@@ -98,43 +80,6 @@ def test_no_accepted_notification_is_lost_by_kill_9(
         assert own == [f"<n>{publisher}-{number}</n>" for number in range(len(own))]
 
 
-def test_expired_subscriptions_are_ended_after_the_grace_time(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    with gateway_run(tmp_path, kafka_settings, expiry_grace_s=0) as gateway, Client(gateway.base) as client:
-        subscription = client.subscribe("a", to="http://127.0.0.1:9/", lasts=timedelta(seconds=1))
-        gateway.wait_for(lambda: gateway.metric("arborcast_subscriptions") == 0, "without subscriptions")
-        identifier = subscription.address.rpartition("/")[2]
-        _, ended, tombstone, *_ = control_records(kafka_settings)
-        assert isinstance(ended, SubscriptionEnded)
-        assert (ended.id, ended.reason) == (identifier, "expired")
-        assert tombstone == Tombstone(f"sub:{identifier}")
-
-
-def test_topics_go_to_the_directory_and_come_from_it(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    with gateway_run(tmp_path, kafka_settings, directory="file") as gateway, Client(gateway.base) as client:
-        client.notify("plant/line1", "<n/>")
-        file = tmp_path / "home" / "topics.ldif"
-        gateway.wait_for(lambda: file.exists() and "line1" in file.read_text(), "written to the directory")
-        assert gateway.stop() == 0
-        # What an administrator does with an editor.
-        text = file.read_text()
-        file.write_text(text.replace("line1", "line9"))
-        gateway.start()
-        expected = TopicRecord(TopicPath("plant/line9"))
-        gateway.wait_for(lambda: expected in control_records(kafka_settings), "read from the directory")
-
-
-def test_what_another_process_writes_is_seen(gateway: GatewayRun, kafka_settings: KafkaSettings) -> None:
-    producer = make_producer(kafka_settings)
-    producer.send(
-        kafka_settings.topic("control"),
-        key=b"topic:x/y",
-        value=b'{"v":1,"record":{"type":"topic","path":"x/y"}}',
-    )
-    producer.flush(120)
-    gateway.wait_for(lambda: gateway.metric("arborcast_topics") == 1, "aware of the topic")
-    producer.close()
-
-
 @pytest.mark.chaos
 def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
@@ -166,17 +111,6 @@ def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBro
         assert payloads[0] == b"<n>before</n>"
         assert payloads[-1] == b"<n>after</n>"
         assert gateway.metric("arborcast_gateway_unacknowledged_bytes") == 0
-
-
-@pytest.mark.long
-@pytest.mark.chaos
-def test_an_idle_gateway_notices_that_kafka_went_and_came(tmp_path: Path, own_broker: KafkaBroker) -> None:
-    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
-    with gateway_run(tmp_path, settings) as gateway:
-        own_broker.kill()
-        gateway.wait_for(lambda: gateway.health("ready") == 503, "aware that Kafka is away")
-        own_broker.start()
-        gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
 
 
 @pytest.mark.chaos
@@ -249,21 +183,6 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
     assert gateway._process.wait(120) == 1
     assert "version 99" in gateway.log.read_text()
     assert "Traceback" not in gateway.log.read_text()
-
-
-def test_a_busy_port_is_named(strict_gateway: GatewayRun) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(strict_gateway.config)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 2
-    assert f"port {strict_gateway.port}" in run.stderr
-    assert "gateway.port" in run.stderr
-    assert "Traceback" not in run.stderr
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from arborcast.engine.monitoring.stack_monitor import own_page
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.certificates import make_certificates
 from tests.support.command import Shell
-from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.gateway_process import gateway_run
 from tests.support.guarded_gateway import digest
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
@@ -62,14 +62,6 @@ def test_users_a_policy_and_a_file_that_changes(
         assert (status, found["ended"]) == (0, True)
         run.wait_for(lambda: run.metric("arborcast_subscriptions") == 0, "the subscription gone")
         assert check() == (0, [])
-
-
-def test_open_to_the_network_it_does_not_start_without_users(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    run = GatewayRun(tmp_path, kafka_settings, host='"0.0.0.0"')
-    run.start(ready=False)
-    assert run._process is not None
-    assert run._process.wait(120) == 2
-    assert "set access.methods" in run.log.read_text()
 
 
 def test_a_digest_that_was_overheard_is_worth_nothing_to_any_worker_nor_after_a_restart(

@@ -87,14 +87,6 @@ def test_both_take_their_share_and_show_the_metrics_of_all(shared: GatewayRun) -
     shared.wait_for(both_shown, "shown in the metrics")
 
 
-def test_what_one_creates_the_other_knows(shared: GatewayRun) -> None:
-    for number in range(10):
-        # A connection each, so mostly not the same worker.
-        with Client(shared.base) as one, Client(shared.base) as other:
-            subscription = one.subscribe("a", to=f"http://127.0.0.1:9/{number}")
-            other.unsubscribe(subscription)
-
-
 @pytest.mark.chaos
 def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, kafka_settings: KafkaSettings) -> None:
     first = workers(two)

@@ -171,17 +171,6 @@ def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
 
 
 @pytest.mark.long
-def test_who_was_stopped_and_is_not_replaced_goes_on(jobs: Jobs) -> None:
-    first = jobs.start("a")
-    assert first.says() == "has it"
-    first.wait_for_pushes()
-    first.send(signal.SIGSTOP)
-    time.sleep(HOLD_S + 1)
-    first.send(signal.SIGCONT)
-    first.wait_for_pushes(more_than=len(first.pushes()) + 10)
-
-
-@pytest.mark.long
 def test_pushes_wait_while_kafka_is_away_and_nobody_is_refused_for_it(own_broker: KafkaBroker, tmp_path: Path) -> None:
     with ExitStack() as stack:
         jobs = Jobs(settings_for(own_broker), tmp_path, stack)

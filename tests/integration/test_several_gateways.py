@@ -11,13 +11,8 @@ import pytest
 
 from arborcast.admin.control_log import read_tree
 from arborcast.client import Client, ClientError, FuturesClient
-from arborcast.core.eventlog.topics import LEASE_LOG, ensure_topics
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.gateway.lease import LeaseKeeper, decode
-from arborcast.ingest.state.changes import GatewayPositions
-from tests.support.broker import records_in
 from tests.support.gateway_process import GatewayRun, gateway_run
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka]
 
@@ -69,22 +64,6 @@ def test_what_one_has_answered_the_other_knows(pair: tuple[GatewayRun, GatewayRu
                 second.get_messages(point.address)
 
 
-def test_a_gateway_asks_nothing_of_kafka_until_another_one_comes(kafka_settings: KafkaSettings) -> None:
-    ensure_topics(kafka_settings)
-    one, other = GatewayPositions(), GatewayPositions()
-    keepers = [LeaseKeeper(kafka_settings, f"h/{port}", lambda _: None, its) for port, its in ((1, one), (2, other))]
-    keepers[0].start()
-    try:
-        wait_until(lambda: one.shown and one.newest() is not None, "the first is the sole one")
-        keepers[1].start()
-        wait_until(lambda: other.shown, "the second is known")
-        assert one.newest() is None
-        assert other.newest() is None
-    finally:
-        for keeper in keepers:
-            keeper.stop()
-
-
 def test_duties_are_taken_over_from_one_that_was_killed(tmp_path: Path, pair: tuple[GatewayRun, GatewayRun]) -> None:
     one, other = pair
     one.wait_for(lambda: duties(one), "the first has them")
@@ -101,22 +80,6 @@ def test_duties_are_taken_over_from_one_that_was_killed(tmp_path: Path, pair: tu
     one.start()
     time.sleep(1.5)  # long enough for a wrong claim
     assert not duties(one), "who comes back does not take them away"
-
-
-def test_a_gateway_that_stops_releases_the_lease(
-    kafka_settings: KafkaSettings, pair: tuple[GatewayRun, GatewayRun]
-) -> None:
-    """A released lease is free at once (`test_what_is_released_is_free_at_once` of the lease)."""
-    one, other = pair
-    one.wait_for(lambda: duties(one), "the first leads")
-    assert one.stop() == 0
-    other.wait_for(lambda: duties(other), "the other leads")
-    records = [decode(each.key, each.value) for each in records_in(kafka_settings, LEASE_LOG)]
-    terms = [each.term for each in records if each.term]
-    first = [each for each in records if each.term == terms[0]]
-    assert first[-1].kind == "release", "the last record of the first term"
-    assert {each.holder for each in first if each.kind != "claim"} == {first[-1].holder}
-    assert max(terms) == terms[0] + 1, "the other has claimed the next term, once"
 
 
 @pytest.mark.long

@@ -68,13 +68,6 @@ def test_add_update_remove(shell: Shell) -> None:
     assert paths(shell) == ["{urn:p}x", "{urn:t}Größe/x"]
 
 
-def test_move_and_rename(shell: Shell) -> None:
-    shell("move", "ALARM", "{urn:t}Größe/ALARM")
-    assert paths(shell) == ["{urn:t}Größe/ALARM", "{urn:t}Größe/ALARM/fire", "{urn:t}Größe/x"]
-    shell("rename", "{urn:t}Größe/x", "y")
-    assert paths(shell)[-1] == "{urn:t}Größe/y"
-
-
 def test_what_is_exported_imports_again(shell: Shell, tmp_path: Path) -> None:
     name = "topics.xml"
     before = shell.json("list")
@@ -89,28 +82,6 @@ def test_what_is_exported_imports_again(shell: Shell, tmp_path: Path) -> None:
     shell("add", "extra")
     assert shell.json("import", str(tmp_path / name), "--replace")["removed"] == 1
     assert shell.json("list") == before
-
-
-def test_match_and_who(shell: Shell, kafka_settings: KafkaSettings) -> None:
-    assert shell.json("match", "ALARM//.") == ["ALARM", "ALARM/fire"]
-    assert shell.json("match", "p:Größe/x", "-n", "p=urn:t") == ["{urn:t}Größe/x"]
-    assert shell.json("match", "*[fire]", "--xpath") == ["ALARM"]
-    assert shell("match", "nothing") == ""
-    subscription = Subscription(
-        id="s1", consumer=EndpointReference("http://c.example/"), topics=(parse_friendly("ALARM//."),), paused=True
-    )
-    with closing(ControlLog(kafka_settings)) as log:
-        log.append([SubscriptionRecord(subscription)])
-    assert shell.json("who", "ALARM:fire") == [
-        {
-            "subscription": "s1",
-            "state": "paused",
-            "expression": "ALARM//.",
-            "only_if": "",
-            "consumer": "http://c.example/",
-        }
-    ]
-    assert "nobody" in shell("who", "{urn:t}Größe/x")
 
 
 def test_suspended_subscriptions_are_seen_and_resumed(shell: Shell, kafka_settings: KafkaSettings) -> None:

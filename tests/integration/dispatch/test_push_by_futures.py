@@ -32,19 +32,3 @@ def test_notifications_arrive_once_and_in_order(own: Own, receiver: Receiver) ->
         assert [each for each in arrived if each in names] == names, topic
     assert {each.headers.get("accept-encoding") for each in pushes} == {"identity"}, "libcurl sends no such header"
     assert len({each.connection for each in pushes}) < 40, "connections are kept"
-
-
-def test_failures_are_told_apart_and_tried_again(own: Own, receiver: Receiver) -> None:
-    own.subscribe("half", receiver.url("/half"), "a")
-    own.subscribe("hanging", receiver.url("/hang"), "a")
-    own.subscribe("private", "http://10.0.0.1/", "a")
-    sent = own.notify("a")
-    receiver.wait_for(2, "/half")
-
-    assert receiver.names("/half") == [sent] * 2
-    first = own.attempts(3, of_batches=True)
-    assert {row["subscription"]: (row["state"], row["error"], row["status"]) for row in first} == {
-        "half": ("parked", "server-error", 500),
-        "hanging": ("parked", "timeout", 0),
-        "private": ("dead", "address", 0),
-    }

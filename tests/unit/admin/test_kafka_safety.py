@@ -99,12 +99,6 @@ def test_brokers_that_create_what_is_asked_for_are_named_and_the_worst_comes_fir
     assert [finding.level for finding in found] == ["fail", "warn"]
 
 
-def test_our_own_settings_may_be_the_danger() -> None:
-    kafka = dataclasses.replace(THREE, retention_hours=12)
-
-    assert about(unsafe(as_made(kafka, 3), kafka, DAY_S, NOW_MS), "deliveries may be tried for 24 h") == ["fail"] * 4
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("min_compaction_lag_ms", "0"), ("delete_retention_ms", "3600000"), ("cleanup_policy", "delete")]
 )

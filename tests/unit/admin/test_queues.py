@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from arborcast.admin.queues import QueueRequests, RequestStatus, ServerStatus, job_figures, queue, queues, requests
+from arborcast.admin.queues import QueueRequests, RequestStatus, ServerStatus, job_figures, queue, requests
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.dispatch.operations.waiting import Asked, Wait
@@ -48,18 +48,6 @@ def test_a_queue_has_the_numbers_of_the_job_and_the_servers_of_the_log(control: 
         ServerStatus("s2", "http://s2/", 1, "active", None),
         ServerStatus("s1", "http://s1/", 2, "active", 3.2),
     )
-
-
-def test_all_topics_that_are_queues_are_listed(control: ControlView) -> None:
-    idle, jobs = queues(control, Scrape.of(METRICS))
-    assert (idle.queue, idle.waiting, idle.oldest_s, idle.servers) == ("idle", 0, 0, ())
-    assert jobs == queue(control, Scrape.of(METRICS), JOBS)
-
-
-def test_without_the_job_only_the_servers_are_known(control: ControlView) -> None:
-    one = queue(control, None, JOBS)
-    assert (one.waiting, one.executing, one.oldest_s) == (None, None, None)
-    assert [each.busy_s for each in one.servers] == [None, None]
 
 
 def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

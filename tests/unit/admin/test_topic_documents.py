@@ -43,26 +43,10 @@ def test_the_format_is_the_one_that_is_said_or_that_the_name_tells() -> None:
         format_of(None, None)
 
 
-def test_a_topic_namespace_document_is_read_as_well() -> None:
-    data = (
-        b'<wstop:TopicNamespace xmlns:wstop="http://docs.oasis-open.org/wsn/t-1" targetNamespace="urn:n">'
-        b'<wstop:Topic name="a"><wstop:Topic name="b"/></wstop:Topic></wstop:TopicNamespace>'
-    )
-    topics, _ = read_document(data, format_of(None, None, data), BASE)
-    assert [each.path for each in topics] == ["{urn:n}a", "{urn:n}a/b"]
-
-
 def test_an_ldif_of_another_base_says_which_option_helps() -> None:
     data = write_document([topic("a")], "ldif", "ou=elsewhere,dc=x")
     with pytest.raises(ConfigError, match="--base-dn"):
         read_document(data, "ldif", BASE)
-
-
-def test_what_an_ldif_holds_beside_topics_is_told() -> None:
-    data = write_document([topic("a")], "ldif", BASE) + b"\ndn: cn=x,ou=topics,dc=arborcast\nobjectClass: person\n"
-    topics, skipped = read_document(data, "ldif", BASE)
-    assert [each.path for each in topics] == ["a"]
-    assert skipped == ("cn=x,ou=topics,dc=arborcast: not an arborcastTopic (foreign)",)
 
 
 def test_an_import_adds_changes_and_leaves_the_rest() -> None:

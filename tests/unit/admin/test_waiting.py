@@ -47,27 +47,6 @@ def listed(
     return waiting.oldest(KAFKA, wanted, 2, control)
 
 
-def test_the_state_that_is_given_is_used_and_no_log_is_read(
-    monkeypatch: pytest.MonkeyPatch, control: ControlView
-) -> None:
-    monkeypatch.delattr(control_log, "read_control")
-    found = listed(monkeypatch, WaitingFilter(), control)
-    assert [(each.subscription, each.state, each.endpoint) for each in found.waiting] == [
-        ("s1", "active", "http://r/s1"),
-        ("s2", "suspended", "http://r/s2"),
-    ]
-    assert (found.more, found.complete) == (1, False)
-
-
-def test_groups_have_the_number_of_each_endpoint(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:
-    found = listed(monkeypatch, WaitingFilter(), control)
-    assert [(each.endpoint, each.reason, each.number) for each in found.groups] == [
-        ("http://r/s1", "active", 1),
-        ("http://r/s2", "suspended", 1),
-        ("over", "over", 1),
-    ]
-
-
 def test_without_a_state_it_is_read(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:
     monkeypatch.setattr(control_log, "read_control", lambda _: control)
     (only,) = listed(monkeypatch, WaitingFilter(endpoint="http://r/s2"), None).waiting

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 
-from arborcast.analysis import Tables
+from arborcast.analysis import Tables, tables
 from arborcast.analysis.reader import NoSuchTable
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
@@ -31,6 +31,13 @@ def test_every_table_is_an_attribute(engine: Tables, tmp_path: Path) -> None:
 
         assert len(getattr(engine, spec.name)) == 0
         assert [*getattr(engine, spec.name).columns.index] == [column.name for column in spec.columns]
+
+
+def test_the_engine_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
+
+    assert Tables().attempts.location == str(tmp_path / "tables" / "attempts")
+    assert "tables" in repr(tables.attempts)
 
 
 def test_spans_of_time_have_each_row_once(engine: Tables, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from arborcast.analysis import Tables
-from arborcast.analysis.charts import grouped
+from arborcast.analysis.charts import bin_seconds, grouped, is_alone
 from arborcast.analysis.picture import NothingToShow, at_one_host, plain_topics
 from arborcast.analysis.rows import Rows, written
 from arborcast.dispatch.tables import ENDPOINT_HEALTH, ROUTES, TOPICS
@@ -29,6 +30,18 @@ def test_a_row_for_those_with_enough_the_rest_is_summed_up() -> None:
     choice = grouped(counts, {"slow": 9.0, "quick": 1.0, "middle": 5.0, "rare": 99.0}, most=2)
 
     assert (choice.shown, choice.others, choice.few) == (["slow", "middle"], ["quick"], ["rare"])
+
+
+def test_bins_are_round_and_not_too_many() -> None:
+    assert [bin_seconds(span) for span in (0, 100, 600, 3_600, 86_400, 1e9)] == [1, 1, 5, 30, 600, 86_400]
+
+
+def test_a_point_that_no_line_leads_to_is_marked() -> None:
+    nothing = float("nan")
+    values = [1.0, nothing, 2.0, nothing, 3.0, 4.0]
+
+    assert [is_alone(values, number) for number in (0, 2, 4, 5)] == [True, True, False, False]
+    assert is_alone([1.0], 0)
 
 
 def test_addresses_at_one_host_are_written_without_it() -> None:
@@ -62,6 +75,13 @@ def test_endpoints_with_ten_pushes_have_a_row(engine: Tables, tmp_path: Path) ->
         engine.plot.latency("moon")  # type: ignore[arg-type]
 
 
+def test_lag_leaves_out_what_waits_behind_an_endpoint(engine: Tables, tmp_path: Path) -> None:
+    behind = attempt("n2", "s", "delivered", 600_000, batch=-1)
+    record(tmp_path, attempt("n1", "s", "delivered", 80, batch=1), behind)
+
+    assert engine.plot.lag(NOON).table["oldest, s"].max() == 0.08
+
+
 def test_breakers_are_cut_to_the_time_that_was_asked_for(engine: Tables, tmp_path: Path) -> None:
     at = [(0, "open", True), (30, "closed", True), (40, "closed", False), (60, "open", True)]
     rows = [
@@ -78,6 +98,22 @@ def test_breakers_are_cut_to_the_time_that_was_asked_for(engine: Tables, tmp_pat
     assert "every endpoint was well" in later.said
 
 
+def test_many_have_a_bar_each_and_the_rest_a_row_together(engine: Tables, tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        ROUTES,
+        [{"topic": f"t{topic}", "subscription": f"s{number}"} for topic in range(30) for number in range(topic + 1)],
+    )
+
+    found = engine.plot.who_gets_what()
+
+    assert found.table.subscriptions.head(2).to_dict() == {"t29": 30, "t28": 29}
+    assert len(found.table) == 30
+    assert found.figure is not None
+    axes: Any = found.figure.axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()][-2:] == ["t15", "15 other topics"]
+
+
 def test_words_where_there_is_nothing_to_draw(engine: Tables, tmp_path: Path) -> None:
     missing = engine.plot.latency()
     assert "there is no table" in missing.said
@@ -91,6 +127,25 @@ def test_words_where_there_is_nothing_to_draw(engine: Tables, tmp_path: Path) ->
     assert "image/png" not in data
     with pytest.raises(NothingToShow):
         below.save(tmp_path / "picture.png")
+
+
+def test_a_picture_is_as_large_on_the_page_as_it_was_made(engine: Tables, tmp_path: Path) -> None:
+    record(tmp_path, attempt("n1", "s", "delivered"))
+
+    data, told = engine.plot.arrivals()._repr_mimebundle_()
+
+    assert told["image/png"]["width"] == 900
+    assert told["image/png"]["alt"] == "How many arrive within how long"
+    assert data["image/png"]
+
+
+def test_the_notification_with_the_most_attempts(engine: Tables, tmp_path: Path) -> None:
+    assert engine.most_tried() == ""
+    assert engine.newest() is None
+    record(tmp_path, attempt("n1", "s", "parked"), attempt("n1", "s", "dead", 99, number=2), attempt("n2", "s", "dead"))
+
+    assert engine.most_tried() == "n1"
+    assert engine.lately(timedelta(seconds=1)) == NOON + timedelta(milliseconds=99) - timedelta(seconds=1)
 
 
 def test_rows_are_written_as_people_read_them() -> None:

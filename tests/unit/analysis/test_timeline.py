@@ -46,6 +46,17 @@ def test_a_lane_waits_for_its_turn_and_then_for_another_try() -> None:
     assert lane.told == "delivered after 2.0 s, 2 attempts"
 
 
+def test_what_waits_still_is_shaded_until_it_is_due() -> None:
+    due = NOON + timedelta(seconds=8)
+    (lane,) = lanes_of([told("s", "waiting")], [row("s", 50, "parked")], {"s": due})
+
+    assert lane.told == "waits, 1 attempt, next 12:00:08"
+    assert lane.waits[-1][1] >= 8_000
+    # And where only the attempt says when it goes on.
+    (lane,) = lanes_of([told("s", "waiting")], [row("s", 50, "parked", next_at=due)])
+    assert lane.waits[-1][1] >= 8_000
+
+
 def test_more_lanes_than_one_reads_share_the_last() -> None:
     every = lanes_of(
         [told(f"s{number}") for number in range(500)], [row(f"s{number}", number) for number in range(500)]
@@ -58,6 +69,12 @@ def test_more_lanes_than_one_reads_share_the_last() -> None:
     assert (shown[-1].several, shown[-1].told, len(shown[-1].marks)) == (491, "491 delivered", 491)
     assert names_of(shown)[-1] == "491 others"
     assert folded(every[:10], 10) == every[:10]
+
+
+def test_lanes_to_one_endpoint_are_told_apart() -> None:
+    shown = lanes_of([told("subscription-1", endpoint="http://x/"), told("subscription-2", endpoint="http://x/")], [])
+
+    assert names_of(shown) == ["http://x/ · tion-1", "http://x/ · tion-2"]
 
 
 def lane(*times: float) -> TimelineLane:

@@ -36,6 +36,16 @@ def test_what_has_no_room_is_summed_up() -> None:
     assert (rest.topics, rest.notifications) == (4_997, sum(range(4_997)))
 
 
+def test_one_large_family_does_not_hide_the_others() -> None:
+    counts = {f"large/{number}": 100 for number in range(100)} | {"quiet/a": 1, "quiet/b": 0}
+
+    found = drawn(cells(counts, rows=20))
+
+    assert "  a" in found
+    assert "  b" in found
+    assert "  … 83 more" in found
+
+
 def test_a_path_that_only_leads_on_is_one_with_what_is_below() -> None:
     assert drawn(cells({"a/b/c": 1, "a/b/d": 1})) == ["a/b  (2)", "  c", "  d"]
     # A topic of its own stays.

@@ -76,6 +76,11 @@ def test_config_show_tells_values_and_origins_and_hides_secrets(engine: Engine, 
     assert "hunter2" not in done.stdout + engine.run_here("config", "show", "--config", str(file)).stdout
 
 
+def test_config_schema_is_a_json_schema(engine: Engine) -> None:
+    schema = json.loads(engine.run_here("config", "schema").stdout)
+    assert schema["$defs"]["kafka"]["properties"]["partitions"]["maximum"] == 10_000
+
+
 def test_status_of_no_engine_is_not_a_failure_of_the_command(engine: Engine) -> None:
     done = engine.run_here("status", "--json", check=False)
     assert done.returncode == 3

@@ -43,3 +43,8 @@ def test_as_json_and_how_many_there_are_beside(asked: list[OperationFilter]) -> 
     assert (document["operations"][0]["subject"], document["more"]) == ("a/b", 1)
     assert "1 more" in CliRunner().invoke(app, ["operations", "--limit", "1"]).output
     assert asked
+
+
+def test_a_time_that_is_none_is_refused(asked: list[OperationFilter]) -> None:
+    assert CliRunner().invoke(app, ["operations", "--since", "yesterday"]).exception is not None
+    assert not asked

@@ -277,6 +277,11 @@ def test_an_engine_of_another_user(engine: Engine, monkeypatch: pytest.MonkeyPat
     assert "may not ask whether an engine runs" in complaint_of(engine, *SETTINGS)
 
 
+def test_a_data_directory_that_is_a_file(engine: Engine) -> None:
+    engine.home.touch()
+    assert "is a file; name a folder" in complaint_of(engine, "up", "")
+
+
 def failing(number: int) -> Callable[..., Any]:
     def fail(*_arguments: Any, **_named: Any) -> Any:
         raise OSError(number, os.strerror(number), "/somewhere/a")

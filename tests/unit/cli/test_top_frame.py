@@ -104,6 +104,12 @@ def test_numbers_as_people_read_them(write: object, value: float | None, expecte
     assert write(value) == expected  # type: ignore[operator]
 
 
+def test_suspended_subscriptions_stand_out() -> None:
+    seen = busy_engine(2)
+    samples = [msgspec.structs.replace(each, suspended=2) for each in seen.samples]
+    assert "SUSPENDED 2   subscriptions 3" in line(frame(EngineView(samples, []), "here"), "SUSPENDED")
+
+
 class Terminal(io.StringIO):
     encoding = "utf-8"
 

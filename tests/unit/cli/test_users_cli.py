@@ -55,6 +55,11 @@ def test_a_data_directory_that_does_not_exist_has_no_empty_list(tmp_path: Path, 
     assert users(tmp_path, "list") == (0, "no users\n")
 
 
+def test_short_passwords_are_refused(tmp_path: Path) -> None:
+    assert "8 to" in users(tmp_path, "add", "anna", "--stdin", typed="short\n")[1]
+    assert not (tmp_path / "users.toml").exists()
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.0.2.1", "broker.example"])  # noqa: S104  # not listened on
 def test_a_gateway_open_to_the_network_must_ask_who_comes(tmp_path: Path, host: str) -> None:
     open_one = load_settings(home=tmp_path, overrides={"gateway.host": host}, environ={})

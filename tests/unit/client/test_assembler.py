@@ -121,15 +121,6 @@ def test_a_message_that_was_not_taken_is_given_again_with_its_last_part() -> Non
     app.close()
 
 
-def test_two_subscriptions_have_their_own() -> None:
-    got: list[ReceivedMessage] = []
-    app = ListenerApp(got.append)
-    for name in ("s", "t"):
-        handle(app, pushes(subscriber(name=name), *published("<x>abc</x>", 4)))
-    assert [each.payload for each in got] == [b"<x>abc</x>"] * 2
-    app.close()
-
-
 def part(number: int, content: bytes, more: bool = True, name: str = "i") -> ReceivedMessage:
     return ReceivedMessage(b"", part=PartOf(name, Fragment(True, more, True, number), content))
 

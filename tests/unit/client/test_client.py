@@ -13,7 +13,6 @@ import pytest
 import requests
 
 from arborcast.client import (
-    BrokerUnavailable,
     BrokerUnreachable,
     Client,
     Credentials,
@@ -23,10 +22,8 @@ from arborcast.client import (
     Retries,
 )
 from arborcast.client.listener import Listener, ReceivedMessage, read_push
-from arborcast.core.errors import ConfigError, InfrastructureError
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.core.errors import ConfigError
 from arborcast.topic_model.subscriptions import DeliveryPolicy, SoapVersion
-from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import Clock, guarded
@@ -52,14 +49,6 @@ def test_a_whole_life(parts: GatewayParts, url: str, version: SoapVersion) -> No
         client.resume(subscription.address)
         client.unsubscribe(subscription.address)
         assert list(parts.table.subscriptions()) == []
-
-
-def test_no_topic_is_everything(parts: GatewayParts, url: str) -> None:
-    with Client(url) as client:
-        client.subscribe(None, to="http://h/1", raw=True)
-        client.subscribe("//.", to="http://h/2")
-    assert all(one.topics == () for one in parts.table.subscriptions())
-    assert {one.form for one in parts.table.subscriptions()} == {"raw", "notify"}
 
 
 @pytest.mark.parametrize(
@@ -95,16 +84,6 @@ def test_another_kind_there_is_not() -> None:
         Delivery.of(cast(Any, "rumour"))
 
 
-def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:
-    parts.table.apply(TopicRecord(TopicPath("kept"), policy=TopicPolicy(retain=True)))
-    with Client(url) as client:
-        client.notify("kept", "<n>1</n>")
-        client.subscribe("kept", to="http://h/1", raw=True, current=True)
-    (subscription,) = parts.table.subscriptions()
-    assert subscription.form == "raw"
-    assert [(one.only, one.payload) for one in parts.notifications.accepted][1:] == [(subscription.id, b"<n>1</n>")]
-
-
 def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:
     with Client(f"{url}/wsn/NotificationBroker") as client:
         first = client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
@@ -130,13 +109,6 @@ def test_faults_have_names(url: str, version: SoapVersion) -> None:
         assert "exactly one" in nameless.value.reason
 
 
-def test_come_back_later(parts: GatewayParts, url: str) -> None:
-    parts.control.error = InfrastructureError("no broker", retry_after=7)
-    with Client(url) as client, pytest.raises(BrokerUnavailable) as caught:
-        client.subscribe("a", to="http://h/")
-    assert caught.value.retry_after == 7
-
-
 HEADERS = {"Arborcast-Notification-Id": "n1,n2", "Arborcast-Attempt": "3"}
 
 
@@ -145,22 +117,6 @@ def pushed(*payloads: str) -> str:
     address = "<wsnt:SubscriptionReference><wsa:Address>http://b/s</wsa:Address></wsnt:SubscriptionReference>"
     messages = [soap.message(payload=payload).replace("<wsnt:Topic", address + "<wsnt:Topic") for payload in payloads]
     return soap.notify(*messages)
-
-
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
-@pytest.mark.parametrize("as_chunks", [False, True])
-def test_a_listener_hands_over_what_was_pushed(version: str, as_chunks: bool) -> None:
-    got: list[ReceivedMessage] = []
-    body = soap.envelope(pushed("<a/>", "<b/>"), version)
-    with Listener(got.append) as listener:
-        answer = requests.post(
-            listener.url, iter([body[:9], body[9:]]) if as_chunks else body, headers=HEADERS, timeout=60
-        )
-    assert (answer.status_code, answer.content) == (202, b"")
-    assert got == [
-        ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b"), "http://b/s", "n1", 3),
-        ReceivedMessage(b"<b/>", TopicPath("{urn:t}a/b"), "http://b/s", "n2", 3),
-    ]
 
 
 @pytest.mark.parametrize(

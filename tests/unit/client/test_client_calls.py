@@ -17,7 +17,6 @@ from arborcast.client import (
     ClientError,
     FaultReceived,
     FuturesClient,
-    Remote,
     RemotePullPoint,
     RemoteRegistration,
     RemoteSubscription,
@@ -26,7 +25,6 @@ from arborcast.client import (
 )
 from arborcast.client.calls import Call, Calls, Lasts, notification_message
 from arborcast.client.futures import Gathering
-from arborcast.client.publications import publications, said_of
 from arborcast.client.received import (
     ReceivedMessage,
     current_message,
@@ -36,8 +34,8 @@ from arborcast.client.received import (
     registration,
     subscription,
 )
-from arborcast.core.errors import ConfigError, ExpressionError
-from arborcast.topic_model.namespaces import WSA, WSNT
+from arborcast.core.errors import ConfigError
+from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.envelope import parse
 from tests.support import soap_messages as soap
@@ -74,17 +72,6 @@ def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_re
         assert inspect.signature(getattr(FuturesClient, name)) == made.replace(return_annotation=f"Future[{result}]")
 
 
-def test_reference_parameters_are_echoed_as_headers_and_declared_in_references() -> None:
-    remote = Remote("http://b/s", ('<x:id xmlns:x="urn:x">7</x:id>',))
-    body, _ = CALLS.pause(remote).encode("1.2", "urn:uuid:1")
-    root = etree.fromstring(body)
-    identifier = root.find("{*}Header/{urn:x}id")
-    assert identifier is not None
-    assert (identifier.text, identifier.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
-    reference = sent(CALLS.subscribe("a", to=remote))
-    assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
-
-
 def test_topics_are_sent_with_the_prefixes_that_they_were_written_with() -> None:
     root = etree.fromstring(
         f'<m xmlns:wsnt="{WSNT}">{notification_message("on:a/b", "<n/>", {"on": "urn:on", "no": "urn:no"})}</m>'
@@ -110,17 +97,6 @@ def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() ->
     assert element.findtext(f"{{{BR}}}Demand") == "true"
     end = datetime.fromisoformat(element.findtext(f"{{{BR}}}InitialTerminationTime") or "")
     assert timedelta(minutes=59) < end - datetime.now(UTC) < timedelta(minutes=61)
-
-
-def test_maximum_number() -> None:
-    assert sent(CALLS.get_messages("http://b/p", 5)).findtext("{*}MaximumNumber") == "5"
-    assert len(sent(CALLS.get_messages("http://b/p"))) == 0
-    assert sent(CALLS.get_messages("http://b/p", wait_s=1.5)).get("{urn:arborcast:pull}Wait") == "PT1.500S"
-
-
-def test_a_topic_of_a_notification_is_one() -> None:
-    with pytest.raises(ExpressionError):
-        notification_message("a//.", "<n/>")
 
 
 def reply(body: str, status: int = 200, version: str = "1.1"):  # type: ignore[no-untyped-def]
@@ -204,11 +180,6 @@ def test_the_repetitions_of_a_client_cover_the_restart_of_a_gateway() -> None:
     assert 30 <= sum(pauses) < 60
 
 
-def test_pauses_double_up_to_the_longest() -> None:
-    retries = Retries(attempts=6, first_s=1, longest_s=5)
-    assert [retries.pause_after(attempt) for attempt in range(1, 7)] == [1, 2, 4, 5, 5, None]
-
-
 def test_retry_after_counts_when_it_is_more_and_ends_it_when_it_is_too_much() -> None:
     retries = Retries(attempts=3, first_s=1, longest_s=5)
     assert retries.pause_after(1, 3) == 3
@@ -253,20 +224,6 @@ def test_types_are_written_so_that_nothing_around_them_matters() -> None:
         CALLS.subscribe("a", to="http://h/", types=["q:reading"])
 
 
-def test_what_is_said_of_several_messages_names_them() -> None:
-    alarm = said_of(datetime(2030, 1, 31, 12, tzinfo=UTC), timedelta(seconds=2), "{urn:x}alarm")
-    assert publications(["", ""]) == ""
-    (both,) = etree.fromstring(f"<x>{publications([alarm, alarm])}</x>")
-    assert {str(name): value for name, value in both.attrib.items()} == {
-        "ValidUntil": "2030-01-31T12:00:00.000000Z",
-        "Lifespan": "PT2.000S",
-        "Type": "{urn:x}alarm",
-    }
-    short = said_of(None, timedelta(seconds=1), "")
-    first, second = etree.fromstring(f"<x>{publications([alarm, '', short, alarm])}</x>")
-    assert (first.get("Messages"), second.get("Messages"), second.get("Lifespan")) == ("1 4", "3", "PT1.000S")
-
-
 @pytest.mark.parametrize(
     ("lasts", "written"),
     [
@@ -288,8 +245,3 @@ def test_lasts_is_a_duration_seconds_a_time_or_iso_8601(lasts: Lasts, written: s
 def test_lasts_of_another_type_is_a_type_error(lasts: Any) -> None:
     with pytest.raises(TypeError, match="lasts must be a timedelta, a number of seconds"):
         CALLS.subscribe("a/b", to="http://h/", lasts=lasts)
-
-
-def test_a_renewal_without_an_end() -> None:
-    (time,) = sent(CALLS.renew("http://b:1/s"))
-    assert time.get("{http://www.w3.org/2001/XMLSchema-instance}nil") == "true"

@@ -62,11 +62,6 @@ def test_the_license_is_named_and_in_the_wheel(target: Path) -> None:
     assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_package_has_a_version(target: Path) -> None:
-    project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
-    assert run(target, "import arborcast.client; print(arborcast.client.__version__)").strip() == project["version"]
-
-
 def test_tables_without_the_engine_name_what_is_missing(target: Path) -> None:
     said = run(
         target,

@@ -15,7 +15,6 @@ from lxml import etree
 
 from arborcast.client import (
     Batching,
-    BrokerUnavailable,
     BrokerUnreachable,
     Client,
     ClientClosed,
@@ -23,7 +22,7 @@ from arborcast.client import (
     FuturesClient,
     Retries,
 )
-from arborcast.core.errors import ExpressionError, InfrastructureError
+from arborcast.core.errors import ExpressionError
 from tests.support.gateway_parts import START, GatewayParts
 
 pytestmark = pytest.mark.slow
@@ -118,12 +117,6 @@ def test_a_bad_message_spoils_no_other_of_its_batch(parts: GatewayParts, url: st
     assert [one.payload for one in parts.notifications.accepted] == [b"<n>1</n>", b"<n>2</n>", b"<n>3</n>"]
 
 
-def test_a_lone_notification_does_not_wait_for_a_batch_to_fill(parts: GatewayParts, url: str) -> None:
-    with FuturesClient(url, batching=Batching(messages=1000, linger_s=0.01)) as client:
-        client.notify("a", "<n/>").result(120)
-        assert [one.payload for one in parts.notifications.accepted] == [b"<n/>"], "before the client is closed"
-
-
 @pytest.mark.parametrize("answers", [(503, 503, 202), (None, 202), (None, 503, 202)])
 def test_repetitions_carry_the_same_message_id(answers: tuple[int | None, ...]) -> None:
     with scripted(*answers) as script, FuturesClient(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
@@ -133,13 +126,6 @@ def test_repetitions_carry_the_same_message_id(answers: tuple[int | None, ...]) 
     assert len(first) == len(answers)
     assert len(set(first)) == 1
     assert second != first[0]
-
-
-def test_repetitions_end() -> None:
-    with scripted(503) as script, FuturesClient(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
-        with pytest.raises(BrokerUnavailable):
-            client.notify("a", "<n/>").result(120)
-        assert len(script.message_ids) == 3
 
 
 def test_what_must_not_happen_twice_is_not_repeated_after_it_may_have_arrived() -> None:
@@ -207,15 +193,6 @@ def test_callbacks_may_publish(parts: GatewayParts, url: str) -> None:
         client.notify("a", "<n/>").add_done_callback(again(3))
         assert done.wait(120)
     assert len(parts.notifications.accepted) == 4
-
-
-def test_a_broker_without_storage_is_waited_for(parts: GatewayParts, url: str) -> None:
-    parts.notifications.error = InfrastructureError("away", retry_after=1)
-    with FuturesClient(url, retries=Retries(attempts=100, first_s=0.01)) as client:
-        future = client.notify("a", "<n/>")
-        assert not future.done()
-        parts.notifications.error = None
-        assert future.result(120) is None
 
 
 def test_each_message_of_a_batch_has_what_was_said_of_it(parts: GatewayParts, url: str) -> None:

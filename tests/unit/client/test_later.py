@@ -6,16 +6,14 @@ import asyncio
 import copy
 import json
 import pickle
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import requests
 
 from arborcast.client import ClientError, HttpAnswer, ResultNotTaken
 from arborcast.client.later import Later
-from arborcast.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.client.listener import ListenerApp, ReceivedMessage
 from arborcast.client.testing import MemoryTransport
 from arborcast.client.values import BrokerUnreachable
 from tests.support import soap_messages as soap
@@ -83,19 +81,6 @@ def test_several_messages_have_one_result_with_the_last_of_them(said: tuple[str,
     assert broker.told == []
     getattr(second, said[1])("two")
     assert broker.told == [{"push": "p-7", "state": state, "text": "one; two"}]
-
-
-def test_beside_messages_that_are_done_at_once() -> None:
-    broker = Broker()
-    found: list[Later] = []
-
-    def received(message: ReceivedMessage) -> None:
-        if message.payload == b"<b/>":
-            found.append(message.later())
-
-    assert answered(ListenerApp(received, transport=broker), TWO) == (202, "later")
-    found[0].delivered()
-    assert broker.told == [{"push": "p-7", "state": "delivered", "text": ""}]
 
 
 @pytest.mark.parametrize(("said", "status"), [("delivered", 202), ("failed", 500), ("refused", 400)])
@@ -209,22 +194,3 @@ def test_a_result_that_comes_too_late_is_an_error() -> None:
     with pytest.raises(ResultNotTaken, match="until 5 s ago") as caught:
         later.delivered()
     assert caught.value.status == 410
-
-
-def test_over_http_in_a_thread() -> None:
-    told = threading.Event()
-    results: list[dict[str, Any]] = []
-    found: list[Later] = []
-
-    class Telling(Broker):
-        def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-            results.append(json.loads(body))
-            told.set()
-            return HttpAnswer(204)
-
-    with Listener(lambda message: found.append(message.later()), transport=Telling()) as listener:
-        answer = requests.post(listener.url, ONE, headers={**HEADERS, "Content-Type": "text/xml"}, timeout=10)
-        assert (answer.status_code, answer.headers["Arborcast-Result"]) == (202, "later")
-        threading.Thread(target=found[0].failed, args=("no paper",)).start()
-        assert told.wait(10)
-    assert results == [{"push": "p-7", "state": "failed", "text": "no paper"}]

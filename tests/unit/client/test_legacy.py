@@ -5,10 +5,7 @@ from __future__ import annotations
 import html
 import inspect
 import io
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
-from functools import partial
 
 import pytest
 from lxml import etree
@@ -56,28 +53,6 @@ def test_a_subscriber_comes_and_goes(parts: GatewayParts, url: str) -> None:
             client.unsubscribe(made)
         client.unsubscribe(client.subscribe(ALARM, to=ADDRESS).address)
         assert not list(parts.table.subscriptions())
-
-
-def test_a_pull_point_is_made_and_filled(parts: GatewayParts, url: str) -> None:
-    with LegacyClient(f"{url}/") as client:
-        point = client.create_pull_point("north")
-        assert point.address.startswith(f"{url}/wsn/pullpoints/")
-        client.subscribe(ALARM, to=point, endpoint=point)
-    (subscription,) = parts.table.subscriptions()
-    assert subscription.pull_point == point.address.rpartition("/")[2]
-
-
-def test_what_is_published_is_stored(parts: GatewayParts, url: str) -> None:
-    with LegacyClient(f"{url}/WSN/Broker/") as client:
-        assert client.broker == f"{url}/WSN/Broker/"
-        client.notify(ALARM, "<?xml version='1.0'?>\n<n a='1'>ä &amp; ö</n>")
-        client.notify("all/alarm", b"<n/>")
-        client.notify("all", "1 < 2 & </Message>", plain=True)
-    assert [(one.topic, one.payload.decode()) for one in parts.notifications.accepted] == [
-        ("all/alarm/alarm1", "<n a='1'>ä &amp; ö</n>"),
-        ("all/alarm", "<n/>"),
-        ("all", '<ac:Content xmlns:ac="urn:arborcast:legacy">1 &lt; 2 &amp; &lt;/Message&gt;</ac:Content>'),
-    ]
 
 
 @pytest.mark.parametrize("part_bytes", [3, 7, 1_000])
@@ -214,21 +189,6 @@ def test_both_forms_offer_every_operation_with_its_parameters_and_their_own_resu
         assert inspect.signature(getattr(LegacyFuturesClient, name)) == future
 
 
-def test_one_worker_publishes_in_order_and_the_block_waits_for_all(parts: GatewayParts, url: str) -> None:
-    told: list[int] = []
-
-    def tell(number: int, _: Future[None]) -> None:
-        told.append(number)
-
-    with LegacyFuturesClient(url, workers=1) as client:
-        for number in range(200):
-            published = client.notify(ALARM, f"<n>{number}</n>")
-            published.add_done_callback(partial(tell, number))
-    stored = [one.payload.decode() for one in parts.notifications.accepted]
-    assert stored == [f"<n>{number}</n>" for number in range(200)]
-    assert told == [*range(200)]
-
-
 def test_futures_carry_what_is_wrong_and_what_cannot_be_written_is_refused_at_once(
     parts: GatewayParts, url: str
 ) -> None:
@@ -242,22 +202,3 @@ def test_futures_carry_what_is_wrong_and_what_cannot_be_written_is_refused_at_on
         assert isinstance(client.notify("all", "<n/>").exception(30), BrokerUnavailable)
     with pytest.raises(ClientClosed):
         client.notify("all", "<n/>")
-
-
-def test_futures_travel_by_a_transport_of_ones_own() -> None:
-    """One method; several requests at a time; nothing again that may have arrived."""
-    both = threading.Barrier(2, timeout=60)
-
-    class Together(Old):
-        def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-            both.wait()
-            return super().post(url, headers, body)
-
-    old = Together("success!", "success!")
-    with LegacyFuturesClient("http://old:9000/wsn-core", transport=old, workers=2) as client:
-        for done in [client.notify("all", "<x/>"), client.notify("all", "<y/>")]:
-            done.result(60)
-    lost = Old(BrokerUnreachable("no answer"))
-    with LegacyFuturesClient("http://old", transport=lost, retries=Retries(first_s=0.0)) as client:
-        assert isinstance(client.notify("all", "<x/>").exception(60), BrokerUnreachable)
-    assert (len(old.sent), len(lost.sent)) == (2, 1)

@@ -6,25 +6,21 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from arborcast.client import (
-    BrokerUnavailable,
     BrokerUnreachable,
     Client,
     ClientClosed,
     Credentials,
     FuturesClient,
     HttpAnswer,
-    RequestsTransport,
     Retries,
 )
 from arborcast.client.testing import MemoryTransport
-from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
-from tests.support.served_app import served
 
 URL = "http://broker:8080"
 SOON = Retries(attempts=3, first_s=0.0, longest_s=0.0)
@@ -41,14 +37,6 @@ def test_one_method_is_enough() -> None:
     assert sent.url == f"{URL}/wsn/NotificationBroker"
     assert (sent.headers["Content-Type"], sent.headers["Authorization"]) == ("text/xml; charset=utf-8", "Basic dTpw")
     assert transport.published == [("a", b"<x/>")]
-
-
-def test_futures_go_through_it_too() -> None:
-    transport = MemoryTransport(TAKEN, TAKEN)
-    with FuturesClient(URL, transport=transport, workers=1) as client:
-        waiting = [client.notify("a", "<x/>"), client.notify("b", "<y/>")]
-        assert [one.result(120) for one in waiting] == [None, None]
-    assert len(transport.sent) == 2
 
 
 def test_a_synchronous_call_is_one_of_requests_futures_that_is_waited_for() -> None:
@@ -101,36 +89,9 @@ def test_a_coroutine_may_wait_for_a_future() -> None:
     assert len(transport.sent) == 1
 
 
-def test_what_may_be_repeated_is_repeated_byte_for_byte() -> None:
-    transport = MemoryTransport(BrokerUnreachable("away"), HttpAnswer(503), TAKEN)
-    with Client(URL, transport=transport, retries=SOON) as client:
-        client.notify("a", "<x/>")
-    assert len({each.body for each in transport.sent}) == 1
-    assert len(transport.sent) == 3
-
-
 @pytest.mark.parametrize(("sent", "attempts"), [(True, 1), (False, 3)])
 def test_what_must_not_happen_twice_is_repeated_only_if_nothing_arrived(sent: bool, attempts: int) -> None:
     transport = MemoryTransport(*[BrokerUnreachable("away", sent=sent) for _ in range(3)])
     with Client(URL, transport=transport, retries=SOON) as client, pytest.raises(BrokerUnreachable):
         client.create_pull_point()
     assert len(transport.sent) == attempts
-
-
-def test_a_broker_that_puts_off_is_told() -> None:
-    transport = MemoryTransport(HttpAnswer(503, {"retry-after": "9"}))
-    with Client(URL, transport=transport) as client, pytest.raises(BrokerUnavailable) as caught:
-        client.notify("a", "<x/>")
-    assert caught.value.retry_after == 9
-
-
-@pytest.mark.parametrize("make", [Client, FuturesClient])
-def test_it_is_not_closed_with_a_client(make: Callable[..., Client | FuturesClient]) -> None:
-    parts = GatewayParts()
-    transport = RequestsTransport()
-    with served(parts) as port:
-        for _ in range(2):
-            with make(f"http://127.0.0.1:{port}", transport=transport) as client:
-                client.notify("a", "<x/>")
-    transport.close()
-    assert len(parts.notifications.accepted) == 2

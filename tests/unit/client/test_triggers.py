@@ -53,16 +53,6 @@ def test_what_is_no_expression_is_refused_at_once() -> None:
             ask("a//")
 
 
-def test_a_message_without_a_topic_is_for_who_wants_all() -> None:
-    called: list[bytes] = []
-    made = Triggers()
-    made.on("//.", lambda each: called.append(each.payload))
-    made.on("plant//.", lambda each: called.append(b"not this"))
-    made(message(None, b"<raw/>"))
-    assert called == [b"<raw/>"]
-    assert (made.seen("plant//."), made.seen("//.")) == (False, True)
-
-
 def test_a_flag_is_up_once_for_each_who_asks_of_other_topics() -> None:
     made = Triggers()
     assert not made.seen("a//.")

@@ -91,14 +91,6 @@ def test_half_an_answer_is_none() -> None:
     half.close()
 
 
-def test_each_call_has_a_connection_of_its_own(receiver: Receiver) -> None:
-    """One kept from an earlier call may be closed already, and a call that had no answer must not be repeated."""
-    client = HttpClient(THIS_MACHINE, threads=1)
-    for _ in range(3):
-        client.call("POST", receiver.url("/"), {}, b"", lambda _: None, total_s=60, max_answer=9).result()
-    assert receiver.connections == 3
-
-
 def test_a_large_answer_is_none(receiver: Receiver) -> None:
     assert len(call(receiver.url("/huge/1000")).body) == 1_000
     with pytest.raises(NoAnswer, match="larger than 1000 bytes"):

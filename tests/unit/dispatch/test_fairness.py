@@ -65,19 +65,6 @@ def test_lane_with_ten_thousand_waiting_does_not_delay_lanes_with_one() -> None:
     assert len(order) == 10_100
 
 
-def test_long_lanes_share_alike() -> None:
-    lanes = Lanes(LaneLimits(1, 1_000), WIDE)
-    for number in range(300):
-        for name in ("a", "b", "c"):
-            lanes.add(notification(number), subscription(name))
-
-    order = served(lanes, in_flight=2)
-
-    for end in range(30, 900, 30):
-        counts = Counter(order[:end])
-        assert max(counts.values()) - min(counts.values()) <= 2
-
-
 def test_higher_subscriptions_are_pushed_to_first_and_every_eighth_turn_is_for_the_lowest() -> None:
     lanes = Lanes(LaneLimits(1, 1_000), WIDE)
     for number in range(100):

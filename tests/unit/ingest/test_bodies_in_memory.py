@@ -14,7 +14,6 @@ import pytest
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.http import app as application
 from arborcast.ingest.http import inflight
-from arborcast.ingest.http import inflight as memory
 from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations import notification_broker
 from arborcast.ingest.settings import GatewaySettings
@@ -135,21 +134,6 @@ def test_where_all_is_held_the_answer_is_to_come_again() -> None:
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
     assert "use all the memory" in answer.reason
     assert parts.notifications.accepted == []
-
-
-async def test_memory_is_given_back_once_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-    monkeypatch.setattr(memory, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(memory, "_BETWEEN_S", 0.0)
-    monkeypatch.setattr(memory, "trimming", lambda: lambda: done.append(threading.get_ident()))
-    freed = memory.FreedMemory()
-    for expected in (1, 2):
-        for _ in range(10):
-            freed.give_back_soon()
-        while len(done) < expected:
-            await asyncio.sleep(0.001)
-    assert len(done) == 2
-    assert threading.get_ident() not in done
 
 
 def test_many_messages_leave_others_their_turn() -> None:

@@ -128,11 +128,6 @@ def test_a_message_without_topic_is_refused_where_there_is_no_default() -> None:
     assert (answer.fault, "has no wsnt:Topic" in answer.reason) == ("InvalidTopicExpressionFault", True)
 
 
-def test_an_empty_topic_is_no_missing_one() -> None:
-    parts = GatewayParts(topics=TopicSettings(default="a"))
-    assert parts.post(soap.envelope(soap.notify(soap.message("")))).fault == "InvalidTopicExpressionFault"
-
-
 def producer(size: int) -> str:
     return f"<wsnt:ProducerReference><wsa:Address>urn:{'p' * size}</wsa:Address></wsnt:ProducerReference>"
 

@@ -21,7 +21,7 @@ from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.outbound import THIS_MACHINE
-from tests.support.receiver import Receiver, refusing_url
+from tests.support.receiver import Receiver
 
 Behaviour = Callable[[BaseHTTPRequestHandler, str, bytes], tuple[int, bytes]]
 
@@ -159,11 +159,6 @@ def test_nobody_is_asked_where_nobody_may_be_called() -> None:
 
         assert refused.value.rule == "loopback"
         assert receiver.connections == 0
-
-
-def test_a_consumer_that_is_away_cannot_agree() -> None:
-    with refusing_url() as url:
-        assert subscribe(parts(), url).fault == "SubscribeCreationFailedFault"
 
 
 def test_the_older_envelope_is_held_to_the_same(consumer: Callable[[Behaviour], str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.topic_model.namespaces import WSA, WSRF_RP
+from arborcast.topic_model.namespaces import WSRF_RP
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.results import AskedRequest, write_answer_mark
 from arborcast.topic_model.subscriptions import EndpointReference
@@ -121,13 +121,6 @@ def test_a_request_says_where_its_answer_is_awaited(parts: GatewayParts) -> None
     assert asked.reply_to == EndpointReference("http://user:8080/answers", ('<u:who xmlns:u="urn:u">me</u:who>',))
 
 
-def test_a_pull_point_may_be_where_it_is_awaited(parts: GatewayParts) -> None:
-    made = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), "/wsn/CreatePullPoint").text("Address") or ""
-    assert parts.post(asking(f"<wsa:Address>{made}</wsa:Address>")).status == 202
-    (asked,) = parts.notifications.accepted
-    assert (asked.reply_to, asked.reply_point) == (EndpointReference(made), made.rpartition("/")[2])
-
-
 RIGHTS = """
 [namespaces]
 t = "urn:t"
@@ -209,13 +202,6 @@ def test_a_server_answers_into_the_pull_point_of_another_what_it_was_asked_and_n
     assert parts.post(answering(mark=good), path, authorization=OLGA).status == 202
     taken = parts.post(soap.envelope("<wsnt:GetMessages/>"), path, authorization=ANNA)
     assert taken.text("RelatesTo") == "urn:uuid:1"
-
-
-@pytest.mark.parametrize("address", ["", "http://www.w3.org/2005/08/addressing/anonymous", f"{WSA}/none"])
-def test_nobody_need_await_one(parts: GatewayParts, address: str) -> None:
-    assert parts.post(asking(f"<wsa:Address>{address}</wsa:Address>" * bool(address))).status == 202
-    (asked,) = parts.notifications.accepted
-    assert (asked.queue, asked.reply_to) == (True, None)
 
 
 def test_what_stacks_write_by_themselves_is_passed_over_on_other_topics(parts: GatewayParts) -> None:

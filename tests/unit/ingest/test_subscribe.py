@@ -10,13 +10,9 @@ from lxml import etree
 
 from arborcast.ingest.elements.filters import read_delivery_policy, write_delivery_policy
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
-from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
 from arborcast.topic_model.subscriptions import (
     DeliveryPolicy,
-    EndpointReference,
-    Subscription,
-    TopicFilter,
     XPathFilter,
 )
 from arborcast.topic_model.topics import TopicPath
@@ -173,23 +169,6 @@ def test_the_same_subscription_again_is_the_same_one_renewed() -> None:
     assert only_subscription(parts).terminates_ms == 1_767_225_690_000
 
 
-@pytest.mark.parametrize("addressed", [True, False])
-def test_the_same_subscription_again_speaks_as_it_was_asked_for_last(addressed: bool) -> None:
-    parts = GatewayParts()
-    plain = soap.envelope(soap.subscribe())
-    with_headers = soap.envelope(soap.subscribe(), header=soap.addressing("urn:x/SubscribeRequest"))
-    requests = (plain, with_headers) if addressed else (with_headers, plain)
-    assert len({path_of(parts.post(request)) for request in requests}) == 1
-    assert only_subscription(parts).addressing is addressed
-
-
-def test_the_same_subscription_without_end_needs_no_further_record() -> None:
-    parts = GatewayParts()
-    for _ in range(3):
-        parts.post(soap.envelope(soap.subscribe()))
-    assert len(parts.control.records) == 1
-
-
 def test_equal_subscriptions_at_the_same_moment_become_one() -> None:
     parts = GatewayParts()
 
@@ -227,13 +206,6 @@ def test_a_reference_parameter_that_would_double_a_header_is_refused(header: str
     assert answer.fault == "SubscribeCreationFailedFault"
     assert f"}}{header.partition(':')[2]}: every message" in answer.reason
     assert parts.control.records == []
-
-
-def test_an_address_with_other_letters_is_kept_as_the_uri_that_it_stands_for() -> None:
-    parts = GatewayParts()
-    spellings = ("http://bücher.example/é", "http://BÜCHER.example/é", "http://xn--bcher-kva.example/%C3%A9")
-    assert len({path_of(parts.post(soap.envelope(soap.subscribe(spelling)))) for spelling in spellings}) == 1
-    assert only_subscription(parts).consumer.address == "http://xn--bcher-kva.example/%C3%A9"
 
 
 def asking_for(attributes: str) -> bytes:
@@ -344,16 +316,6 @@ def test_an_expression_may_have_so_many_steps_behind_wildcards() -> None:
     assert "17 steps" in answer.reason
     assert "16 are taken" in answer.reason
     assert len(parts.control.records) == 1
-
-
-def test_what_was_subscribed_to_before_there_was_a_bound_goes_on() -> None:
-    parts = GatewayParts(GatewaySettings(expression_steps=16))
-    normal = parse_normal("|".join(f"{{urn:t}}a//b{number}/c" for number in range(100))).normal
-    record = SubscriptionRecord(
-        Subscription("old", EndpointReference("http://c/"), topics=(TopicFilter("urn:d", "old", normal),))
-    )
-    parts.table.apply(record)
-    assert [each.id for each in parts.table.match(TopicPath("{urn:t}a/x/b99/c"))] == ["old"]
 
 
 def test_a_fixed_topic_set_is_walked_once_for_all_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,23 +171,6 @@ def test_what_is_taken_for_a_namespace_can_be_written_as_xml(text: str) -> None:
         assert etree.fromstring(etree.tostring(element)).tag == f"{{{text}}}a"
 
 
-@pytest.mark.parametrize(
-    "namespace",
-    [
-        "",
-        "urn:t",
-        "http://www.onvif.org/ver10/topics",
-        "http://user@h:8080/p;v=1?q=/?&r#f",
-        "http://[::1]/x",
-        "a/b:c",
-        "tns",
-        "urn:%20x",
-    ],
-)
-def test_namespaces_met_in_the_wild(namespace: str) -> None:
-    assert is_namespace(namespace)
-
-
 def test_a_namespace_is_judged_once_and_not_at_any_length() -> None:
     """One expression may name a namespace sixteen thousand times."""
     namespace = "urn:" + "x" * (MAX_PATH_LENGTH - 4)

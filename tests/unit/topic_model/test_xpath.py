@@ -162,11 +162,3 @@ def test_normal_form_holds_what_the_expression_needs() -> None:
     assert parsed.namespaces == {"tns": "urn:t"}
     assert expressions.compile_normal(parsed.normal) == _compile("//tns:a/b")
     assert _compile("//tns:a/b") != _compile("//x:a/b")
-
-
-@pytest.mark.parametrize(
-    "normal", ["xpath:", "xpath:{}", 'xpath:{"text":"//a["}', 'xpath:{"namespaces":{},"text":"q:a"}']
-)
-def test_broken_normal_form(normal: str) -> None:
-    with pytest.raises(ExpressionError):
-        expressions.compile_normal(normal)

@@ -69,17 +69,6 @@ def test_what_is_denied_is_denied_whatever_is_allowed() -> None:
     assert rule(both.check_address("64:ff9b::101:101", 80)) == "denied"
 
 
-def test_ports() -> None:
-    some = policy(ports="443, 8000-8002")
-
-    assert [rule(some.check_address("1.1.1.1", port)) for port in (443, 8000, 8002, 8003, 80)] == [
-        *("", "", ""),
-        *("port", "port"),
-    ]
-    assert rule(some.check_url("http://example.org/")) == "port"
-    assert rule(some.check_url("https://example.org/")) == ""
-
-
 def test_https_only() -> None:
     assert rule(policy(https_only=True).check_url("http://example.org/")) == "https-only"
     assert rule(policy(https_only=True).check_url("https://example.org/")) == ""

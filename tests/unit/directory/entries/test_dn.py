@@ -60,12 +60,6 @@ def test_names_of_topics_are_compared_with_case_and_those_of_the_base_without() 
     assert fold(parse_dn("topicName=A")) != fold(parse_dn("topicName=a"))
 
 
-def test_the_order_within_an_rdn_does_not_count() -> None:
-    one, other = parse_dn("topicName=b+topicNamespace=u"), parse_dn("topicNamespace=u + topicName=b")
-    assert one != other
-    assert fold(one) == fold(other)
-
-
 def test_is_below() -> None:
     base = fold(parse_dn("ou=topics"))
     assert is_below(fold(parse_dn("topicName=a,ou=topics")), base)

@@ -40,10 +40,6 @@ def test_values_of_one_attribute_keep_their_order_whatever_the_case_of_its_name(
     assert entry.attributes == {"topicpublisher": (b"one", b"two")}
 
 
-def test_windows_line_ends() -> None:
-    assert entry_of("dn: ou=a\r\nou: a\r\n\r\n").attributes == {"ou": (b"a",)}
-
-
 @pytest.mark.parametrize(
     ("text", "line", "word"),
     [
@@ -64,31 +60,6 @@ def test_what_is_refused_names_the_line(text: str, line: int, word: str) -> None
     with pytest.raises(LdifError, match=word) as caught:
         ldif.parse(text.encode())
     assert caught.value.line == line
-
-
-# Text that is nearly LDIF gets further into the reader than random bytes do.
-_pieces = st.sampled_from(
-    [
-        "dn:",
-        "dn: ",
-        "ou=a",
-        "topicName",
-        ":",
-        "::",
-        "\n",
-        "\r\n",
-        "\n\n",
-        " ",
-        "#",
-        "=",
-        ",",
-        "+",
-        "\\",
-        "é",
-        "Zg==",
-        "<",
-    ]
-)
 
 
 @given(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +7,7 @@ from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
 from arborcast.directory.entries.dn import format_dn, parse_dn
 from arborcast.directory.entries.entries import Entry, EntrySet
 from arborcast.directory.entries.ldif import parse
-from arborcast.directory.entries.mapping import Listing, ProblemKind, write_facts, write_rdn
+from arborcast.directory.entries.mapping import Listing, ProblemKind, write_rdn
 from arborcast.directory.entries.reader import read_listing
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath, parse_path
@@ -46,15 +45,6 @@ def test_the_tree_of_entries_is_the_tree_of_topics() -> None:
     assert listing.problems == ()
 
 
-@pytest.mark.parametrize(
-    ("line", "retain"), [((), None), (("topicRetain: TRUE",), True), (("topicRetain: false",), False)]
-)
-def test_whether_a_topic_retains_may_be_left_open(line: tuple[str, ...], retain: bool | None) -> None:
-    record = listing_of(entry("topicName=a", "topicName: a", *line)).records()[parse_path("a")]
-    assert record.policy.retain is retain
-    assert write_facts(record).get("topicretain", ()) == tuple(each.split()[1].upper().encode() for each in line)
-
-
 def test_a_routing_policy_that_means_nothing_is_a_problem_and_counts_as_none() -> None:
     listing = listing_of(
         entry("topicName=a", "topicName: a", "topicCode: 7", "topicRoutingPolicy: reliable far")
@@ -65,11 +55,6 @@ def test_a_routing_policy_that_means_nothing_is_a_problem_and_counts_as_none() -
     assert (problem.kind, problem.path) == (ProblemKind.BAD_VALUE, "a")
     assert "topicRoutingPolicy counts as none: there is no routing word 'far'" in problem.reason
     assert not listing.held
-
-
-def test_a_parent_may_come_after_its_child() -> None:
-    listing = listing_of(entry("topicName=b,topicName=a", "topicName: b") + entry("topicName=a", "topicName: a"))
-    assert set(listing.entries) == {"a", "a/b"}
 
 
 def test_an_alias_and_what_is_below_it_are_skipped() -> None:
@@ -145,12 +130,6 @@ def test_a_tree_too_deep() -> None:
     listing = listing_of(text)
     assert len(listing.entries) == 64
     assert kinds(listing)[0] is ProblemKind.ILLEGAL_NAME
-
-
-def test_entries_elsewhere_are_none_of_ours() -> None:
-    blocks = parse(b"dn: topicName=a,ou=others,dc=x\nobjectClass: arborcastTopic\ntopicName: a\n")
-    listing = read_listing(EntrySet(block.entry for block in blocks if block.entry), BASE)
-    assert listing == Listing(initialised=False)
 
 
 def test_siblings_of_one_name_in_two_namespaces_have_rdns_of_their_own() -> None:

@@ -50,17 +50,6 @@ def test_units_are_topics_whatever_order_they_come_in() -> None:
     assert (below.problems, below.others) == ((), 0)
 
 
-def test_names_are_those_of_the_rdn_as_they_are_written() -> None:
-    units = found(
-        unit("OU= Größe "),
-        unit("2.5.4.11=温度"),
-        unit("cn=x+ou=both"),
-        unit("organizationalUnitName=Long"),
-        unit("ou=Long-er"),
-    )
-    assert sorted(paths(units)) == ["Größe", "Long", "Long-er", "both", "温度"]
-
-
 def test_what_can_be_no_topic_is_named_with_what_is_below_it_and_the_rest_comes() -> None:
     units = found(
         unit("ou=1st"),

@@ -13,7 +13,6 @@ from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.file import FileDirectory
 from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Watch, topic
-from tests.support.waiting import wait_until
 
 SETTINGS = DirectorySettings(base_dn="ou=topics,dc=x", poll_interval_s=0.05)
 
@@ -197,13 +196,3 @@ def test_what_cannot_be_read_or_written_is_our_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DirectoryError):
         blocked.write([Put(topic("a"))], blocked._listing)
-
-
-def test_its_own_writes_are_not_news(file: Path, directory: FileDirectory) -> None:
-    watch = Watch()
-    directory.watch(watch)
-    _, listing = watch.wait_paths("alarm")
-    directory.write([Put(topic("a"))], listing)
-    file.write_text(file.read_text() + "\n# a look at the file\n")
-    wait_until(lambda: len(watch.listings) >= 2)
-    assert set(watch.listings[-1][1].entries) == {"alarm", "a"}

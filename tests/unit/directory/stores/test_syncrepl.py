@@ -92,11 +92,6 @@ def test_entries_come_change_and_go() -> None:
     assert [e.key for e in mirror.entries] == [key("ou=t")]
 
 
-def test_operational_attributes_are_no_part_of_an_entry() -> None:
-    mirror = Mirror([entry("ou=t", ONE, ou="t")])
-    assert [dict(e.attributes) for e in mirror.entries] == [{"ou": (b"t",)}]
-
-
 def test_a_renamed_entry_takes_those_below_it_along_and_they_are_still_known() -> None:
     three = bytes(16)
     mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO), entry("cn=x,cn=a,ou=t", three)])

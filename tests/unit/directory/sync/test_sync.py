@@ -15,7 +15,7 @@ from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKi
 from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.errors import DirectoryAway, DirectoryError
 from arborcast.directory.stores.contract import Watcher, Written, touched
-from arborcast.directory.sync.problems import FILE, SyncProblems, load_problems, save_problems
+from arborcast.directory.sync.problems import FILE, SyncProblems, load_problems
 from arborcast.directory.sync.reconcile import load_known, save_known
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
@@ -106,17 +106,6 @@ def test_an_edit_is_taken_over_and_ours_is_written(rig: Rig) -> None:
     rig.log.append([topic("b")])
     wait_until(lambda: rig.directory.paths() == {"a", "b"})
     assert rig.directory.writes == [Put(topic("b"))]
-
-
-def test_prefixes_are_no_difference_between_a_topic_and_its_entry(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
-    rig.log.append([TopicRecord(TopicPath("{urn:t}b"), prefixes="t")])
-    wait_until(lambda: "{urn:t}b" in rig.directory.paths())
-    rig.log.append([topic("last")])
-    wait_until(lambda: "last" in rig.directory.paths())
-    # What was read from the directory first, and the two: nothing was written back without the prefixes.
-    assert len(rig.log.records) == 3
 
 
 def test_two_changes_through_us_in_a_row_end_with_the_second(rig: Rig) -> None:
@@ -222,16 +211,6 @@ def test_what_was_agreed_on_is_known_after_a_restart(tmp_path: Path) -> None:
     second.sync.close()
 
 
-def test_a_new_log_reads_the_directory_even_if_an_old_memory_is_there(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    save_known(state, "scripted", [topic("a")])
-    rig = Rig(ScriptedDirectory(topic("a")), state)
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
-    assert rig.directory.paths() == {"a"}
-    rig.sync.close()
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b'{"v": 99, "directory": "scripted", "topics": []}'])
 def test_a_lost_memory_is_no_reason_to_stop(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state").write_bytes(content)
@@ -262,16 +241,6 @@ def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path
     rig.directory.refuses = set()
     rig.directory.tell()
     wait_until(lambda: "b" in rig.directory.paths() and listed().count == 0)
-
-
-def test_a_problem_keeps_its_time_over_a_restart_and_not_in_another_directory(tmp_path: Path) -> None:
-    file = tmp_path / FILE
-    found = [EntryProblem(ProblemKind.BAD_VALUE, "cn=x", "no number", parse_path("x"))]
-    save_problems(file, SyncProblems().now("one", found, 1_000))
-    more = [*found, EntryProblem(ProblemKind.ALIAS, "cn=y", "an alias")]
-    assert [each.since_ms for each in load_problems(file).now("one", more, 2_000).problems] == [1_000, 2_000]
-    assert [each.since_ms for each in load_problems(file).now("other", more, 2_000).problems] == [2_000, 2_000]
-    assert all(each.advice for each in load_problems(file).problems)
 
 
 def test_not_all_of_very_many_problems_are_named(tmp_path: Path) -> None:

@@ -62,13 +62,6 @@ def test_for_no_shorter_than_a_probe_waits_and_no_longer_than_is_obeyed(asked_ms
     assert after(WELL, Sign("unreachable", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
 
 
-def test_one_probe_at_a_time() -> None:
-    health = probing(having(WELL, "unreachable", "unreachable", "unreachable"))
-
-    assert health.breaker == "half-open"
-    assert not health.may_try(10**9)
-
-
 def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
     health = having(WELL, "unreachable", "unreachable", "unreachable")
     waits = []
@@ -113,30 +106,6 @@ def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
     later = having(recovered, "unreachable", now=1_800_001)
     assert having(later, "quick", "quick", "quick", now=1_801_000).degraded
     assert not having(later, "quick", "quick", "quick", now=1_801_001).degraded
-
-
-def test_no_quarantine_is_longer_than_ten_minutes() -> None:
-    health, now = WELL, 0
-    for _ in range(20):
-        health = having(health, "unreachable", now=now)
-        assert having(health, "quick", "quick", "quick", now=now + 999).degraded
-        now += 600_000
-        health = having(health, "quick", "quick", "quick", now=now)
-        assert not health.degraded
-
-    assert having(health, "unreachable", "quick", "quick", "quick", now=now).relapses == 20 + 1
-    assert having(having(health, "unreachable", now=now), "quick", "quick", "quick", now=now + 599_999).degraded
-
-
-def test_what_has_happened_later_than_now_has_happened_now() -> None:
-    degraded = having(WELL, "unreachable", "unreachable", "slow", "unreachable", now=3_600_000)
-    back = having(degraded, "unreachable", now=10_000)
-
-    assert (back.failing_since_ms, back.relapsed_ms) == (10_000, 10_000)
-    assert not having(back, "quick", "quick", "quick", now=11_000).degraded
-    slow = having(having(WELL, "slow", now=3_600_000), "quick", "quick", now=10_000)
-    assert not having(slow, "quick", now=11_000).degraded
-    assert having(having(WELL, "failing", now=3_600_000), "failing", now=10_000).failing_since_ms == 10_000
 
 
 def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_says_that_it_is_over() -> None:

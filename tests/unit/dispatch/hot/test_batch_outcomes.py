@@ -6,7 +6,7 @@ from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import PushSettings, RetrySettings
@@ -109,19 +109,3 @@ def test_what_is_for_a_pull_point_is_too_old_for_its_publisher_only() -> None:
     assert not settlement.expired(pulled, message(NOW_MS - 3_600_000))
     assert settlement.expired(pulled, message(NOW_MS - 3_600_001, valid_until_ms=NOW_MS - 1))
     assert journal.buried == []
-
-
-def test_put_off_says_why() -> None:
-    journal, settlement = made()
-    settlement.put_off(subscription(), [message()], waits("the subscription is paused"))
-
-    row = journal.rows[0]
-    assert (row.state, row.error, row.detail, row.number, row.push, row.next_ms) == (
-        "parked",
-        "waiting",
-        "the subscription is paused",
-        0,
-        "",
-        0,
-    )
-    assert journal.parked == {("s", "n"): Tries()}

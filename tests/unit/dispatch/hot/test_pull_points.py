@@ -176,12 +176,3 @@ def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:
     assert delivery.rows == []
     delivery.journal.close()
     assert delivery.settled() == [], "what was given up is forgotten: the batch is repeated"
-
-
-def test_what_kafka_has_is_recorded_before_the_rest_is_stored() -> None:
-    producer = PlayedProducer()
-    delivery = opened(producer)
-    delivery.store(notification(0))
-    producer.flush()
-    delivery.store(notification(1))
-    assert [each.notification for each in delivery.written()] == ["n0"]

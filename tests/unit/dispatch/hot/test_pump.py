@@ -13,7 +13,7 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResu
 from arborcast.dispatch.delivery.verdict import Push
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
-from arborcast.dispatch.hot.pump import LaneProgress, Pump, PumpRun
+from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
@@ -87,22 +87,6 @@ class Ran:
 
     def pushes_to(self, name: str) -> int:
         return sum(f"//{name}/" in request.url for request in self.transport.sent)
-
-
-def test_messages_that_travel_together_share_a_push_and_its_outcome_and_are_each_tried_again() -> None:
-    target = subscription("s", "notify")
-
-    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(500))
-
-    assert [(each.notification, each.state, each.status, each.messages) for each in ran.rows] == [
-        ("n1", "parked", 500, 2),
-        ("n2", "parked", 500, 2),
-    ]
-    assert len({each.push for each in ran.rows}) == 1
-    assert ran.journal.parked == {
-        ("s", "n1"): Tries(1, 1, NOW_MS + 1000, NOW_MS),
-        ("s", "n2"): Tries(1, 1, NOW_MS + 1000, NOW_MS),
-    }
 
 
 def test_what_waited_in_its_lane_for_too_long_is_not_pushed_any_more() -> None:
@@ -352,13 +336,6 @@ def test_a_receiver_that_holds_up_the_batch_gets_the_rest_later() -> None:
     assert waiting == [f"n{number}" for number in range(100 - len(waiting), 100)]
 
 
-def test_success_is_only_reported_of_endpoints_that_are_watched() -> None:
-    both = (("n1", subscription("s")), ("n1", subscription("t")))
-
-    assert Ran(filled(*both)).report.signs == []
-    assert Ran(filled(*both), watched=frozenset({"http://t/"})).report.signs == [("http://t/", Sign("quick"))]
-
-
 def test_subscription_without_a_possible_envelope_fails_alone() -> None:
     broken = subscription("broken", reference_parameters=("<a>",))
 
@@ -460,24 +437,3 @@ def test_an_endpoint_that_goes_away_with_many_pushes_under_way_has_gone_away_onc
 
     assert len(ran.transport.sent) == 5
     assert [sign.kind for _, sign in ran.report.signs] == ["unreachable"]
-
-
-def test_a_lane_that_was_empty_and_has_something_again_has_another_turn() -> None:
-    lanes, target, transport = Lanes(LaneLimits(1, 10_000)), subscription("s"), FakeTransport()
-    outcomes = BatchOutcomes(FakeJournal(), PushSettings(), RETRY, now=lambda: NOW_S)
-    pump, run = Pump(transport, Envelope, 100, RETRY.batch_wait_s, now=lambda: NOW_S), PumpRun(lanes, outcomes)
-
-    def filled_again(name: str) -> LaneProgress:
-        for number in range(2):
-            lanes.add(Received(Notification(f"{name}{number}", TopicPath("a"), b"<x/>", 5), 0, number, 7), target)
-        pump.begin(run)
-        ((_, progress),) = run.waiting().values()
-        return progress
-
-    first = filled_again("n")
-    while not lanes.empty:
-        transport.pending.popleft().callback(PushResult(202))
-        pump.begin(run)
-    again = filled_again("m")
-    assert (first.pushes, again.pushes) == (2, 0)
-    assert first.turn < again.turn

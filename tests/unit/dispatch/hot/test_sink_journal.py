@@ -146,14 +146,6 @@ def test_no_more_should_follow_while_pull_points_or_triggers_are_late(opened: Op
     assert not opened.journal.write_due()
 
 
-def test_in_the_end_everything_is_written(opened: Opened) -> None:
-    for number in range(3):
-        opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))
-    opened.journal.catch_up()
-
-    assert opened.attempts.rows == ["n0", "n1", "n2"]
-
-
 def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:
     for number in range(journal._MOST_HELD_BACK + 10):
         opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))

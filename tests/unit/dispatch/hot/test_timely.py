@@ -144,21 +144,6 @@ def test_what_did_not_answer_is_tried_again_when_it_is_on_trial() -> None:
     assert len(world.transport.sent) == 2
 
 
-def test_what_is_reliable_and_fails_is_tried_again() -> None:
-    world = World(lambda _: PushResult(500))
-    world.take("n", reliable=True)
-    world.push()
-    assert world.states() == [("n", "parked")]
-    assert world.journal.parked["s", "n"].counted == 1
-
-
-def test_too_old_is_too_old_and_not_dropped() -> None:
-    world = World()
-    world.take("n", accepted_ms=NOW_MS - 86_400_000)
-    world.push()
-    assert world.states() == [("n", "expired")]
-
-
 @pytest.mark.parametrize(
     ("exclusions", "why"),
     [
@@ -226,13 +211,6 @@ def test_nor_for_a_newest_of_each_of_many_topics() -> None:
     world.push()
     assert len(world.transport.sent) < 6
     assert not world.journal.parked
-
-
-def test_a_time_out_says_that_a_trial_costs_a_batch_its_time() -> None:
-    world = World(lambda _: PushResult(0, "connect", "no route", duration_s=2.0))
-    world.take("n")
-    world.push()
-    assert world.outcomes.report.signs == [("http://s/", Sign("unreachable", "n", late=True))]
 
 
 class Known:

@@ -16,7 +16,7 @@ from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.sink_journal import SinkJournal
-from arborcast.dispatch.hot.triggers import OwnerRates, Refused, derived_id, published, shares
+from arborcast.dispatch.hot.triggers import OwnerRates, Refused, derived_id, published
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
@@ -106,14 +106,6 @@ def test_the_ninth_in_a_row_is_not_published() -> None:
         hops.append(each.hops)
     assert hops == list(range(1, MOST_HOPS + 1))
     assert refused(trigger(), each).error == "hops"
-
-
-@given(st.integers(0, MOST_TRIGGERED), st.sets(st.text(max_size=3), max_size=60))
-def test_shares_with_what_is_published_are_no_more_than_there_may_be(left: int, triggers: set[str]) -> None:
-    found = shares(left, triggers)
-    assert found == shares(left, reversed(list(triggers))), "a repeated batch shares in the same way"
-    assert len(found) == min(left, len(triggers))
-    assert not found or sum(found.values()) + len(found) == left
 
 
 def test_triggers_that_multiply_publish_a_thousand_because_of_one() -> None:

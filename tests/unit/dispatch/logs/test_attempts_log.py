@@ -231,17 +231,6 @@ def test_outcomes_are_sent_on_the_way_a_tenth_of_a_second_after_the_last() -> No
     assert sent == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "nobody has waited for them"
 
 
-def test_large_outcomes_are_sent_at_once() -> None:
-    producer = PlayedProducer()
-    log = opened(producer)
-    for number in range(1_000):
-        log.add(msgspec.structs.replace(attempt("s", number), response=b"x" * 512))
-    producer.flush()
-
-    written = read(producer)
-    assert len(written) > 850, "what is left has less than 64 KiB"
-
-
 def test_a_record_has_the_outcomes_of_one_batch() -> None:
     producer = PlayedProducer()
     log = opened(producer)

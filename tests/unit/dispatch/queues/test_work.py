@@ -60,17 +60,6 @@ def test_a_server_has_no_more_at_a_time_than_it_said() -> None:
     assert len(world.arrivals) == 30
 
 
-def test_what_waits_goes_by_priority_then_in_the_order_of_acceptance() -> None:
-    world = World()
-    world.serve("s")
-    world.ask("first")
-    world.run(1)
-    for name, priority in (("a", 0), ("b", 5), ("c", -5), ("d", 5)):
-        world.ask(name, priority=priority)
-    world.run(1_000)
-    assert world.arrived("s") == ["first", "b", "d", "a", "c"]
-
-
 def test_what_is_not_acknowledged_is_sent_again_to_the_same_server_with_numbers_from_1_to_5() -> None:
     world = World(retry=retry(breaker_failures=1_000))
     world.serve("s1")
@@ -91,19 +80,6 @@ def test_what_is_not_acknowledged_is_sent_again_to_the_same_server_with_numbers_
     assert world.log == {}
 
 
-def test_who_is_busy_with_the_next_request_gets_the_repeat_of_the_last_when_it_is_due() -> None:
-    world = World(retry=retry(breaker_failures=1_000))
-    world.serve("s")
-    world.endpoints["http://s/"].answer = lambda ids: BROKEN if ids == ("r0",) and len(world.arrivals) == 1 else OK
-    for number in range(300):
-        world.ask(f"r{number}")
-    world.run(HOUR_MS)
-    (again,) = [each for each in world.arrivals if each.sequence]
-    assert (again.notifications, again.sequence) == (("r0",), 1)
-    assert again.at_ms - world.arrivals[0].at_ms < 2_100
-    assert world.most_at == {"http://s/": 1}
-
-
 def test_when_a_server_turns_sick_others_get_what_it_had() -> None:
     world = World()
     world.serve("s1", capacity=3)
@@ -117,22 +93,6 @@ def test_when_a_server_turns_sick_others_get_what_it_had() -> None:
     again = [each for each in world.arrivals if each.subscription == "s2" and each.attempt > 1]
     assert again
     assert all(each.sequence for each in again)
-
-
-def test_a_sick_server_is_only_probed_and_has_its_share_when_it_is_well_again() -> None:
-    world = World()
-    world.serve("s")
-    world.endpoints["http://s/"].answer = lambda _: REFUSED
-    for number in range(5):
-        world.ask(f"r{number}")
-    world.run(HOUR_MS)
-    assert len(world.arrivals) < 100
-    assert world.buried == []
-    assert all(each.sequence <= 5 for each in world.arrivals)
-    world.endpoints["http://s/"].answer = lambda _: OK
-    world.run(120_000)
-    assert Counter(world.states().values()) == {"delivered": 5}
-    assert world.too_much == []
 
 
 def test_a_server_that_unsubscribes_leaves_what_it_had_to_others() -> None:

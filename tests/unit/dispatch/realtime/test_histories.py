@@ -71,22 +71,6 @@ def test_the_higher_one_leaves_first_in_both_ways_and_a_strict_subscription_keep
         assert list(dict.fromkeys(arrived[name]))[4:9] == ["0-4", "0-7", "0-6", "0-8", "0-5"]
 
 
-def test_what_waits_behind_a_slow_push_is_parked_when_that_has_an_outcome() -> None:
-    state = Histories()
-    state.begin()
-    state.accept(partition=0, count=2)
-    state.step(partition=0, times=1)
-    for _ in range(5):  # until shortly before its time-out
-        state.pass_time(for_ms=1_500)
-        state.step(partition=0, times=1)
-        state.acknowledge(partition=0, count=6)
-        state.read(count=6)
-    assert state.began["plain", 0, 0] == [0], "the redelivery could overtake it"
-    state.answer(partition=0, which=0)
-    state.teardown()
-    assert state.began["plain", 0, 0][:2] == [0, 1]
-
-
 def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too() -> None:
     state = Histories()
     state.begin()
@@ -123,21 +107,6 @@ def test_a_task_that_stops_amid_what_an_earlier_run_had_begun_is_not_clean() -> 
     state.teardown()
 
 
-def test_what_was_matched_is_told_many_at_once() -> None:
-    state = Histories()
-    state.begin()
-    for _ in range(6):
-        state.accept(partition=0, count=1)
-        state.step(partition=0, times=1)
-        state.acknowledge(partition=0, count=100)
-    assert sum(len(each.matched) for each in state.evaluations) == 1, "the first at once, the others within a moment"
-    state.pass_time(for_ms=300)
-    state.step(partition=0, times=1)
-    state.acknowledge(partition=0, count=100)
-    assert [len(each.matched) for each in state.evaluations] == [1, 5]
-    state.teardown()
-
-
 def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
     """What has ended more than a tenth of a second before a crash has its row."""
     state = Histories()
@@ -161,22 +130,6 @@ def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
     running.task.step(cast(Any, running.rows))
     state.acknowledge(partition=0, count=100)
     assert len(state.rows) > written
-    state.teardown()
-
-
-def test_what_a_timely_subscription_may_not_lose_was_in_order_though_it_is_pushed_again_after_a_crash() -> None:
-    """Its third push fails, and with that what waits behind it is parked; then the workers die before its row."""
-    state = Histories()
-    state.begin()
-    state.accept(partition=1, count=1, reliable=True)
-    state.pass_time(for_ms=20_000)
-    state.behave(name="timely", how="wrong")
-    state.accept(partition=1, count=3, reliable=True)
-    state.come_to_rest(partition=1)
-    for partition in PARTITIONS:
-        state.crash(landing=0, driver=False)
-        state.come_to_rest(partition=partition)
-        state.first_attempts_are_in_order()
     state.teardown()
 
 

@@ -220,15 +220,6 @@ def test_a_push_that_is_under_way_in_a_worker_holds_its_lane_until_its_result() 
     assert world.lanes.for_workers()[0] == frozenset()
 
 
-def test_its_failure_counts_as_its_own() -> None:
-    world = world_of()
-    world.endpoint("s").answer = lambda ids: OK
-    promise = under_way(world)
-    world.redelivery.reported(Result(promise, "failed", world.now_ms, "Operation timed out", "timeout"))
-    world.run(5_000)
-    assert rows(world) == [("parked", "timeout", 1), ("delivered", "", 2)]
-
-
 def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it() -> None:
     world = world_of(maximum_attempts=1)
     world.endpoint("s").answer = lambda ids: OK

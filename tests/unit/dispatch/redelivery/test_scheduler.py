@@ -65,19 +65,6 @@ def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wai
     assert [event.kind for event in world.told] == ["dead-letters-growing"]
 
 
-def test_a_lane_is_held_until_its_first_attempts_are_over() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
-    world.endpoint("s").takes_ms = 500
-    world.park("s", "n")
-    expected: list[set[str]] = [{"s"}, {"s"}, set()]
-    for held in expected:
-        assert world.lanes.for_workers()[0] == held
-        world.run(400)
-    assert world.redelivery.lanes == 1
-
-
 def test_tried_messages_of_a_lane_are_retried_beside_each_other() -> None:
     world = World()
     world.subscribe("s")

@@ -23,7 +23,7 @@ from arborcast.dispatch.redelivery.session import SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
-from tests.support.redelivery_world import BROKEN, World
+from tests.support.redelivery_world import World
 
 DELIVERY = Delivery("s", Place(1, 0, 0))
 MESSAGE = Notification("n", TopicPath("a"), b"<x/>", 1)
@@ -163,36 +163,3 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
         begun.read_to_end(lambda: False)
         assert store.count == 30
     assert max(sizes) < 40_000_000
-
-
-@pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "write_dead_letter", "record"])
-def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
-    delivery = world.park("s", "n")
-    world.run(1_000)
-    row, message = world.attempts[0], Notification("n", TopicPath("a"), b"<x/>", 1)
-    journal = world.journal
-    clean = journal.dirty
-    assert not clean
-
-    match asked:
-        case "gone":
-            journal.gone.add("s")
-        case "suspend":
-            journal.suspended["s"] = 1
-        case "tried":
-            journal.tried(delivery, Tries(1))
-        case "finished":
-            journal.finished(delivery, tried=True)
-        case "write_dead_letter":
-            journal.write_dead_letter(delivery, message, row)
-        case "record":
-            journal.record(row)
-
-    assert journal.dirty
-    journal.gone.clear()
-    journal.suspended.clear()
-    journal.catch_up()
-    assert not journal.dirty

@@ -4,7 +4,6 @@ import msgspec
 
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
-from arborcast.dispatch.settings import PushSettings
 from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
 
 
@@ -29,24 +28,6 @@ def test_an_endpoint_that_is_away_is_only_probed_and_that_does_not_count() -> No
     assert len(world.arrivals) == tried_by_then + 50
     assert world.health.get("http://s/").breaker == "closed"
     assert [event.kind for event in world.told[2:]] == ["breaker-closed", "subscription-recovered"]
-
-
-def test_the_rest_is_drained_at_full_speed_when_the_endpoint_is_back() -> None:
-    world = World()
-    for number in range(100):
-        world.subscribe(f"s{number}", endpoint="shared")
-        world.park(f"s{number}", f"n{number}")
-    world.endpoint("s0").answer = lambda ids: REFUSED
-    world.run(10 * 60_000)
-    world.endpoint("s0").answer = lambda ids: OK
-    world.endpoint("s0").takes_ms = 100
-    seen = len(world.arrivals)
-
-    world.run(61_000 + 2 * 100 * (100 // 16 + 2))
-
-    assert set(world.states().values()) == {"delivered"}
-    assert len(world.arrivals) - seen == 100
-    assert world.most_in_flight == PushSettings().max_in_flight_per_endpoint
 
 
 def test_the_lanes_of_an_endpoint_take_turns_in_probing_it() -> None:

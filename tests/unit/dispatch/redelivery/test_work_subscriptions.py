@@ -84,21 +84,6 @@ def test_an_endpoint_whose_subscription_has_moved_away_holds_nothing_back_and_na
     assert (world.redelivery.lanes, world.redelivery.next_turn_ms(), world.health.everything()) == (0, None, {})
 
 
-def test_what_waits_follows_the_subscription_as_it_is_now() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
-    world.park("s", "a")
-    world.run(1_000)
-
-    world.subscribe("s", endpoint="moved", maximum_attempts=2)
-    world.endpoint("s").answer = lambda ids: BROKEN
-    world.run(5_000)
-
-    assert [arrival.endpoint for arrival in world.arrivals] == ["http://s/", "http://moved/"]
-    assert world.states() == {("s", "a"): "dead"}
-
-
 def test_what_was_accepted_in_time_is_tried_until_the_log_says_that_the_subscription_is_over() -> None:
     """By the clock alone one that is being renewed at this moment, or within its grace, would lose it."""
     world = World()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from arborcast.dispatch.delivery.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, START_MS, World
 
 
@@ -18,21 +17,6 @@ def test_lifespan_ends_what_waits_whether_tried_or_not() -> None:
     assert len(world.buried) == 510
     assert (world.log, world.redelivery.lanes) == ({}, 0)
     assert world.lanes.for_workers()[0] == frozenset()
-
-
-def test_a_subscription_may_ask_for_its_own_lifespan_and_number_of_tries() -> None:
-    world = World()
-    world.subscribe("short", lifespan_ms=60_000)
-    world.subscribe("once", maximum_attempts=1)
-    world.endpoint("short").answer = lambda ids: REFUSED
-    world.endpoint("once").answer = lambda ids: BROKEN
-    world.park("short", "n")
-    world.park("once", "n")
-
-    world.run(61_000)
-
-    assert world.states() == {("short", "n"): "expired", ("once", "n"): "dead"}
-    assert len(world.arrived("once")) == 1
 
 
 def test_what_its_publisher_wants_no_more_ends_and_leaves_no_dead_letter() -> None:
@@ -78,16 +62,3 @@ def test_a_clock_that_is_put_back_delays_nobody_for_longer_than_was_promised() -
     world.endpoint("away").answer = lambda ids: OK
     world.run(61_000)
     assert set(world.states().values()) == {"delivered"}
-
-
-def test_dead_letters_are_told_of_after_the_clock_was_put_back() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: PushResult(400)
-    world.park("s", "a")
-    world.run(1_000)
-    world.set_clock(-HOUR_MS)
-    world.park("s", "b")
-    world.run(1_000)
-
-    assert [event.kind for event in world.told] == ["dead-letters-growing", "dead-letters-growing"]

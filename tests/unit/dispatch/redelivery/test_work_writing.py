@@ -8,7 +8,6 @@ import pytest
 from arborcast.core.errors import SecretError
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushResult
-from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.topics import SYSTEM
 from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, World, retry
 
@@ -69,23 +68,6 @@ def test_operators_hear_which_endpoint_which_subscription_and_why() -> None:
         ("dead-letters-growing", "http://s/", "s", 1, "HTTP 400"),
     ]
     assert [each.at_ms - START_MS for each in world.told[:1]] == [0]
-
-
-def test_what_was_done_and_what_is_left_to_do_is_counted() -> None:
-    world = World(push=PushSettings(max_in_flight=1))
-    for name in ("well", "refusing", "other"):
-        world.subscribe(name)
-        world.endpoint(name).takes_ms = 1_000
-        world.park(name, "n")
-    world.endpoint("refusing").answer = lambda ids: PushResult(400)
-
-    world.run(500)
-    now = world.redelivery.statistics()
-    assert (now.due, now.in_flight, now.delivered, now.dead) == (2, 1, 0, 0)
-
-    world.run(5_000)
-    now = world.redelivery.statistics()
-    assert (now.due, now.in_flight, now.delivered, now.dead) == (0, 0, 2, 1)
 
 
 def test_no_event_tells_of_dead_events() -> None:

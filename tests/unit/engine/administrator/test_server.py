@@ -129,16 +129,6 @@ def test_members_are_kept_over_a_crash(keys: SharedKeys, tmp_path: Path) -> None
         AdministratorApp(keys, file, PAGES)
 
 
-def test_secrets_that_cannot_be(tmp_path: Path) -> None:
-    file = tmp_path / "key"
-    for text, why in (("", "holds no secret"), ("# nothing", "holds no secret"), ("short", "line 1")):
-        file.write_text(text)
-        with pytest.raises(ConfigError, match=why):
-            SharedKeys(str(file))
-    with pytest.raises(ConfigError, match="cannot be read"):
-        SharedKeys(str(tmp_path / "none"))
-
-
 def test_pages_of_others_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
     app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
     for headers in ({"origin": "https://evil.example"}, {"host": "evil.example:8095"}):

@@ -45,14 +45,6 @@ def test_nothing_was_ever_started_here(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_dead_engine_is_not_said_to_run(home: Home) -> None:
-    write_state(home, None)
-    document = status(home.path)
-    assert document["running"] is False
-    assert document["parts"]["kafka"]["state"] == "stopped"
-    assert document["parts"]["kafka"]["pid"] is None
-
-
 def test_why_it_failed_is_still_known_afterwards(home: Home) -> None:
     write_state(home, None, PartState.FAILED)
     document = status(home.path)

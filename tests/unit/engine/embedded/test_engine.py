@@ -59,19 +59,6 @@ def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
     assert engine.metrics_urls(chosen)["dispatch"] == f"http://127.0.0.1:{chosen.metrics.job_port}"
 
 
-def test_the_sockets_of_zeromq_are_addresses_too(home: Home) -> None:
-    chosen = engine.effective(
-        settings(home, zmq__enabled=True, zmq__tasks="tcp://127.0.0.1:1", zmq__publish=">tcp://h:2")
-    )
-    found = {name: each for name, each in engine.addresses(chosen).items() if name.startswith("zmq ")}
-    assert found == {
-        "zmq subscribe": "tcp://127.0.0.1:5555",
-        "zmq pipeline": "tcp://127.0.0.1:5557",
-        "zmq asked": "tcp://127.0.0.1:5558",
-        "zmq tasks": "tcp://127.0.0.1:1",
-    }
-
-
 def test_a_busy_port_names_its_option(home: Home, busy: int) -> None:
     with pytest.raises(PortInUse, match="--gateway-port"):
         engine.effective(settings(home, gateway__port=busy))
@@ -136,14 +123,6 @@ def test_the_parts_read_the_effective_settings_and_nobody_else_does(home: Home) 
     engine.write_settings(chosen, home)
     assert stat.S_IMODE(home.settings_file.stat().st_mode) == 0o600
     assert load_settings(home.settings_file, environ={}) == chosen
-
-
-def test_no_variable_overrides_the_effective_settings_again(home: Home, tools: Tools) -> None:
-    environ = {"ARBORCAST_GATEWAY_PORT": "1", "ARBORCAST_CACHE": "/cache", "PATH": "/bin"}
-    for part in engine.parts(engine.effective(settings(home)), tools, home, environ):
-        assert "ARBORCAST_GATEWAY_PORT" not in part.environ
-        assert part.environ["ARBORCAST_CACHE"] == "/cache"
-        assert part.environ["PATH"] == "/bin"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Java does not go by the locale")

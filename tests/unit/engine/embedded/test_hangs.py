@@ -59,27 +59,6 @@ def test_a_stopped_part_is_found_and_started_again(tmp_path: Path) -> None:
     assert any(line.startswith("a: did not answer for ") and "restart 1 in 0.1 s" in line for line in lines)
 
 
-def test_one_that_answers_again_in_time_goes_on(tmp_path: Path) -> None:
-    with fake_engine(tmp_path, [("a", BEATS)], hang_timeout_s=12) as engine:
-        engine.wait_ready()
-        pid = engine.pid("a")
-        stop(pid)
-        wait_until(lambda: engine.status().parts["a"].silent_since)
-        os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: not engine.status().parts["a"].silent_since)
-        assert engine.pid("a") == pid
-        assert engine.status().parts["a"].restarts == 0
-        assert engine.status().ready
-
-
-def test_with_0_nobody_is_asked(tmp_path: Path) -> None:
-    with fake_engine(tmp_path, [("a", BEATS), ("b", BEATS)], hang_timeout_s=0) as engine:
-        engine.wait_ready()
-        stop(engine.pid("a"))
-        _, lines, _ = engine.end(signal.SIGTERM)
-    assert not any("answer" in line or "heartbeat" in line for line in lines)
-
-
 @contextmanager
 def part(folder: Path, lives: Callable[[float], str]) -> Iterator[Part]:
     sleeps = (sys.executable, "-c", "import time; time.sleep(600)")

@@ -52,13 +52,6 @@ def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> Non
         pass
 
 
-def test_asking_for_the_owner_does_not_hinder_an_engine(home: Home) -> None:
-    assert home.owner() is None
-    with home.locked():
-        assert home.owner() == os.getpid()
-    assert home.owner() is None
-
-
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeError, match=r"the data directory .*file/data cannot be written: .*--home DIR"):
@@ -76,15 +69,6 @@ def test_a_directory_that_cannot_be_written_is_named(home: Home, monkeypatch: py
 def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HomeError, match=r"only \d+ MiB are free .* at least 1000000000 MiB .*stack.min_free_disk_mb"):
         Home(tmp_path).create(min_free_mb=10**9)
-
-
-def test_a_lock_is_signed_in_the_place_of_the_last_signature(home: Home) -> None:
-    """A full disk has no room for a longer one."""
-    for _ in range(2):
-        with home.locked() as lock:
-            assert int(os.pread(lock, 100, 0)) == os.getpid()
-            size = os.fstat(lock).st_size
-    assert home.lock_file.stat().st_size == size == 11
 
 
 def mode(path: Path) -> int:

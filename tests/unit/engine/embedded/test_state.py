@@ -26,12 +26,6 @@ STATUS = EngineStatus(
 )
 
 
-def test_reads_what_was_written(tmp_path: Path) -> None:
-    state.write(tmp_path / "state.json", STATUS)
-    assert state.read(tmp_path / "state.json") == STATUS
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"parts": {"kafka": {}}}', "\x00"])
 def test_what_cannot_be_understood_is_no_state(tmp_path: Path, content: str) -> None:
     (tmp_path / "state.json").write_text(content)

@@ -17,17 +17,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_starts_parts_and_stops_them_on_sigterm(tmp_path: Path) -> None:
-    with fake_engine(tmp_path, [("a", SLEEP), ("b", SLEEP)]) as engine:
-        engine.wait_ready()
-        pids = [engine.pid("a"), engine.pid("b")]
-        code, lines, _ = engine.end(signal.SIGTERM)
-    assert code == 0
-    assert "ready" in lines
-    assert all(gone(pid) for pid in pids)
-    assert {part.state for part in engine.status().parts.values()} == {PartState.STOPPED}
-
-
 def test_a_part_waits_for_those_it_comes_after(tmp_path: Path) -> None:
     first = "sleep(0.5); touch(); sleep(600)"
     # Dies if it is started before the other one is ready.
@@ -75,18 +64,6 @@ def test_what_a_dead_part_leaves_behind_is_killed_before_it_starts_again(tmp_pat
         assert gone(child.pid)
 
 
-def test_waits_longer_with_every_death_in_a_row(tmp_path: Path) -> None:
-    # Ready once; from then on the file is there and it dies at once.
-    code = "p = Path('seen'); p.exists() and sys.exit(1); p.touch(); touch(); sleep(600)"
-    with fake_engine(tmp_path, [("a", code)], restart_first_s=0.1, restart_max_s=0.4) as engine:
-        engine.wait_ready()
-        os.kill(engine.pid("a"), signal.SIGKILL)
-        engine.wait_for("a", PartState.RESTARTING, restarts=5)
-        _, lines, _ = engine.end(signal.SIGTERM)
-    waits = [line.partition(" in ")[2].partition(" s;")[0] for line in lines if "; restart" in line]
-    assert waits[:5] == ["0.1", "0.2", "0.4", "0.4", "0.4"]
-
-
 def test_a_part_that_never_comes_up_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("good", SLEEP), ("bad", DIES)], restart_first_s=0.05) as engine:
         output, _ = engine.process.communicate(timeout=60)
@@ -97,12 +74,6 @@ def test_a_part_that_never_comes_up_ends_the_start_with_its_last_words(tmp_path:
     assert status.parts["bad"].state is PartState.FAILED
     assert status.parts["good"].state is PartState.STOPPED
     assert "colour" in status.problem
-
-
-def test_a_part_that_is_not_ready_in_time_has_failed(tmp_path: Path) -> None:
-    with fake_engine(tmp_path, [("a", NEVER_READY)], start_timeout_s=1, restart_first_s=0.05) as engine:
-        output, _ = engine.process.communicate(timeout=60)
-    assert "a was not ready within 1 s, 2 times in a row" in output
 
 
 def test_parts_stop_one_after_the_other(tmp_path: Path) -> None:
@@ -166,12 +137,3 @@ def test_killing_the_supervisor_leaves_no_child(tmp_path: Path) -> None:
         engine.process.kill()
         wait_until(lambda: all(gone(pid) for pid in pids))
         assert engine.home.owner() is None
-
-
-def test_logs_are_bounded(tmp_path: Path) -> None:
-    code = "touch()\nwhile True: print('x' * 99, flush=True); sleep(0.001)"
-    with fake_engine(tmp_path, [("a", code)], log_bytes=4096) as engine:
-        engine.wait_ready()
-        older = engine.home.log("a").with_name("a.log.2")
-        wait_until(older.exists)
-        assert {path.name for path in engine.home.logs.iterdir()} <= {"a.log", "a.log.1", "a.log.2"}

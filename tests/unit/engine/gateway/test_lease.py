@@ -235,22 +235,6 @@ def test_a_successor_of_the_same_name_is_the_sole_gateway_again(monkeypatch: pyt
     assert again.sole() == ["host:1"]
 
 
-@given(
-    steps=st.lists(
-        st.one_of(
-            st.tuples(st.sampled_from("ab"), st.sampled_from([0.0, RENEW_S])),
-            st.tuples(st.just(""), st.sampled_from([HOLD_S, LEASE_S + 1])),
-        ),
-        max_size=40,
-    )
-)
-def test_no_gateway_is_the_sole_one_beside_another_that_answers(steps: list[Step]) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        world = Gateways(monkeypatch, ("a", "b"), steps)
-        while world.steps:
-            world.step()
-
-
 @pytest.mark.parametrize("looks", [1, 2])
 @pytest.mark.parametrize("before", range(4))
 def test_another_gateway_may_look_at_each_moment_of_a_look(

@@ -179,11 +179,6 @@ def test_a_folder_that_lacks_a_jar_names_it(cache: Path, played: PlayedIvy, repo
         jars.fetch(played.java, report.append, cache, source=tmp_path / "empty")
 
 
-def test_starting_without_a_fetch_says_so(cache: Path) -> None:
-    with pytest.raises(JarError, match="run: arborcast fetch"):
-        jars.jar_paths("broker", cache)
-
-
 def test_a_jar_that_was_changed_after_the_fetch_is_noticed_and_mended(
     cache: Path, played: PlayedIvy, report: list[str]
 ) -> None:

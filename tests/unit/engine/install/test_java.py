@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.engine.install.java import JavaRuntime, find_java, home_for_spark, parse_version
+from arborcast.engine.install.java import find_java, home_for_spark, parse_version
 from arborcast.engine.processes.errors import JavaNotFound, JavaTooOld
 
 V8 = 'openjdk version "1.8.0_392"'
@@ -47,21 +47,10 @@ def test_reads_versions(said: str, version: str | None) -> None:
     assert parse_version(said) == version
 
 
-@pytest.mark.parametrize(("version", "feature"), [("1.8.0_392", 8), ("11.0.21", 11), ("17", 17), ("25-ea", 25)])
-def test_knows_the_release(version: str, feature: int) -> None:
-    assert JavaRuntime(Path("/java/bin/java"), version, "PATH").feature == feature
-
-
 def test_java_home_is_taken(tmp_path: Path) -> None:
     home = make_java(tmp_path / "jdk17", V17)
     found = find_java({"JAVA_HOME": str(home)}, places=())
     assert (found.home, found.feature, found.found) == (home, 17, "JAVA_HOME")
-
-
-def test_the_release_file_saves_asking(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "jdk", "", code=1)
-    (home / "release").write_text('JAVA_VERSION="21.0.2"\n')
-    assert find_java({"JAVA_HOME": str(home)}, places=()).version == "21.0.2"
 
 
 def test_a_tested_release_goes_before_a_newer_one_found_earlier(tmp_path: Path) -> None:

@@ -63,11 +63,6 @@ def test_somebody_elses_repository_is_not_asked(clone: Path) -> None:
     assert version.commit(inside / "engine" / "install") == "unknown"
 
 
-def test_without_git_it_is_unknown(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert version.commit(clone / "engine" / "install") == "unknown"
-
-
 @pytest.mark.parametrize("way", ["sdist", "bdist_wheel"])
 def test_what_is_built_knows_the_commit_it_was_built_of(tmp_path: Path, way: str) -> None:
     """The archive is what a wheel is made of elsewhere, where there is no git."""

@@ -97,6 +97,14 @@ def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -
         get(url)
 
 
+def test_a_page_that_is_not_there_is_told_from_one_that_cannot_be_had(endpoint: Endpoint) -> None:
+    base = f"http://127.0.0.1:{endpoint.port}"
+    with pytest.raises(FileNotFoundError):
+        get(f"{base}/nothing")
+    with pytest.raises(OSError, match="answered 500"):
+        get(f"{base}/broken")
+
+
 def test_web_pages_of_others_are_refused(endpoint: Endpoint) -> None:
     for headers in (
         {"Host": "evil.example:9464"},
@@ -122,6 +130,12 @@ def test_one_that_sends_a_byte_now_and_then_is_cut_off(endpoint: Endpoint) -> No
                     ended = True
 
 
+@pytest.fixture
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "_MOST_CONNECTIONS", 8)
+
+
+@pytest.mark.usefixtures("few_connections")
 def test_connections_without_a_request_shut_no_client_out(endpoint: Endpoint) -> None:
     others = threading.active_count()
     with contextlib.ExitStack() as held:
@@ -132,6 +146,7 @@ def test_connections_without_a_request_shut_no_client_out(endpoint: Endpoint) ->
         assert threading.active_count() - others < 2 * endpoint_module._MOST_CONNECTIONS
 
 
+@pytest.mark.usefixtures("few_connections")
 def test_clients_that_read_no_answer_shut_no_client_out() -> None:
     pages = {"/large": Page("text/plain", lambda: bytes(32_000_000)), "/small": Page("text/plain", lambda: b"x")}
     endpoint = Endpoint("127.0.0.1", 0, pages, "large")

@@ -77,16 +77,6 @@ def test_rules_are_what_prometheus_reads() -> None:
         assert re.fullmatch(r"\d+[mh]", rule.get("for", "1m"))
 
 
-def test_the_dashboard_has_no_panel_on_another() -> None:
-    taken: dict[tuple[int, int], str] = {}
-    for panel in json.loads((DOCS / "monitoring" / "grafana-dashboard.json").read_text())["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
-                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
-
-
 def test_every_metric_has_a_page_entry_and_a_unit_or_is_a_count() -> None:
     names = [one.name for described in reference.catalogue().values() for one in described]
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in names)

@@ -75,6 +75,11 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused_or_read(at: int, flipped: 
             continue
 
 
+def test_one_that_is_not_filled_yet_is_refused() -> None:
+    with pytest.raises(ValueError, match="not yet"):
+        counters(file_with(SERIAL, accessible=0))
+
+
 def test_the_file_of_a_process(tmp_path: Path) -> None:
     folder = tmp_path / f"hsperfdata_{pwd.getpwuid(os.getuid()).pw_name}"
     folder.mkdir()

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from lxml import html
 
-from arborcast.engine.monitoring.charts import CHARTS
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.report import history_for, page, write_report
 from arborcast.engine.monitoring.samples import NO_BOUND, JvmSample, MetricsSample, ProcessFigures
@@ -102,18 +101,3 @@ def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics", "report.html"]
     with pytest.raises(StackError, match="cannot be written"):
         write_report(tmp_path / "nowhere" / "report.html", seen, where, start, start)
-
-
-def test_a_series_keeps_its_colour_when_another_one_appears() -> None:
-    (chart,) = [each for each in CHARTS if each.name == "attempts"]
-
-    def colours(*states: str) -> dict[str, str]:
-        made = [MetricsSample(at=5.0 * at, attempts=dict.fromkeys(states, 10.0 * at)) for at in range(3)]
-        keys = elements(html.fragment_fromstring(chart.draw(made)), "ul[@class='keys']/li")
-        return {
-            str(key.xpath("string()")).rpartition(" 2")[0]: str(key.xpath("string(.//path/@class)")) for key in keys
-        }
-
-    few, more = colours("delivered", "parked", "expired"), colours("delivered", "parked", "expired", "dropped", "odd")
-    assert few == {name: more[name] for name in few}
-    assert len(set(colours("delivered", "parked", "dead", "expired", "dropped", "cancelled").values())) == 6

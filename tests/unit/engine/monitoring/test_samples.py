@@ -13,10 +13,13 @@ from arborcast.engine.monitoring.history import (
 )
 from arborcast.engine.monitoring.samples import (
     NO_BOUND,
+    JvmSample,
     MetricsSample,
     ProcessFigures,
     Scrape,
     ScrapedValue,
+    collecting_shares,
+    cpu_shares,
     grown,
     grown_buckets,
     quantile,
@@ -118,6 +121,18 @@ def test_quantiles_of_what_came_in_between() -> None:
     assert quantiles(samples, "delivery", 0.5) == [None, pytest.approx(0.055), None]
 
 
+def test_cores_that_a_process_kept_busy() -> None:
+    def sample(at: float, cpu: float) -> MetricsSample:
+        return MetricsSample(at, processes={"kafka": ProcessFigures(cpu, 0, 0, 0)})
+
+    assert cpu_shares([sample(0, 10), sample(10, 15), sample(20, 1), MetricsSample(30)], "kafka") == [
+        None,
+        0.5,
+        0.1,
+        None,
+    ]
+
+
 def test_history_outlives_a_restart_and_stays_bounded(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path / "metrics", keep_s=100)
     for at in range(0, 150, 10):
@@ -163,6 +178,14 @@ def test_of_a_long_history_no_more_is_read_than_is_shown(tmp_path: Path) -> None
     assert [sample.at for sample in found] == [195, 295, 395, 495, 595, 695, 795, 895, 995]
     assert [sample.accepted for sample in found][:2] == [39, 59]
     assert read_thinned(tmp_path / "nothing", 0, 1, 10) == []
+
+
+def test_the_share_of_time_spent_collecting_garbage() -> None:
+    moments = [
+        MetricsSample(at=at, jvms={"kafka": JvmSample(1, 1, 1, 1, spent, 1, 1)} if spent is not None else {})
+        for at, spent in ((0.0, 1.0), (10.0, 2.0), (20.0, None), (30.0, 0.5), (40.0, 1.0))
+    ]
+    assert collecting_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]
 
 
 def test_a_steady_rate_is_steady_though_its_counter_moves_in_steps() -> None:

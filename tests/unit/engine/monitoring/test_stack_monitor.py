@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from arborcast.core.telemetry.metrics import Registry
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.monitoring.history import MetricsHistory, decode_samples
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape
-from arborcast.engine.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role
+from arborcast.engine.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role, uses_of
 from arborcast.engine.processes.processes import ProcessId
 
 ME = ProcessId.of_this()
@@ -73,6 +74,14 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
     assert readings.sum("arborcast_part_silent_seconds") >= 20
 
 
+def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path, 60)
+    monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
+    history.add(monitor.look().sample)
+    assert len(decode_samples(monitor.pages()["/recent.json"].make())) == 1
+    assert len(decode_samples(monitor.pages()["/history.json"].make())) == 1
+
+
 def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
     accounts = ProcessAccounts()
     old = Use("workers", (1, 0.0), 10.0, 100, 2, 3)
@@ -103,6 +112,13 @@ def test_memory_is_read_again_when_it_has_changed_or_after_a_minute() -> None:
     memory.keep([])
     memory.of(process)
     assert len(read) == 4
+
+
+def test_this_process_is_found_in_its_session() -> None:
+    names = [use.name for use in uses_of({os.getsid(0): "kafka"}, MemoryReader())]
+    assert names[0] == "supervisor"
+    assert "kafka" in names
+    assert uses_of({}, MemoryReader())[0].identity == (os.getpid(), psutil.Process().create_time())
 
 
 @pytest.mark.parametrize(

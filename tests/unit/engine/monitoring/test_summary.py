@@ -57,6 +57,12 @@ def test_what_is_not_known_is_null() -> None:
     assert document(EngineView(problem="away"), "x") == {"engine": "x", "problem": "away"}
 
 
+def test_a_part_that_is_away_shows() -> None:
+    down = msgspec.structs.replace(busy_engine(2).samples[-1], parts={"kafka": False, "gateway": True})
+    shown = document(EngineView([down]), "x")
+    assert (shown["ready"], shown["parts"]) == (False, {"kafka": False, "gateway": True})
+
+
 def test_one_sample_is_no_rate_so_it_looks_twice() -> None:
     views = iter([EngineView(busy_engine(1).samples), EngineView(busy_engine(2).samples)])
     watch = EngineWatch(["h:1"])

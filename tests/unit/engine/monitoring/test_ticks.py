@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.engine.monitoring.ticks import Unit, linear
+from arborcast.engine.monitoring.ticks import Unit, clock, linear, logarithmic
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
 def labels(most: float, unit: Unit) -> str:
@@ -42,3 +46,36 @@ def test_an_axis_holds_what_it_is_for(most: float, unit: Unit) -> None:
     assert ticks[-1][0] >= most * (1 - 1e-6)
     assert 2 <= len(ticks) <= 6
     assert len({text for _, text in ticks}) == len(ticks)
+
+
+@pytest.mark.parametrize(
+    ("begin", "span", "expected"),
+    [
+        (timedelta(seconds=7), timedelta(seconds=40), "12:00:10, 12:00:20, 12:00:30, 12:00:40"),
+        (timedelta(minutes=7), timedelta(hours=1), "12:15, 12:30, 12:45, 13:00"),
+        (timedelta(), timedelta(hours=30), "12:00, 18:00, 3 Jan, 06:00, 12:00, 18:00"),
+        (timedelta(), timedelta(days=9), "3 Jan, 5 Jan, 7 Jan, 9 Jan, 11 Jan"),
+    ],
+)
+def test_clock_times_are_round(begin: timedelta, span: timedelta, expected: str) -> None:
+    at = (NOON + begin).timestamp()
+
+    found = clock(at, at + span.total_seconds())
+
+    assert ", ".join(text for _, text in found) == expected
+    assert all(at <= tick <= at + span.total_seconds() for tick, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (5, 40, "1 ms, 2 ms, 5 ms, 10 ms, 20 ms, 50 ms, 100 ms"),
+        (0.5, 400, "0.1 ms, 1 ms, 10 ms, 100 ms, 1 s"),
+        (3, 70_000, "1 ms, 10 ms, 100 ms, 1 s, 10 s, 1 min, 10 min"),
+        (3_000, 7_000, "1 s, 2 s, 5 s, 10 s"),
+        (10, 10, "10 ms, 20 ms, 50 ms, 100 ms"),
+        (1e5, 1e12, "1 min, 10 min, 1 h, 10 h, 1 d, 10 d"),
+    ],
+)
+def test_decades_of_time_have_the_names_that_people_use(low: float, high: float, expected: str) -> None:
+    assert ", ".join(text for _, text in logarithmic(low, high)) == expected

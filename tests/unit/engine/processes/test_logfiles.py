@@ -26,12 +26,6 @@ def test_no_log_is_no_trouble(tmp_path: Path) -> None:
     assert logfiles.LogTail(tmp_path / "none").new_lines() == []
 
 
-def test_tail_gives_the_last_lines(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_bytes(b"".join(b"%d\n" % number for number in range(10_000)) + b"caf\xe9\n\n")
-    assert logfiles.tail(log, lines=3) == "9998\n9999\ncaf\ufffd"
-
-
 def test_following_gives_each_complete_line_once(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("before\n")

@@ -33,12 +33,6 @@ def test_a_long_healthy_run_forgives(failures: int, ran: float, after: int) -> N
     assert managed.failures == after
 
 
-def test_what_was_never_started_is_due_and_has_not_ended() -> None:
-    managed = ManagedProcess(WAITS)
-    assert managed.is_due(0.0)
-    assert managed.exit_code() is None
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is charged for its ended children")
 def test_what_ended_children_used_is_counted_where_it_is_asked_for() -> None:
     busy = "import time\nwhile time.process_time() < 0.5: pass"

@@ -28,7 +28,3 @@ def test_a_port_is_free_again_though_connections_linger() -> None:
         accepted.shutdown(socket.SHUT_RDWR)  # the side that closes first keeps the connection in TIME_WAIT
     server.close()
     processes.require_free(port, "Kafka", "--kafka-port")
-
-
-def test_a_free_port_is_free() -> None:
-    assert processes.is_free(processes.free_port())

@@ -86,13 +86,6 @@ def test_a_variable_may_say_yes_in_several_ways(tmp_path: Path, text: str, value
     assert load(tmp_path, env={"ARBORCAST_TOPICS_FIXED": text}).topics.fixed is value
 
 
-def test_a_variable_is_read_as_its_setting_has_it(tmp_path: Path) -> None:
-    numbers = load(tmp_path, env={"ARBORCAST_GATEWAY_PORT": "80", "ARBORCAST_TABLES_INTERVAL_S": "2"})
-    assert (numbers.gateway.port, numbers.tables.interval_s) == (80, 2.0)
-    assert isinstance(numbers.tables.interval_s, float)
-    assert load(tmp_path, env={"ARBORCAST_KAFKA_PREFIX": "1"}).kafka.prefix == "1"
-
-
 def test_the_schema_has_every_setting_with_its_range() -> None:
     definitions = json_schema()["$defs"]
     assert set(definitions["arborcast"]["properties"]) == {"home", *SECTIONS}

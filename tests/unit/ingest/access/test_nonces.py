@@ -80,16 +80,6 @@ def test_it_is_known_for_as_long_as_its_time_is_good(tmp_path: Path, window_s: f
         assert not taken(memory(tmp_path, window_s), made, NOW + later)
 
 
-def test_what_is_over_is_forgotten_on_disk_too(tmp_path: Path) -> None:
-    one = memory(tmp_path)
-    for number in range(50):
-        later = NOW + 600 * number
-        assert taken(one, token(created_s=later), later)
-    assert len(one) < 4
-    assert len(list(tmp_path.iterdir())) < 4
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 200
-
-
 def test_a_clock_that_is_put_ahead_and_back_opens_no_door(tmp_path: Path) -> None:
     one, other = memory(tmp_path), memory(tmp_path)
     overheard = token(b"1")

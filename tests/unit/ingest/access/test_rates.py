@@ -35,17 +35,6 @@ def test_a_burst_then_the_rate() -> None:
         rates.request("a")
 
 
-def test_a_refused_request_costs_nothing() -> None:
-    clock = Clock()
-    rates = limited(clock, requests_per_s=1.0, request_burst=1)
-    rates.request("a")
-    for _ in range(50):
-        with pytest.raises(TooManyRequests):
-            rates.request("a")
-    clock.now += 1
-    rates.request("a")
-
-
 def test_bytes_beyond_the_burst_are_paid_for_afterwards() -> None:
     clock = Clock()
     rates = limited(clock, bytes_per_s=1000, byte_burst=2000)

@@ -155,17 +155,6 @@ async def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> No
     assert source.asked == asked + 1
 
 
-async def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
-    source, clock = Source(), Clock(0.0)
-    users = Users(source, remember_s=60, guesses=Guesses(1, 300, clock), clock=clock)
-    assert await users.check("a", "right", "h", b"a:right") == Identity("a")
-    assert await users.check("a", "wrong", "h", b"a:wrong") is None
-    for _ in range(2):
-        with pytest.raises(TooManyRequests):
-            await users.check("a", "other", "h", b"a:other")
-    assert users.recall(b"a:right") == Identity("a")
-
-
 async def test_guesses_at_the_same_moment_are_counted_too() -> None:
     source = Source()
     source.may_answer.clear()

@@ -271,18 +271,6 @@ def test_a_prefix_that_means_something_else_is_left_alone() -> None:
     }
 
 
-def test_default_namespaces_are_as_good_as_prefixes() -> None:
-    parts = GatewayParts()
-    content = (
-        f'<SubmitObjectsRequest xmlns="{LCM}"><RegistryObjectList xmlns="{RIM}"><ExtrinsicObject id="a">'
-        '<Slot name="n"/></ExtrinsicObject></RegistryObjectList></SubmitObjectsRequest>'
-    )
-    message = f"<wsnt:NotificationMessage><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
-    assert parts.post(soap.envelope(f"<wsnt:Notify>{message}</wsnt:Notify>")).status == 202
-    stored = etree.fromstring(parts.notifications.accepted[0].payload)[0][0]
-    assert [each.tag for each in stored.iter()] == [f"{{{RIM}}}ExtrinsicObject", f"{{{RIM}}}Slot"]
-
-
 def test_only_as_the_one_message_of_its_notify() -> None:
     parts = GatewayParts()
     submitted = f'<l:SubmitObjectsRequest xmlns:l="{LCM}"/>'

@@ -58,18 +58,6 @@ def test_to_members_and_from_the_representative_to_groups() -> None:
     ]
 
 
-def test_records_make_links_and_nothing_more_when_they_are_there() -> None:
-    wants = interests(G_b="a", H_="c")
-    first = changes("G/a", wanted_links("G/a", ALL, wants), [], 5, protect)
-    there = [each.subscription for each in first if isinstance(each, SubscriptionRecord)]
-    assert [(each.id, each.form, each.peer, each.consumer.address, each.created_ms) for each in there] == [
-        ("peer-b", "peer", Peer("G/a", "G/b"), "http://b/federation", 5),
-        ("peer-group.H", "peer", Peer("G/a", "H/"), "http://x/federation", 5),
-    ]
-    assert all(each.policy.strict and each.protection is not None for each in there)
-    assert changes("G/a", wanted_links("G/a", ALL, wants), there, 9, protect) == []
-
-
 def test_a_link_follows_its_interest_and_its_address() -> None:
     there = _links(ALL, interests(H_="c"))
     after = topology("G/a", "H/x", "H/y", gone="H/x")

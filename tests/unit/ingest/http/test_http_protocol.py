@@ -66,13 +66,6 @@ def test_a_parser_that_takes_the_head_for_an_offer_again_ends_the_connection(
     assert app.asked == []
 
 
-def test_offers_one_behind_the_other_are_passed_over(connection: BareConnection, app: Noting) -> None:
-    connection.send(OFFER * 50)
-    connection.settle()
-    assert len(app.asked) == 50
-    assert connection.answered.count(b"HTTP/1.1 200 ") == 50
-
-
 @pytest.mark.parametrize("between", [b"X: y\r\n", b"X: ", b"y"])
 def test_trailers_end(between: bytes, connection: BareConnection, app: Noting) -> None:
     connection.send(CHUNKED + b"1\r\nx\r\n0\r\nX: y")

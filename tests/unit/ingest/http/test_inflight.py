@@ -151,16 +151,6 @@ def test_small_bodies_wait_for_nobody_and_have_room_of_their_own(world: World) -
     assert world.budget.take(Reservation(world.budget), 100_000)
 
 
-def test_small_bodies_that_do_not_come_on_make_room_too(world: World) -> None:
-    slow = world.clients(LIMIT // SMALL, sent=SMALL - 1, expected=SMALL)
-    world.now += 2
-    whole = Reservation(world.budget)
-    whole.add(1_000)
-    assert world.budget.take(whole, 100_000)
-    assert sum(bool(client.refused) for client in slow) == 2
-    assert world.budget.taken <= LIMIT
-
-
 def test_beyond_all_of_it_small_bodies_are_sent_away(world: World) -> None:
     world.budget.count(Reservation(world.budget), LIMIT)
     assert not world.budget.take(Reservation(world.budget), 1)

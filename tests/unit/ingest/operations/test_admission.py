@@ -162,13 +162,6 @@ def test_topics_reached_by_a_wildcard_have_a_number_of_their_own() -> None:
     assert _notify(parts, "t:plant/x3").status == 503
 
 
-def test_several_filters_reach_what_all_of_them_match() -> None:
-    parts = GatewayParts(topics=TopicSettings(new_per_minute=0))
-    _subscribe(parts, "t:a|t:b", "t:b|t:c")
-    assert _notify(parts, "t:a").fault == "TopicNotSupportedFault"
-    assert _notify(parts, "t:b").status == 202
-
-
 async def test_a_publisher_that_hangs_up_gives_nothing_back_that_is_added() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=1))
     adding = asyncio.create_task(parts.gateway.admit({_path("a"): ""}))

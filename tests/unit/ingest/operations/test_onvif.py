@@ -11,7 +11,7 @@ from lxml import etree
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
@@ -119,16 +119,6 @@ def test_filters_that_cannot_be_honoured_are_refused(parts: GatewayParts) -> Non
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}">{content}</tev:CreatePullPointSubscription>'
     assert ask(parts, body).fault == "InvalidMessageContentExpressionFault"
     assert list(parts.table.subscriptions()) == []
-
-
-def test_current_messages_may_be_asked_for_here_too(parts: GatewayParts) -> None:
-    parts.table.apply(TopicRecord(TopicPath("kept"), policy=TopicPolicy(retain=True)))
-    kept = soap.message("kept", "<n/>")
-    assert parts.post(soap.envelope(soap.notify(kept))).status == 202
-    policy = '<p:CurrentMessage xmlns:p="urn:arborcast:policy"/>'
-    create(parts, f"<tev:SubscriptionPolicy>{policy}</tev:SubscriptionPolicy>")
-    (subscription,) = parts.table.subscriptions()
-    assert [one.only for one in parts.notifications.accepted] == ["", subscription.id]
 
 
 def test_messages_are_pulled_in_order_and_once(parts: GatewayParts) -> None:

@@ -8,9 +8,6 @@ import pytest
 from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.ingest.access.gate import Gate
-from arborcast.ingest.access.rates import Rates
-from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.legacy_content import NAMESPACE, unwrap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -88,26 +85,10 @@ def test_what_is_wrong_is_said_in_plain_text(topic: str, body: bytes, media: str
     assert parts.control.records == []
 
 
-def test_a_compressed_body_and_a_get() -> None:
-    parts = GatewayParts()
-    assert publish(parts, "a", b"<r/>", Content_Encoding="gzip").status == 415
-    answer = parts.get("/publish/a")
-    assert (answer.status, answer.headers[b"allow"]) == (405, b"POST")
-    assert answer.headers[b"content-type"] == b"text/plain; charset=utf-8"
-
-
 def test_an_unknown_topic_of_a_fixed_tree() -> None:
     parts = GatewayParts(topics=TopicSettings(fixed=True))
     answer = publish(parts, "a", b"<r/>")
     assert (answer.status, answer.body) == (404, b"there is no topic a, and the topic set is fixed\n")
-
-
-def test_over_the_rate() -> None:
-    parts = GatewayParts()
-    parts.gateway.gate = Gate(Rates(LimitSettings(requests_per_s=1, request_burst=1)))
-    assert publish(parts, "a", b"<r/>").status == 202
-    answer = publish(parts, "a", b"<r/>")
-    assert (answer.status, int(answer.headers[b"retry-after"]) >= 1) == (429, True)
 
 
 def test_later_is_503_and_when() -> None:

@@ -74,14 +74,6 @@ def test_a_registration_is_recorded_and_answered(version: str, path: str) -> Non
     assert "{urn:t}a/b" in parts.table.topics
 
 
-def test_nothing_is_needed() -> None:
-    parts = GatewayParts()
-    assert parts.post(soap.envelope(register())).status == 200
-    assert only(parts).publisher is None
-    assert only(parts).topics == ()
-    assert only(parts).terminates_ms is None
-
-
 @pytest.mark.parametrize(
     ("body", "fault", "says"),
     [

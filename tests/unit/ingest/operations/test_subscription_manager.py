@@ -43,18 +43,6 @@ def test_the_end_of_a_subscription_leaves_nothing_behind_whether_or_not_we_have_
     assert live(parts.control.records) == set()
 
 
-def test_renew_answers_the_termination_time_first() -> None:
-    parts = GatewayParts()
-    path = path_of(parts.post(soap.envelope(soap.subscribe(termination="PT1M"))))
-    parts.later(seconds=10)
-    answer = parts.post(soap.envelope(soap.renew("PT5M")), path)
-    response = answer.root.find(".//{*}RenewResponse")
-    assert response is not None
-    assert [child.tag.rpartition("}")[2] for child in response] == ["TerminationTime", "CurrentTime"]
-    assert answer.text("TerminationTime") == "2026-01-01T00:05:10Z"
-    assert answer.text("CurrentTime") == "2026-01-01T00:00:10Z"
-
-
 def test_renew_with_a_time_that_is_over_changes_nothing() -> None:
     parts = GatewayParts()
     path = path_of(parts.post(soap.envelope(soap.subscribe(termination="PT1M"))))

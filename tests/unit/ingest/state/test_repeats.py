@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.state.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint, steady_now
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
@@ -38,22 +35,6 @@ def test_what_makes_requests_the_same() -> None:
     ]
     assert len({fingerprint(each) for each in [one, *others]}) == 7
     assert fingerprint([notification(message_id="")]) == b""
-
-
-def test_another_publisher_or_another_expiry_is_another_request() -> None:
-    """Else whoever knows a message beforehand could send it first, to expire at once."""
-    one = [notification()]
-    answered = [msgspec.structs.replace(one[0], reply_to=EndpointReference("http://u/"))]
-    found = [
-        fingerprint(one),
-        fingerprint(one, "anna"),
-        fingerprint(one, "bert"),
-        fingerprint(one, "anna", [Publication(lifespan_ms=1)]),
-        fingerprint(one, "anna", [Publication(priority=1)]),
-        fingerprint(answered, "anna"),
-    ]
-    assert len(set(found)) == len(found)
-    assert fingerprint(one, "anna", [Publication(priority=1)]) == found[4]
 
 
 def test_what_is_remembered_does_not_depend_on_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,30 +93,6 @@ async def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
     await repeats.once(key(1), store)
     assert len(stored) == 2
     assert repeats.count == 2
-
-
-def test_who_hangs_up_does_not_take_the_other_with_it() -> None:
-    async def run() -> None:
-        repeats = Repeats(RepeatMemory(60))
-        gate = asyncio.Event()
-        stored = 0
-
-        async def store() -> None:
-            nonlocal stored
-            await gate.wait()
-            stored += 1
-
-        first = asyncio.create_task(repeats.once(key(1), store))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(repeats.once(key(1), store))
-        await asyncio.sleep(0)
-        second.cancel()
-        gate.set()
-        await first
-        assert second.cancelled()
-        assert stored == 1, "by the first, for both"
-
-    asyncio.run(run())
 
 
 @pytest.fixture

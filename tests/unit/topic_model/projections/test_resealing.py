@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arborcast.admin.resealing import SealedSecrets
 from arborcast.core.errors import SecretError
@@ -22,7 +20,6 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription, TopicFilter
-from tests.support.routing import compacted
 
 OLD = KeyRing({"old": b"o" * 32})
 BOTH = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
@@ -142,27 +139,6 @@ def test_protection_that_was_given_up_stays_given_up() -> None:
     for more in (record, Tombstone(resealing_key("s"))):
         table.apply(more)
         assert the_one(table).protection is None
-
-
-_texts = st.sampled_from(["a", "b", "c", "d"])
-_protections = st.builds(Protection, st.tuples(st.builds(SigningSecret, _texts)), st.one_of(st.just(""), _texts))
-_histories: st.SearchStrategy[list[ControlRecord]] = st.lists(
-    st.one_of(
-        st.builds(SubscriptionRecord, st.builds(subscription, st.just("s"), st.one_of(st.none(), _protections))),
-        st.builds(SecretsResealed, st.just("s"), st.dictionaries(_texts, _texts)),
-        st.just(Tombstone(resealing_key("s"))),
-    ),
-    max_size=12,
-)
-
-
-@given(_histories)
-def test_the_table_follows_from_the_last_record_of_each_key(history: list[ControlRecord]) -> None:
-    left = compacted(history)
-    whole = list(fold(*history).subscriptions())
-    assert whole == list(fold(*left).subscriptions())
-    assert whole == list(fold(*reversed(left)).subscriptions())
-    assert whole == list(fold(*history, *left).subscriptions())
 
 
 def log_of(*records: ControlRecord) -> SealedSecrets:

@@ -202,11 +202,6 @@ def who(table: RoutingTable, control: int, accepted_ms: int = 500, topic: str = 
     yield from (f"{each.id} (ended)" for each in ended)
 
 
-def test_what_compaction_has_left_of_a_renewal_is_no_new_subscription() -> None:
-    old = make_subscription("s", "a", created_ms=100, terminates_ms=10_000)
-    assert list(who(table_of(SubscriptionRecord(old), first=50), control=20)) == ["s"]
-
-
 def test_what_is_for_one_is_for_that_one() -> None:
     table = table_of(
         SubscriptionRecord(make_subscription("s", "a", created_ms=1)),
@@ -238,17 +233,6 @@ def test_a_part_of_the_past_may_be_forgotten_at_a_time() -> None:
     assert history.horizon == 3
     assert [each.position for each in history.forget(5, most=2)] == [3, 4]
     assert (history.horizon, len(history)) == (5, 1)
-
-
-def test_positions_may_come_in_any_order() -> None:
-    """Those of several gateways do: one may be behind the other."""
-    records = [
-        SubscriptionRecord(make_subscription(f"s{number}", "a", created_ms=1_000 + number)) for number in range(600)
-    ]
-    recipients = table_of(*records).recipients()
-    for control in (599, 600, 3, 420, 0, 300, 600):
-        notification = Notification("n", TopicPath("a"), b"<x/>", 1_000, control=control)
-        assert len(recipients.of(notification).there) == control
 
 
 def test_the_rule() -> None:

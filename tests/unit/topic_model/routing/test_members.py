@@ -108,22 +108,6 @@ def test_members_are_a_sequence_like_the_tuple_of_all() -> None:
     assert joined([found, (everybody[0],)]) == (*everybody, everybody[0])
 
 
-def test_one_who_comes_to_or_leaves_a_popular_topic_costs_a_piece_and_not_all() -> None:
-    group = Group(many())
-    before = group.active()
-    assert group.active() is before
-
-    newcomer = subscription(MANY + 1)
-    group.add(newcomer)
-    after = group.active()
-    assert new_members(before, after) <= 2 * PIECE
-    assert (len(before), len(after)) == (MANY, MANY + 1)  # what was handed out has not changed
-
-    group.remove(subscription(MANY // 2))
-    assert new_members(after, group.active()) <= 2 * PIECE
-    assert len(group.active()) == MANY
-
-
 def test_so_does_it_in_a_view_of_the_workers_and_in_what_is_joined_with_others() -> None:
     table = RoutingTable()
     for each in many():

@@ -168,12 +168,6 @@ def test_a_plain_unsubscribe_works_at_the_address_that_a_client_got(namespace: s
     assert not list(parts.table.subscriptions())
 
 
-def test_it_is_one_at_the_standards_address_too() -> None:
-    parts = GatewayParts()
-    assert parts.post(soap.envelope(legacy.subscribe("all:alarm", URL))).status == 200
-    assert only_subscription(parts).form == "legacy"
-
-
 @pytest.mark.parametrize(
     ("message", "fault"),
     [

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.core.errors import ExpressionError
 from arborcast.ingest.operations.legacy.messages import (
-    Message,
     MessagePart,
     Notify,
     read,
 )
-from arborcast.topic_model.legacy_content import TYPE, wrap
+from arborcast.topic_model.legacy_content import wrap
 from arborcast.topic_model.records.packages import Fragment
-from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import InvalidRequest
 from tests.support import legacy_messages as legacy
-
-
-def test_only_the_root_says_what_it_is() -> None:
-    """The old server searched for names anywhere in the text."""
-    asked = read(legacy.notify("all:alarm", "<wsnt:Unsubscribe/>"))
-    assert isinstance(asked, Notify)
-    assert asked.messages[0].payload == b'<wsnt:Unsubscribe xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2"/>'
 
 
 @pytest.mark.parametrize(
@@ -44,11 +34,6 @@ def test_content_becomes_one_element(content: str, payload: bytes) -> None:
     asked = read(legacy.notify("a", content))
     assert isinstance(asked, Notify)
     assert asked.messages[0].payload == payload
-
-
-def test_an_empty_message_element() -> None:
-    asked = read(legacy.notify("a", "").replace("<wsnt:Message></wsnt:Message>", "<wsnt:Message/>"))
-    assert asked == Notify((Message(TopicPath("a"), wrap("", {}), TYPE, "0-0-1-0"),))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +94,3 @@ def wrapped_in_notify(*messages: str) -> str:
 def test_incomplete_requests_say_what_is_missing(text: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         read(text)
-
-
-@pytest.mark.parametrize("topic", ["", "a::b", "a/b", "1a", "a b"])
-def test_topics_that_are_no_colon_paths(topic: str) -> None:
-    with pytest.raises(ExpressionError):
-        read(legacy.notify(topic, "<x/>"))

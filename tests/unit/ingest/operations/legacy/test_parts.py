@@ -13,7 +13,6 @@ from arborcast.ingest.operations.legacy import parts as legacy_parts
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records.fragments import Assembled, GivenUp, StoredPart
-from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
@@ -289,9 +288,3 @@ def test_a_message_of_which_parts_are_no_longer_in_the_log_is_given_up(monkeypat
     taken(parts, texts[0])
     assert "not in the log any more" in send(parts, texts[1]).reason
     assert [each.reason for each in given_up(parts)] == ["lost"]
-
-
-def test_a_retained_topic_keeps_the_whole() -> None:
-    parts = GatewayParts(topics=TopicSettings(retain_all=True))
-    taken(parts, *legacy.in_parts("a", "<x/>", 2))
-    assert parts.notifications.current[TopicPath("a")].payload == b"<x/>"

@@ -16,8 +16,6 @@ from tests.support.gateway_parts import GatewayParts, only_subscription
 
 zeep = pytest.importorskip("zeep")
 
-WSDL = "{http://schemas.xmlsoap.org/wsdl/}"
-SOAP11 = "{http://schemas.xmlsoap.org/wsdl/soap/}"
 ADDRESS = "http://127.0.0.1:8080/wsnprocess"
 
 
@@ -49,15 +47,6 @@ class GatewaySession(requests.Session):
         response._content = answer.body
         response.headers["Content-Type"] = answer.headers[b"content-type"].decode()
         return response
-
-
-def test_it_is_a_text_in_and_a_text_out(parts: GatewayParts) -> None:
-    root = parts.get("/wsnprocess/?wsdl").root
-    assert root.get("targetNamespace") == legacy.SERVICE
-    assert [each.get("name") for each in root.iter(f"{WSDL}portType")] == ["IWsnProcess"]
-    assert [each.get("style") for each in root.iter(f"{SOAP11}binding")] == ["document"]
-    assert [each.get("location") for each in root.iter(f"{SOAP11}address")] == [ADDRESS]
-    assert {part.get("element") for part in root.iter(f"{WSDL}part")} == {"tns:WsnProcess", "tns:WsnProcessResponse"}
 
 
 def test_zeep_loads_it_and_calls(parts: GatewayParts) -> None:

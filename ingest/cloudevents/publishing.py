@@ -201,7 +201,7 @@ def _unquoted(name: bytes, value: bytes) -> str:
 
 
 def _check(attributes: Mapping[str, str]) -> None:
-    """Raises InvalidRequest for what is no CloudEvent of this version."""
+    """Raises InvalidRequest unless these are the attributes of a CloudEvent of this version."""
     version = attributes.get("specversion", "")
     if version != VERSION:
         raise InvalidRequest(f"the attribute specversion is {version[:20]!r}, {VERSION!r} is taken")

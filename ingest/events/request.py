@@ -1,4 +1,4 @@
-"""What a request for a stream names: the topics, the conditions, and the position after which it goes on. Pure."""
+"""A request for a stream: its topics, its conditions, and the position after which it goes on. Pure."""
 
 from __future__ import annotations
 

@@ -102,9 +102,8 @@ class Envelope:
         self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0, lifespan_s: float = 0.0
     ) -> None:
         """Raises SecretError if the protection cannot be opened: then nothing is pushed; TopicError for the address of
-        MQTT topics that there cannot be. A receiver may report a result
-        within `callback_s`, 0 for never. A queue server may answer a request into a pull point of another owner for
-        `lifespan_s`."""
+        MQTT topics that cannot exist. A receiver may report a result within `callback_s`, 0 for never. A queue server
+        may answer a request into a pull point of another owner for `lifespan_s`."""
         self._guard = _guard(subscription, vault)
         self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None else None
         self._url = subscription.consumer.address
@@ -122,10 +121,11 @@ class Envelope:
         if self._guard is not None:
             self._headers += self._guard.fixed
         self._peer = subscription.peer
-        # The engine's public address.
-        self._source = subscription.address.rpartition(_MANAGER)[0] or "urn:arborcast"
-        self._events = is_cloud_events(subscription.form)
-        if subscription.form in ("legacy", "peer") or self._events:
+        self._source = ""
+        """The engine's public address, of subscriptions for CloudEvents."""
+        if is_cloud_events(subscription.form):
+            self._source = subscription.address.rpartition(_MANAGER)[0] or "urn:arborcast"
+        if subscription.form in ("legacy", "peer") or self._source:
             self._start, self._end, self._message_start = _LEGACY_START, _LEGACY_END, b""
             return
         self._start = (
@@ -217,7 +217,7 @@ class Envelope:
         if self._callback is not None and push:
             named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
             headers += named
-        if self._events:
+        if self._source:
             events, body = pushed(self._form, [self._event(each) for each in notifications])
             headers += events
         else:

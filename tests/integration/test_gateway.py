@@ -113,6 +113,17 @@ def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBro
         assert gateway.metric("arborcast_gateway_unacknowledged_bytes") == 0
 
 
+@pytest.mark.long
+@pytest.mark.chaos
+def test_an_idle_gateway_notices_that_kafka_went_and_came(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
+    with gateway_run(tmp_path, settings) as gateway:
+        own_broker.kill()
+        gateway.wait_for(lambda: gateway.health("ready") == 503, "aware that Kafka is away")
+        own_broker.start()
+        gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
+
+
 @pytest.mark.chaos
 def test_it_stops_within_seconds_also_while_kafka_is_away(tmp_path: Path, own_broker: KafkaBroker) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=300)

@@ -152,22 +152,6 @@ xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:Producer
     validate_element(etree.fromstring(f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'))
 
 
-def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
-    producer = PlayedProducer()
-    delivery = opened(producer)
-    for number in range(3):
-        delivery.store(notification(number))
-    recorded = delivery.settled()
-    assert [(key, record.notification, record.subscription) for key, record in producer.taken] == [
-        ("p", f"n{number}", "s") for number in range(3)
-    ]
-    assert [(each.notification, each.state, each.endpoint, each.batch) for each in recorded] == [
-        (f"n{number}", "delivered", "http://h/wsn/pullpoints/p", 4) for number in range(3)
-    ]
-    assert len({each.push for each in recorded}) == 3
-    assert all(each.duration_ms >= 0 and each.request_bytes > 0 for each in recorded)
-
-
 def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:
     delivery = opened(PlayedProducer(refusals=1_000_000), timeout_s=0.05)
     delivery.store(notification(1))

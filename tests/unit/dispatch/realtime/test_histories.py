@@ -189,22 +189,6 @@ def test_nothing_is_pushed_over_a_link_past_what_has_failed(when: str) -> None:
     assert state.known_there[0][:2] == [0, 1]
 
 
-def test_a_link_is_pushed_to_by_workers_again_when_nothing_waits_in_it() -> None:
-    state = Histories()
-    state.begin()
-    state.behave(name="link", how="broken")
-    state.accept(partition=0, count=1)
-    state.step(partition=0, times=1)
-    state.tasks[0].wire.drive(1)
-    state.behave(name="link", how="ok")
-    for _ in range(5):
-        state._go_on()
-    state.accept(partition=0, count=2)
-    state.step(partition=0, times=1)
-    assert state.tasks[0].wire.pushes("link") == ["0-1", "0-2"], "all at once"
-    state.teardown()
-
-
 def test_after_a_failure_messages_that_keep_coming_do_not_go_through_the_redelivery_for_ever() -> None:
     state = Histories()
     state.begin()

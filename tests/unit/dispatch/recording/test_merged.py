@@ -9,15 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
 from arborcast.dispatch.recording.state_tables import RowChanges
 from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.settings import TableSettings
-from arborcast.dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS
-from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, SUBSCRIPTIONS, TOPICS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.dispatch.tables.spec import TableSpec
-from tests.support.table_rows import attempt, fill, record
+from tests.support.table_rows import fill
 
 
 @pytest.mark.parametrize("spec", [TOPICS, SUBSCRIPTIONS, RETRIES, DEAD_LETTERS], ids=lambda spec: spec.name)
@@ -45,17 +43,3 @@ def test_rows_of_a_merged_table_are_found_by_their_texts(tmp_path: Path, spec: T
         assert whole.num_rows == 10
         assert whole.schema.types == spec.arrow_schema().types
         Upkeep(spec, location).step()
-
-
-def test_delivery_that_ended_again_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
-    """A dead letter that was sent again is merged into the table; then others of that time come."""
-    record(tmp_path, *(attempt(f"n{number}", "s", "dead", batch=1) for number in range(3)))
-    deliveries = EndedDeliveries(DELIVERIES.location(TableSettings(), tmp_path))
-    for number in range(3):
-        again = attempt(f"n{number}", "s", "delivered", 99, number=2, batch=-1)
-        deliveries.append(rows_of(attempts.encode([again])), {})
-
-    rows = DeltaTable(DELIVERIES.location(TableSettings(), tmp_path)).to_pyarrow_table().to_pylist()
-    assert sorted((row["notification"], row["state"]) for row in rows) == [
-        (f"n{number}", "delivered") for number in range(3)
-    ]

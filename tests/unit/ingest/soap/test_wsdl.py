@@ -75,27 +75,6 @@ def test_every_address_has_a_wsdl_with_both_soap_versions_and_its_own_public_url
     assert {port.get("binding") for port in ports} == bindings
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_what_a_wsdl_imports_is_served(parts: GatewayParts, address: str) -> None:
-    waiting = [element.get("location", "") for element in parts.get(f"/wsn/{address}?wsdl").root.iter(f"{WSDL}import")]
-    seen: set[str] = set()
-    while waiting:
-        url = waiting.pop()
-        assert url.startswith("http://127.0.0.1:8080/wsn/wsdl/")
-        if url in seen:
-            continue
-        seen.add(url)
-        answer = parts.get(url.removeprefix("http://127.0.0.1:8080"))
-        assert answer.status == 200
-        for element in answer.root.iter():
-            if isinstance(element.tag, str) and etree.QName(element).localname == "import":
-                location = element.get("location") or element.get("schemaLocation") or ""
-                waiting.append(f"http://127.0.0.1:8080/wsn/wsdl/{location}")
-    assert {"b-2.xsd", "br-2.xsd", "t-1.xsd", "bf-2.xsd", "ws-addr.xsd", "rp-2.xsd"} <= {
-        url.rpartition("/")[2] for url in seen
-    }
-
-
 def test_operations_and_faults_are_those_of_the_published_port_types(parts: GatewayParts) -> None:
     root = parts.get("/wsn/NotificationBroker?WSDL").root
     binding = root.find(f"{WSDL}binding[@name='NotificationBrokerSoap12']")

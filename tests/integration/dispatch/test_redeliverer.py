@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ import psutil
 import pytest
 
 from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings
@@ -32,12 +35,16 @@ from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    suspension_key,
 )
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Result, State, encode, read_promise
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in, settings_for
-from tests.support.receiver import Receiver
+from tests.support.receiver import NOTIFICATION_ID, Receiver
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -266,3 +273,68 @@ def test_large_messages_that_wait_and_are_cancelled_take_little_memory(
             log.append([SubscriptionEnded("s", "unsubscribed", 1)])
         wait_until(cancelled)
     assert most < 120_000_000, "what waits has as much"
+
+
+def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what_was_missed(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
+) -> None:
+    told: list[OperatorEvent] = []
+    retry = dataclasses.replace(QUICK, suspend_after_s=1.0)
+    with Receiver() as receiver:
+        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        receiver.behave("/s", "status/503")
+        with running(kafka_settings, tmp_path / "parked.db", known, told.append, retry) as redeliverer:
+            lot.park("s", "n1", "n2")
+            wait_until(lambda: "subscription-suspended" in {event.kind for event in told})
+            receiver.behave("/s", "status/202")
+            redeliverer.catch_up(120)
+            seen = len(receiver.received("/s"))
+            lot.park("s", "n3")
+            redeliverer.catch_up(120)
+            assert redeliverer.statistics().parked == 3
+            assert len(receiver.received("/s")) == seen
+            (suspended,) = [record for record in control(kafka_settings) if isinstance(record, SubscriptionSuspended)]
+            assert suspended.id == "s"
+
+            with closing(ControlLog(kafka_settings)) as log:
+                log.append([Tombstone(suspension_key("s"))])
+            wait_until(lambda: redeliverer.statistics().delivered == 3)
+    assert waiting(kafka_settings) == set()
+
+
+@pytest.mark.parametrize("file", ["kept", "lost"])
+def test_a_later_result_counts_also_when_the_job_was_away(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path, file: str
+) -> None:
+    path = tmp_path / "parked.db"
+    with Receiver() as receiver, closing(LogWriter(kafka_settings, "results")) as log:
+
+        def say(notification: str, state: State) -> None:
+            (push,) = [each for each in receiver.received("/s") if each.headers[NOTIFICATION_ID] == notification]
+            promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], VAULT.keys)
+            log.append_encoded([encode(Result(promise, state, promise.started_ms + 500, "so it is"))])
+
+        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        receiver.behave("/s", "later")
+        with running(kafka_settings, path, known) as redeliverer:
+            lot.park("s", "well", "done", "failed")
+            wait_until(lambda: len(rows(kafka_settings)) == 3)
+            say("well", "delivered")
+            wait_until(lambda: redeliverer.statistics().delivered == 1)
+        say("done", "delivered")
+        say("failed", "failed")
+        if file == "lost":
+            path.unlink()
+        receiver.behave("/s", "")
+        with running(kafka_settings, path, known) as redeliverer:
+            wait_until(lambda: redeliverer.statistics().delivered == 2)
+        assert receiver.names("/s") == ["well", "done", "failed", "failed"]
+    found: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+    for row in rows(kafka_settings):
+        found[row.notification].append((row.state, row.error, row.number))
+    assert found == {
+        "well": [("parked", "later", 1), ("delivered", "", 1)],
+        "done": [("parked", "later", 1), ("delivered", "", 1)],
+        "failed": [("parked", "later", 1), ("parked", "reported", 1), ("delivered", "", 2)],
+    }
+    assert waiting(kafka_settings) == set()

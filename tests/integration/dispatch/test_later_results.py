@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import requests
 
-from arborcast.client import Client
+from arborcast.client import Client, FaultReceived
 from arborcast.client.later import Later
 from arborcast.client.listener import Listener, ReceivedMessage
+from arborcast.client.queues.worker import Worker
 from arborcast.client.values import Delivery
 from arborcast.core.security.keyring import add_key
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.settings import JobSettings
-from tests.support.dispatch_job import IN_BOTH_GEARS, RunningJob
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, RunningJob, attempt_rows
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -144,3 +148,40 @@ def test_in_strict_order_nothing_is_pushed_before_the_result(job: RunningJob, ga
         patient.of(second).delivered()
         story_of(job, second, "delivered")
         assert [name for name, _ in patient.seen] == [first, second]
+
+
+def test_a_worker_of_a_queue_is_busy_until_its_result(job: RunningJob, gateway: GatewayRun, job_logs: Logs) -> None:
+    topic = "later/jobs"
+    job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
+    begun, go_on = threading.Event(), threading.Event()
+    did: list[bytes] = []
+
+    def handle(request: ReceivedMessage) -> None:
+        did.append(request.payload)
+        begun.set()
+        assert go_on.wait(240)
+
+    def ends(notification: str, column: str) -> list[str]:
+        rows = attempt_rows(job.settings, 0)
+        return [row[column] for row in rows if row["notification"] == notification]
+
+    def delivered(notification: str) -> bool:
+        return "delivered" in ends(notification, "state")
+
+    with Client(gateway.base) as client, Worker(handle, later=True) as worker:
+
+        def serves() -> bool:
+            with suppress(FaultReceived):  # the gateway reads the topic
+                return bool(worker.serve(client, topic))
+            return False
+
+        wait_until(serves)
+        first = publish(gateway, topic)
+        assert begun.wait(240)
+        second = publish(gateway, topic)  # equal requests that wait would be one
+        wait_until(lambda: "later" in ends(first, "error"), "it is acknowledged")
+        assert len(did) == 1, "the other one waits for the server"
+        go_on.set()
+        for each in (first, second):
+            wait_until(partial(delivered, each), "its result counts")
+    assert len(did) == 2

@@ -278,7 +278,7 @@ def test_the_page_about_event_streams(engine: Engine) -> None:
     finally:
         for each in following:
             each.kill()
-            each.wait(60)
+            each.communicate(timeout=300)
 
 
 def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:

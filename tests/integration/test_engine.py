@@ -277,7 +277,7 @@ def test_the_page_about_event_streams(engine: Engine) -> None:
     finally:
         for each in following:
             each.kill()
-            each.wait(60)
+            each.communicate(timeout=300)
 
 
 def test_status_says_what_runs(engine: Engine) -> None:

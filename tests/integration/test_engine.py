@@ -206,6 +206,8 @@ def test_the_commands_of_a_page(engine: Engine, receiver: Receiver, tmp_path: Pa
     program = program.replace("https://orders.example/in", receiver.url("/status/404"))
     # It is not suspended, which the command says.
     program = program.replace("arborcast subscriptions resume $S", "! arborcast subscriptions resume $S")
+    # Nor does a delivery wait.
+    program = program.replace("arborcast waiting probe", "! arborcast waiting probe")
     shell = {"PATH": f"{Path(COMMAND).parent}:{os.environ['PATH']}", "N": number, "S": address.rpartition("/")[2]}
     try:
         done = subprocess.run(

@@ -43,6 +43,7 @@ from arborcast.topic_model.records.control import SubscriptionRecord, Subscripti
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
+from tests.support.listed_logs import ListedLogs
 from tests.support.table_rows import NOON, attempt, fill, record
 
 pytestmark = pytest.mark.slow
@@ -94,9 +95,10 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         control.apply(each)
     problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
     audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
+    ListedLogs(monkeypatch).bury(wait.delivery, letter)
     monkeypatch.setattr("arborcast.admin.dead_letters.letters", lambda *_: iter([(None, letter)]))
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", lambda *_, **__: ([wait], 0, Counter()))
-    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.with_last", lambda _, waits: (waits, True))
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.with_last", lambda _, waits, *__: (waits, True))
     monkeypatch.setattr(arborcast.admin.control_log, "read_control", lambda *_: control)
     monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda *_: control.table.topics)
     monkeypatch.setattr(arborcast.dispatch.operations.audit, "audit", lambda *_, **__: audited)

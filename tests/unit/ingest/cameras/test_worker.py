@@ -247,7 +247,7 @@ def test_a_camera_that_pushes() -> None:
                 await asyncio.to_thread(camera.happens)
                 await ours.received(1)
                 refused = await parts.request("POST", "/cameras/another-key", b"<a/>")
-                assert refused.status == 400
+                assert refused.status == 410
                 assert ours.worker.seen["gate"].events == 1
         server.stop()
         await serving

@@ -79,7 +79,8 @@ def figures_of(known: Mapping[str, int | str]) -> JvmFigures:
     try:
         ticks = numbers["sun.os.hrt.frequency"]
         collectors = {}
-        for number in range(numbers["sun.gc.policy.collectors"]):
+        # A damaged number may be any.
+        for number in range(min(numbers["sun.gc.policy.collectors"], len(numbers))):
             kind = f"sun.gc.collector.{number}"
             if f"{kind}.invocations" in numbers:
                 name = str(known.get(f"{kind}.name", number))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arborcast.engine.monitoring.perf_counters import counters, figures_of, read_jvm
@@ -66,6 +66,7 @@ def test_a_file_is_read(order: str) -> None:
 
 
 @given(st.integers(min_value=0, max_value=len(file_with(SERIAL)) - 1), st.integers(min_value=1, max_value=255))
+@example(at=1_548, flipped=1)  # the number of collectors is beyond 2**40
 def test_a_file_that_is_cut_off_or_damaged_is_refused_or_read(at: int, flipped: int) -> None:
     whole = file_with(SERIAL)
     for content in (whole[:at], whole[:at] + bytes([whole[at] ^ flipped]) + whole[at + 1 :]):

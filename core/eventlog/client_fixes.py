@@ -134,6 +134,17 @@ class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types
     """Looks up the addresses of a host without blocking; set where the loop must not block."""
     _awake = False
 
+    def fileno(self) -> int:
+        """The descriptor of epoll or kqueue, which another event loop can poll."""
+        return int(self._selector.fileno())
+
+    def next_s(self) -> float | None:
+        """Time until it has something to do without an event; None if there is no such time."""
+        if self._ready:
+            return 0.0
+        wait_s: float | None = self._next_scheduled_timeout(time.monotonic())
+        return wait_s
+
     def wakeup(self) -> None:
         # Two threads that both find it asleep wake it twice, which does no harm.
         if not self._awake:
@@ -173,6 +184,10 @@ class TlsTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]  # the bas
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has no types
+    def nodes(self) -> list[int]:
+        """The brokers with a connection."""
+        return list(self._conns)
+
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         if self._net.resolve is not None:
             await self._net.resolve(node.host, node.port)

@@ -21,7 +21,7 @@ from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import TransactionManager
 from kafka.structs import TopicPartition
 
-from arborcast.core.eventlog.client_fixes import RECORD_OVERHEAD, ClosingSocket
+from arborcast.core.eventlog.client_fixes import RECORD_OVERHEAD, ClosingSocket, Connections, Loop
 
 if TYPE_CHECKING:
     from arborcast.core.eventlog.client import RecordFuture
@@ -40,12 +40,22 @@ class LoopClient(KafkaNetClient):  # type: ignore[misc]  # the base has no types
     wanted_s = _LONGEST_S
     """Time after which the sender wants its next step."""
 
+    @property
+    def loop(self) -> Loop:
+        loop: Loop = self._net
+        return loop
+
+    @property
+    def connections(self) -> Connections:
+        connections: Connections = self._manager
+        return connections
+
     def is_ready(self, node_id: int) -> bool:
         return bool(super().is_ready(node_id)) and not self.in_flight_request_count(node_id)
 
     def is_free(self) -> bool:
         """Whether there are connections, and all of them can take a request."""
-        nodes = list(self._manager._conns)  # noqa: SLF001
+        nodes = self.connections.nodes()
         return bool(nodes) and all(map(self.is_ready, nodes))
 
     def poll(self, timeout_ms: float | None = None, future: Any = None) -> None:
@@ -65,8 +75,9 @@ class LoopProducer:
         client: LoopClient = kafka_client(**configs)
         self._client = client
         self._deadline = time.monotonic() + configs["max_block_ms"] / 1_000
-        client._manager.bootstrap(configs["bootstrap_timeout_ms"])  # noqa: SLF001  # as KafkaProducer does
-        self._transactions = TransactionManager(api_version=client._manager.broker_version, metadata=client.cluster)  # noqa: SLF001
+        client.connections.bootstrap(configs["bootstrap_timeout_ms"])
+        version = client.connections.broker_version
+        self._transactions = TransactionManager(api_version=version, metadata=client.cluster)
         shared = {"transaction_manager": self._transactions}
         self._accumulator = RecordAccumulator(**shared, **configs)
         self._sender = Sender(
@@ -99,9 +110,9 @@ class LoopProducer:
     def attach(self) -> None:
         """Go on on the running event loop."""
         self._client.attached = True
-        self._client._net.resolve = self._resolve  # noqa: SLF001  # of the class Loop in client_fixes
+        self._client.loop.resolve = self._resolve
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._fileno(), self._step)
+        self._loop.add_reader(self._client.loop.fileno(), self._step)
         self._step(due=True)
 
     def send(
@@ -129,7 +140,7 @@ class LoopProducer:
             return
         self._closed = True
         if self._loop is not None:
-            self._loop.remove_reader(self._fileno())
+            self._loop.remove_reader(self._client.loop.fileno())
             for handle in (self._soon, self._timer):
                 if handle is not None:
                     handle.cancel()
@@ -152,9 +163,6 @@ class LoopProducer:
         lookup.add_done_callback(keep)
         return future
 
-    def _fileno(self) -> int:
-        return int(self._client._net._selector.fileno())  # noqa: SLF001  # epoll's or kqueue's, which can be polled
-
     def _check_time(self, what: str) -> None:
         if time.monotonic() > self._deadline:
             raise errors.KafkaTimeoutError(what)
@@ -176,12 +184,11 @@ class LoopProducer:
             self._plan(self._loop)
 
     def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
-        net = self._client._net  # noqa: SLF001  # no public way to the next timer of its loop
-        # The second: answers came just after a look at what may be sent.
-        if net._ready or (not self._client.wanted_s and self._client.is_free()):  # noqa: SLF001  # tasks for its next turn
+        scheduled = self._client.loop.next_s()
+        # The second: answers came just after the search for records to send.
+        if scheduled == 0.0 or (not self._client.wanted_s and self._client.is_free()):
             self._soon = loop.call_soon(self._step)
             return
-        scheduled = net._next_scheduled_timeout(time.monotonic())  # noqa: SLF001
         wait_s = min(self._client.wanted_s, _LONGEST_S if scheduled is None else scheduled, _LONGEST_S)
         at = loop.time() + max(wait_s, _SHORTEST_S)
         if self._timer is None or self._timer.when() > at:

@@ -85,7 +85,7 @@ def _routes(console: Console) -> list[Route]:
         return console.live_page(request, _look(console, request))
 
     async def find(request: Request) -> Response:
-        """The page of what was typed, or a choice; a fragment for our own module is always a choice."""
+        """The page that matches the typed text, or a choice of pages; a fragment for `lists.js` is always a choice."""
         if not console.ready():
             return console.page(request, "reading.html", status=503)
         text = request.query_params.get("q", "").strip()

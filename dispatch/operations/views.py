@@ -180,7 +180,8 @@ class DeliveryView:
         self._db.close()
 
     def _fold(self, record: ConsumerRecord) -> None:
-        raise NotImplementedError
+        """Apply a record of the log."""
+        raise NotImplementedError  # each kind of view has its own
 
     def _read(self) -> None:
         ends = self._cursor.ends()

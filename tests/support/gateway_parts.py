@@ -338,7 +338,7 @@ class GatewayParts:
 
 
 class Visit:
-    """A GET whose answer has no end: what was sent so far, until the client leaves. With `reading` cleared it takes no
+    """A GET with an endless answer: the bytes sent so far, until the client leaves. With `reading` cleared it takes no
     more of the answer."""
 
     def __init__(self, parts: GatewayParts, path: str, headers: dict[str, str] | None = None) -> None:

@@ -3,7 +3,8 @@
     python -m benchmarks.throughput [CASE ...] [--subscribers N] [--publishers N] ... [SETTING=VALUE ...]
 
 Without cases: one row with the given quantities. Cases: standard (one and many publishers and subscribers, CPU),
-scaling (one quantity at a time), isolation (subscribers that fail, many endpoints), changes (of subscriptions).
+scaling (one quantity at a time), isolation (subscribers that fail, many endpoints), changes (of subscriptions), held
+(minute by minute for `--minutes`, at `--rate` or at full load: delays, memory and disk).
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 
+from arborcast.dispatch.operations.audit import audit
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Traffic
-from benchmarks.report import Report, run
+from benchmarks.report import Report, percentile, run
 from benchmarks.rig import OUTCOME, Outcome, Rig, rig, settings_of, subscription
 from tests.support.receiver import refusing_url
 
@@ -40,6 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", type=int, default=0)
     parser.add_argument("--rate", type=float, help="messages a second, open loop; else closed loop")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--minutes", type=int, default=60, help="of the case held")
     parser.add_argument("--edge", choices=("soap", "old"), default="soap")
     parser.add_argument("--form", choices=("notify", "raw"), default="notify", help="raw: a request for each message")
     parser.add_argument("--mode", choices=("auto", "realtime", "batch"), default="auto")
@@ -225,7 +229,47 @@ def _changing(running: Rig, per_second: int) -> Iterator[None]:
         thread.join()
 
 
-CASES = {"standard": _standard, "scaling": _scaling, "isolation": _isolation, "changes": _changes}
+def _held(report: Report, running: Rig) -> None:
+    """A minute ends when all of its messages have arrived. The first one also warms up the JVM."""
+    chosen, seconds = report.options, 2.0 if report.quick else 60.0
+    paths = running.subscribe([f"held{number}" for number in range(chosen.subscribers)], "{urn:t}held//.")
+    traffic = Traffic(0, chosen.publishers, seconds, chosen.rate, size=chosen.size, topic="held/p")
+    since_ms, delivered, used = int(time.time() * 1000), 0, dict.fromkeys(_PARTS, 0.0)
+    columns = ("minute", *OUTCOME, "p99.9 ms", *(f"{part} MiB" for part in _PARTS[:-1]), "Kafka's disk MiB", "files")
+    with report.table(f"{chosen.subscribers} subscribers, minute by minute", *columns) as table:
+        for minute in range(1, 3 if report.quick else chosen.minutes + 1):
+            outcome = running.publish(paths, traffic)
+            delivered += outcome.delivered
+            used = {part: spent + outcome.cpu.get(part, 0.0) for part, spent in used.items()}
+            memory = [_memory_mib(running, part) for part in _PARTS[:-1]]
+            disk, files = _used_mib(running.home / "kafka"), sum(1 for _ in (running.home / "job").rglob("*"))
+            row = (percentile(outcome.delays, 0.999), *memory, disk, files)
+            table.add(minute, *outcome.cells(), *row)
+            print(" ".join(str(cell) for cell in table.rows[-1]), flush=True)
+    with report.table("CPU seconds for a million deliveries", *_PARTS, "all") as table:
+        figures = [used[part] / max(delivered, 1) * 1e6 for part in _PARTS]
+        table.add(*figures, sum(figures))
+    found = audit(running.kafka, since_ms, patience_s=60)
+    print(f"audit: {found.notifications:,} notifications, {found.unbalanced} do not balance")
+
+
+def _memory_mib(running: Rig, part: str) -> float:
+    total = 0
+    for process in running.processes().get(part, ()):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return total / 2**20
+
+
+def _used_mib(folder: Path) -> float:
+    blocks = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # Kafka deletes segments at any time
+            blocks += path.stat().st_blocks
+    return blocks * 512 / 2**20
+
+
+CASES = {"standard": _standard, "scaling": _scaling, "isolation": _isolation, "changes": _changes, "held": _held}
 
 if __name__ == "__main__":
     run(measure, options)

@@ -205,10 +205,13 @@ class Subscriber(LoggedProcess):
 
     @property
     def received(self) -> list[Received]:
-        """So far, in order."""
+        """So far, in order. A message that is only partly written is left out."""
         found = []
         for entry in self.text().split("\x1e")[1:]:
-            topic, payload, retained, properties, rest = entry.split("\x1f")
+            fields = entry.split("\x1f")
+            if len(fields) < 5 or "\n" not in fields[4]:
+                break
+            topic, payload, retained, properties, rest = fields
             pairs = (each.partition(":") for each in properties.split(" ") if each)
             found.append(
                 Received(

@@ -3,7 +3,8 @@
     python -m benchmarks.engine [CASE ...] [--small] [SETTING=VALUE ...]
 
 Cases: start (up, the first delivery, down), stages (of the job's start, with and without the archive of JVM classes),
-idle (CPU and PSS of each part, and of the broker alone), lone (one notification at a time, through the gateway).
+idle (CPU and PSS of each part, and of the broker alone), lone (one notification at a time, through the gateway), load
+(starts before and after five minutes at 200/s, with idle partitions).
 `--small` is the small profile of docs/operations.md. Every start but the first is warm.
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from arborcast.client import Client
+from benchmarks.load import Traffic, send
 from benchmarks.report import Report, cpu_s, percentile, run, wait_for
 from benchmarks.rig import rig, settings_of
 from tests.support.command import Engine
@@ -34,13 +36,16 @@ SMALL_PROFILE = {
 }
 
 RATE = 5  # a second: each notification finds an idle engine
+LOAD = 200
 
 # The job prints these, with the time, at the end of a stage.
 _STAGES = {"Spark session": "pushes may go to", "warm-up": "warmed up in", "queries": "ready to deliver"}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="start, stages, idle, lone; without: start and idle")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help="start, stages, idle, lone, load; without: start and idle"
+    )
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="of idling, or of lone notifications")
     parser.add_argument("--settle", type=float, default=30.0, help="seconds before, while the JIT finishes")
@@ -54,16 +59,18 @@ def measure(report: Report) -> None:
     if chosen.small:
         os.environ.update(SMALL_PROFILE)
     cases = [each for each in chosen.cases if "=" not in each] or ["start", "idle"]
-    if {"start", "idle", "lone"} & set(cases):
+    if {"start", "idle", "lone", "load"} & set(cases):
         with tempfile.TemporaryDirectory() as folder, Receiver() as receiver:
             engine = Engine(Path(folder) / "home")
             try:
-                _starts(report, engine, receiver)
+                _starts(report, "starts", engine, receiver, "cold")
                 engine.up()
                 if "idle" in cases:
                     _idle(report, engine)
                 if "lone" in cases:
                     _lone(report, engine, receiver)
+                if "load" in cases:
+                    _load(report, engine, receiver)
             finally:
                 engine.down()
     if "idle" in cases:
@@ -76,13 +83,13 @@ def _has_more(receiver: Receiver, requests: int) -> bool:
     return len(receiver.requests) > requests
 
 
-def _starts(report: Report, engine: Engine, receiver: Receiver) -> None:
-    with report.table("starts", "start", "ready s", "delivered s", "stop s") as table:
+def _starts(report: Report, title: str, engine: Engine, receiver: Receiver, first: str = "warm") -> None:
+    with report.table(title, "start", "ready s", "delivered s", "stop s") as table:
         for number in range(report.options.starts):
             began = time.monotonic()
             engine.up()
             ready = time.monotonic() - began
-            if not number:
+            if not number and first == "cold":
                 engine.run("subscribe", "bench//.", "--to", receiver.url("/bench"))
             before = len(receiver.requests)
             engine.run("publish", "bench/a", "-", input="<x/>")
@@ -90,7 +97,7 @@ def _starts(report: Report, engine: Engine, receiver: Receiver) -> None:
             delivered = time.monotonic() - began
             began = time.monotonic()
             engine.down()
-            table.add("warm" if number else "cold", ready, delivered, time.monotonic() - began)
+            table.add("warm" if number else first, ready, delivered, time.monotonic() - began)
 
 
 def _idle(report: Report, engine: Engine) -> None:
@@ -103,6 +110,17 @@ def _idle(report: Report, engine: Engine) -> None:
         rows = [(name, used[0] / 2**20, (used[1] - before[name][1]) / elapsed * 100) for name, used in after.items()]
         for row in [*rows, ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))]:
             table.add(*row)
+
+
+def _load(report: Report, engine: Engine, receiver: Receiver) -> None:
+    """One publisher has one topic, so all other partitions are idle."""
+    engine.run("subscribe", "{urn:t}bench//.", "--to", receiver.url("/load"))
+    before, seconds = len(_arrivals(receiver)), 5 if report.quick else 300
+    sent = send(Traffic(int(engine.gateway.rpartition(":")[2]), 1, seconds, LOAD, topic="bench/p"))
+    wait_for(lambda: len(_arrivals(receiver)) >= before + sent.accepted, "all notifications")
+    engine.down()
+    _starts(report, f"starts after {sent.accepted:,} notifications at {LOAD}/s", engine, receiver)
+    engine.up()
 
 
 def _usage(engine: Engine) -> dict[str, tuple[float, float]]:

@@ -53,7 +53,7 @@ try:
     )
     from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError, NotFound
     from arborcast.core.reasons import reason_of
-    from arborcast.engine.terminal import error_console, guard, say
+    from arborcast.engine.terminal import error_console, guard, print_line
 except KeyboardInterrupt:
     # Ctrl-C while modules are loaded, for which there is no handler yet.
     raise SystemExit(130) from None
@@ -66,12 +66,12 @@ app = typer.Typer(
 )
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from arborcast.engine.install.version import lines
 
         for line in lines():
-            say(line)
+            print_line(line)
         raise typer.Exit
 
 
@@ -81,7 +81,7 @@ def _arborcast(
         bool,
         typer.Option(
             "--version",
-            callback=_say_version,
+            callback=_print_version,
             is_eager=True,
             help="Print the versions of Arborcast and its parts, and exit.",
         ),

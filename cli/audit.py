@@ -22,7 +22,7 @@ from arborcast.cli.common import (
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import WORDS, many
-from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
+from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from arborcast.dispatch.operations.audit import Report
@@ -79,7 +79,7 @@ def audit(
                 progress=progress,
             )
     except ArborcastError as error:
-        complain(f"the audit could not be made: {error}")
+        print_error(f"the audit could not be made: {error}")
         sys.exit(EXIT_UNKNOWN)
     if json:
         print_json(report.as_json())
@@ -101,7 +101,7 @@ def _print(report: Report) -> None:
     kinds += [f"{report.system_notices:,} system notices"] * bool(report.system_notices)
     *first, last = kinds
     accepted = f"{', '.join(first)} and {last}" if first else last
-    say(
+    print_line(
         f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
         f"{report.matches:,} deliveries; {report.waiting:,} not evaluated yet"
     )
@@ -124,18 +124,20 @@ def _print(report: Report) -> None:
     out.print(table)
     if report.duplicates:
         were = "delivery was" if report.duplicates == 1 else "deliveries were"
-        say(f"{report.duplicates:,} {were} accepted more than once")
+        print_line(f"{report.duplicates:,} {were} accepted more than once")
     for note in report.notes:
-        say(one_line(f"note: {note}"))
+        print_line(one_line(f"note: {note}"))
     for problem in report.problems:
         where = f" (partition {problem.partition}, offset {problem.offset})" if problem.partition >= 0 else ""
         what = f" for {problem.subscription}" if problem.subscription else f": {problem.found} of {problem.matched}"
-        say(one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {PROBLEMS[problem.kind]}"))
+        print_line(
+            one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {PROBLEMS[problem.kind]}")
+        )
     if report.order:
         found = f"{report.disordered:,} out of order" if report.disordered else "none out of order"
-        say(f"order of {report.first_attempts:,} first attempts: {found}")
+        print_line(f"order of {report.first_attempts:,} first attempts: {found}")
     for what in report.not_looked_at:
-        say(f"not checked: {what}")
+        print_line(f"not checked: {what}")
     verdict = "[bold green]all accounted for[/]"
     if not report.balanced:
         verdict = f"[bold red]{many(report.unbalanced, 'discrepancy', 'discrepancies')}[/]"

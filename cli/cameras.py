@@ -9,7 +9,7 @@ import typer
 from arborcast.cli.common import MESSAGES, ConfigOption, HomeOption, JsonOption, document, kafka_of, settings_of
 from arborcast.cli.users import StdinOption, read_password
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, print_json, say
+from arborcast.engine.terminal import print_error, print_json, print_line
 
 cameras_app = typer.Typer(help="Events of ONVIF cameras.", no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def add(
     cameras.add(
         settings_of(config, home), kafka_of(config, home), cameras.CameraRequest(name, url, user, password, insecure)
     )
-    say(one_line(f"events of {name} are published below cameras/{name}"))
+    print_line(one_line(f"events of {name} are published below cameras/{name}"))
 
 
 @cameras_app.command()
@@ -80,10 +80,10 @@ def list_cameras(config: ConfigOption = None, home: HomeOption = None, json: Jso
         last = f", last event {moment(each.last_event_ms)}" if each.last_event_ms else ""
         clock = "" if each.clock_offset_s is None else f", clock {each.clock_offset_s:+.0f} s"
         counts = "" if each.events is None else f", {each.events} events, {each.renewals or 0} renewals"
-        say(one_line(f"{each.camera}  {each.state}{since}  {each.url}{last}{counts}{clock}"))
+        print_line(one_line(f"{each.camera}  {each.state}{since}  {each.url}{last}{counts}{clock}"))
         if each.error:
-            say(one_line(f"  {each.error}"))
+            print_line(one_line(f"  {each.error}"))
     if not found:
-        complain("no cameras: arborcast cameras add NAME URL --user USER")
+        print_error("no cameras: arborcast cameras add NAME URL --user USER")
     if figures.problem:
-        complain(f"live states unavailable: {figures.problem}")
+        print_error(f"live states unavailable: {figures.problem}")

@@ -10,7 +10,7 @@ import typer
 
 from arborcast.admin.moments import iso
 from arborcast.core.errors import ConfigError, NotFound
-from arborcast.engine.terminal import complain, noting_silence
+from arborcast.engine.terminal import noting_silence, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ ConfigOption = Annotated[
         "-c",
         help="Settings file (default: arborcast.toml here, if there is one).",
         metavar="FILE",
-        readable=False,  # what cannot be read is said once for all ways to name it, with what to do
+        readable=False,  # settings_of reports an unreadable file, with the remedy
     ),
 ]
 
@@ -61,8 +61,8 @@ ListedOption = Annotated[int, typer.Option("--limit", help="At most so many.", m
 
 
 def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:
-    """The effective settings for a command. Raises ConfigError, also for a data directory that is another user's: an
-    engine may run there, and nothing could be told of it."""
+    """The effective settings for a command. Raises ConfigError, also for a data directory of another user: the
+    state of its engine cannot be read."""
     from arborcast.engine.settings.loading import load_settings
 
     settings = load_settings(config, home, overrides)
@@ -100,10 +100,10 @@ def agreed(question: str) -> bool:
     return typer.confirm(question, err=True)
 
 
-def tell_of_more(number: int) -> None:
-    """Say, where a list was cut off, how many are left; nothing when none is."""
+def note_omitted(number: int) -> None:
+    """Report the number of rows beyond the limit of a list; nothing for none."""
     if number > 0:
-        complain(f"and {number:,} more: --limit shows them")
+        print_error(f"and {number:,} more: --limit shows them")
 
 
 SubscriptionOption = Annotated[
@@ -140,11 +140,11 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
 
 
 def note_no_job(config: Path | None, home: Path | None) -> None:
-    """Complain when no streaming job runs at the engine of this data directory: nothing is delivered."""
+    """Warn when the engine of this data directory has no streaming job: nothing is delivered."""
     from arborcast.engine.embedded.status import NO_JOB, job_state
 
     if job_state(settings_of(config, home).home) == "none":
-        complain(f"note: {NO_JOB}")
+        print_error(f"note: {NO_JOB}")
 
 
 def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home: Path | None) -> str:

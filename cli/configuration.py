@@ -12,7 +12,7 @@ import typer
 from arborcast.cli.common import ENGINE, OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
-from arborcast.engine.terminal import console, print_document, print_json, say
+from arborcast.engine.terminal import console, print_document, print_json, print_line
 
 MasterOption = Annotated[
     str | None,
@@ -50,7 +50,7 @@ def init(
         raise ConfigError(f"{file} is there already: --force overwrites it, --stdout only prints") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
-    say(f"wrote {file}: all settings with their defaults, commented out")
+    print_line(f"wrote {file}: all settings with their defaults, commented out")
 
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -121,9 +121,9 @@ def bundle(
     if json:
         print_json({"code": code, "script": script, "properties": file, "cluster_properties": cluster})
         return
-    say(f"wrote {code}, {script.name}, {file.name}; to run it:")
+    print_line(f"wrote {code}, {script.name}, {file.name}; to run it:")
     if cluster is not None:
         for daemon in ("start-master.sh", "start-worker.sh URL"):
-            say(f"  {daemon} --properties-file {cluster}")
+            print_line(f"  {daemon} --properties-file {cluster}")
     chosen = "" if master else "--master URL "
-    say(f"  spark-submit {chosen}--properties-file {file} {script} --config FILE")
+    print_line(f"  spark-submit {chosen}--properties-file {file} {script} --config FILE")

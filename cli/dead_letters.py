@@ -22,12 +22,12 @@ from arborcast.cli.common import (
     YesOption,
     agreed,
     kafka_of,
-    tell_of_more,
+    note_omitted,
     topic_filter,
 )
 from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import many
-from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
+from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from arborcast.admin.dead_letters import Letter, LetterFilter
@@ -77,7 +77,7 @@ def list_letters(
         print_json({"letters": [_facts(each) for each in found.letters], "more": found.more})
         return
     if not found.letters:
-        complain("no dead letters")
+        print_error("no dead letters")
         return
     from rich.text import Text
 
@@ -94,7 +94,7 @@ def list_letters(
             ),
             soft_wrap=True,
         )
-    tell_of_more(found.more)
+    note_omitted(found.more)
 
 
 @letters_app.command()
@@ -121,8 +121,8 @@ def show(
             continue
         for name, value in facts.items():
             if value != "":
-                say(one_line(f"{name}: {value}"))
-        say(f"\n{each.payload}\n")
+                print_line(one_line(f"{name}: {value}"))
+        print_line(f"\n{each.payload}\n")
 
 
 @letters_app.command()
@@ -156,11 +156,11 @@ def redrive(
     if json:
         print_json({"redriven": redriven, "over": over, "too_new": too_new})
         return
-    say(f"{many(redriven, 'delivery', 'deliveries')} re-queued")
+    print_line(f"{many(redriven, 'delivery', 'deliveries')} re-queued")
     if over:
-        say(f"{over:,} skipped (subscription ended)")
+        print_line(f"{over:,} skipped (subscription ended)")
     if too_new:
-        say(f"{too_new:,} skipped (failed less than {SETTLED_AFTER_S:g} s ago)")
+        print_line(f"{too_new:,} skipped (failed less than {SETTLED_AFTER_S:g} s ago)")
 
 
 @letters_app.command()
@@ -191,7 +191,7 @@ def purge(
     if json:
         print_json({"purged": purged})
     else:
-        say(f"{many(purged, 'dead letter')} deleted")
+        print_line(f"{many(purged, 'dead letter')} deleted")
 
 
 def _wanted(
@@ -266,6 +266,6 @@ def replay(
     if json:
         print_json({"replay": planned.replay.id if sent else "", "matching": found, "sent": sent})
     elif sent:
-        say(f"replay {planned.replay.id}: {many(sent, 'notification is', 'notifications are')} on their way")
+        print_line(f"replay {planned.replay.id}: {many(sent, 'notification is', 'notifications are')} on their way")
     else:
-        say(f"{many(found, 'notification matches', 'notifications match')} {between}; nothing was sent")
+        print_line(f"{many(found, 'notification matches', 'notifications match')} {between}; nothing was sent")

@@ -32,7 +32,7 @@ from arborcast.core.errors import ArborcastError
 from arborcast.core.threads import start_thread
 from arborcast.core.xml import xml_parser
 from arborcast.engine.embedded.status import status
-from arborcast.engine.terminal import console, say
+from arborcast.engine.terminal import console, print_line
 from arborcast.topic_model.topics import TopicPath, make_path
 
 NAMESPACE = "urn:arborcast:demo"
@@ -172,8 +172,8 @@ def _parts(state: DemoState) -> RenderableType:
     return line
 
 
-INTERVAL_S = 0.3  # between two notifications: lively, and still readable
-STATUS_INTERVAL_S = 2.0  # asking for every part's memory reads much of /proc
+INTERVAL_S = 0.3  # between two notifications: slow enough to read
+STATUS_INTERVAL_S = 2.0  # the memory of every part takes many reads of /proc
 REFRESH_PER_SECOND = 4
 
 
@@ -183,7 +183,7 @@ def main(home: Path) -> None:
     stop = threading.Event()
     with _listener(home, state) as listener:
         with Client(state.engine_url) as client:
-            # The same address and expression as last time are the same subscription: nothing piles up.
+            # With the address and expression of the last demonstration it is the same subscription: only one exists.
             client.subscribe(f"{SUBTREE}//.", to=listener.url)
         start_thread("publisher", _publish, state, stop)
         start_thread("status", _watch, home, state, stop)
@@ -210,7 +210,7 @@ def _show_lines(state: DemoState) -> None:
         time.sleep(1 / REFRESH_PER_SECOND)
         total = sum(state.delivered.values())
         for arrival in reversed(list(state.recent)[: total - shown]):
-            say(f"{short(arrival.topic)}: {arrival.value} ({arrival.latency_ms:.0f} ms)")
+            print_line(f"{short(arrival.topic)}: {arrival.value} ({arrival.latency_ms:.0f} ms)")
         shown = total
 
 

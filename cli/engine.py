@@ -12,7 +12,7 @@ import typer
 
 from arborcast.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
+from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from arborcast.engine.settings.loading import Scalar
@@ -93,7 +93,7 @@ def down(config: ConfigOption = None, home: HomeOption = None) -> None:
 
     settings = settings_of(config, home)
     if not bring_down(settings.home):
-        complain(f"no engine runs in {settings.home}")
+        print_error(f"no engine runs in {settings.home}")
 
 
 def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -109,7 +109,7 @@ def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOptio
     else:
         _print_status(document)
         if document["job"] == "none":
-            say(NO_JOB)
+            print_line(NO_JOB)
     if document["ready"] and document["job"] == "none":
         raise typer.Exit(4)
     if not document["ready"]:
@@ -122,13 +122,13 @@ def _print_status(document: dict[str, Any]) -> None:
 
     out = console()
     if not document["running"]:
-        say(f"no engine runs in {document['home']}")
+        print_line(f"no engine runs in {document['home']}")
         if document["problem"]:
-            say(f"the last one ended with: {document['problem']}")
+            print_line(f"the last one ended with: {document['problem']}")
         return
     out.print(f"[bold]{document['home']}[/] (pid {document['pid']})", highlight=False, soft_wrap=True)
     for name, address in document["addresses"].items():
-        say(f"  {name.replace('_', ' ')}: {address}")
+        print_line(f"  {name.replace('_', ' ')}: {address}")
     table = Table("part", "state", "pid", "for", "restarts", "memory", "cpu", box=None, pad_edge=False)
     rows = {**document["parts"], "supervisor": {**document["supervisor"], "state": "ready", "since": document["since"]}}
     for name, part in rows.items():
@@ -147,7 +147,7 @@ def _print_status(document: dict[str, Any]) -> None:
     out.print(table)
     for name, part in rows.items():
         for words in _troubles(name, part, document["pid"]):
-            say(words)
+            print_line(words)
     if document["disk"]:
         out.print(f"[bold red]disk[/]: {document['disk']}", highlight=False, soft_wrap=True)
 

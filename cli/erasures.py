@@ -20,7 +20,7 @@ from arborcast.cli.common import (
     topic_filter,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, print_json, say
+from arborcast.engine.terminal import print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from arborcast.topic_model.records.control import Erasure
@@ -64,14 +64,14 @@ def erase(
     kafka = kafka_of(config, home)
     question = "Remove these payloads for good? Waiting deliveries of them end, and none can be sent again."
     if not (yes or agreed(question)):
-        say("nothing was erased")
+        print_line("nothing was erased")
         return
     requested, kept_ms = admin.erase(kafka, request)
     if json:
         print_json(_facts(requested, kept_ms))
         return
-    say(f"erasure {requested.scope.id} was requested: `arborcast erasures` shows when it is done")
-    _say_kept(kept_ms, "at the earliest ")
+    print_line(f"erasure {requested.scope.id} was requested: `arborcast erasures` shows when it is done")
+    _print_kept(kept_ms, "at the earliest ")
     note_no_job(config, home)
 
 
@@ -84,20 +84,20 @@ def erasures(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
         print_json([_facts(*each) for each in found])
         return
     if not found:
-        complain("no erasures")
+        print_error("no erasures")
     for each, kept_ms in found:
         state = f"done {moment(each.done_ms)}" if each.done_ms else "not done"
-        say(f"{each.scope.id}  {moment(each.at_ms)} by {one_line(each.by)}, {state}")
-        say(f"  {one_line(admin.described(each))}")
+        print_line(f"{each.scope.id}  {moment(each.at_ms)} by {one_line(each.by)}, {state}")
+        print_line(f"  {one_line(admin.described(each))}")
         removed = ", ".join(f"{place.replace('_', ' ')} {count:,}" for place, count in sorted(each.erased.items()))
-        say(f"  removed: {removed or 'nothing'}")
-        _say_kept(kept_ms, "" if each.done_ms else "at the earliest ")
+        print_line(f"  removed: {removed or 'nothing'}")
+        _print_kept(kept_ms, "" if each.done_ms else "at the earliest ")
 
 
-def _say_kept(kept_ms: dict[str, int], earliest: str) -> None:
+def _print_kept(kept_ms: dict[str, int], earliest: str) -> None:
     for name, at_ms in kept_ms.items():
         until = f"{earliest}{moment(at_ms)}" if at_ms else "no limit: set max.compaction.lag.ms of this Kafka topic"
-        say(f"  {name} keeps copies until {until}")
+        print_line(f"  {name} keeps copies until {until}")
 
 
 def _facts(erasure: Erasure, kept_ms: dict[str, int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from arborcast.cli.common import (
     settings_of,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, print_json, print_table, say
+from arborcast.engine.terminal import print_error, print_json, print_line, print_table
 
 federation_app = typer.Typer(help="Links to other engines.", no_args_is_help=True)
 
@@ -38,7 +38,7 @@ def key(
     from arborcast.admin.keys import new_federation_secret
 
     new_federation_secret(file)
-    say(f"a new secret is in {file}, which only you may read")
+    print_line(f"a new secret is in {file}, which only you may read")
 
 
 @federation_app.command()
@@ -47,12 +47,12 @@ def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOpti
     from arborcast.admin import federation as admin
 
     found = admin.members(settings_of(config, home))
-    _tell(found.problem)
+    _note_problem(found.problem)
     if json:
         print_json(document(found))
         return
     if not found.members:
-        complain("no engine has registered")
+        print_error("no engine has registered")
         return
     rows = (
         (each.engine, each.state, "representative" if each.represents else "", each.url, each.version)
@@ -67,12 +67,12 @@ def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
     from arborcast.admin import federation as admin
 
     found = admin.groups(settings_of(config, home))
-    _tell(found.problem)
+    _note_problem(found.problem)
     if json:
         print_json(document(found))
         return
     for name, group in found.groups.items():
-        say(one_line(f"{name}: {group.representative or 'no representative'} of {', '.join(group.members)}"))
+        print_line(one_line(f"{name}: {group.representative or 'no representative'} of {', '.join(group.members)}"))
 
 
 @federation_app.command()
@@ -88,14 +88,14 @@ def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption
         print_json({"links": document(found)})
         return
     if not found:
-        complain("there are no links: no other engine is there, or none has an interest")
+        print_error("there are no links: no other engine is there, or none has an interest")
     for each in found:
         more = f" and {len(each.topics) - 5} more" if len(each.topics) > 5 else ""
         waits = f"  {each.waiting} waiting, since {moment(each.waiting_since_ms)}" if each.waiting else ""
-        say(one_line(f"{each.link}  {each.state}  {each.url}{waits}"))
-        say(one_line(f"  carries {' '.join(each.topics[:5])}{more}"))
+        print_line(one_line(f"{each.link}  {each.state}  {each.url}{waits}"))
+        print_line(one_line(f"  carries {' '.join(each.topics[:5])}{more}"))
 
 
-def _tell(problem: str) -> None:
+def _note_problem(problem: str) -> None:
     if problem:
-        complain(f"{problem}; this is what the engine knew last")
+        print_error(f"{problem}; this is what the engine knew last")

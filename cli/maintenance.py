@@ -18,7 +18,7 @@ from arborcast.cli.common import (
     settings_of,
 )
 from arborcast.core.errors import ConfigError
-from arborcast.engine.terminal import ProgressShown, print_json, say
+from arborcast.engine.terminal import ProgressShown, print_json, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,21 +73,21 @@ def backup(
         if json:
             print_json(stock._asdict())
         else:
-            say("nothing is lost")
+            print_line("nothing is lost")
         return
     if data_directory:
         from arborcast.admin.data_directory import back_up
 
         with ProgressShown() as progress:
             files = back_up(settings, folder, progress)
-        _tell_files(files, json)
+        _print_files(files, json)
         return
     from arborcast.admin.backup import backup as back_up_logs
     from arborcast.engine.gateway.parts import pull_limits
 
     with ProgressShown() as progress:
         manifest = back_up_logs(kafka_of(config, home), folder, pull_limits(settings), progress)
-    tell_of_backup(manifest, folder, "backed up to", json)
+    print_backup(manifest, folder, "backed up to", json)
 
 
 def restore(
@@ -96,9 +96,9 @@ def restore(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make the logs in a Kafka that has none of this prefix, and fill them from a backup. Start nothing before.
+    """Create the logs in a Kafka that has none with this prefix, and fill them from a backup, before the first start.
 
-    A copy of a data directory is restored to a data directory that is empty or not there.
+    A copy of a data directory is restored to one that is empty or does not exist.
     """
     from arborcast.admin.archive import MANIFEST
     from arborcast.admin.data_directory import ARCHIVE, restore_copy
@@ -109,32 +109,32 @@ def restore(
         target = settings_of(config, home).home
         with ProgressShown() as progress:
             restore_copy(folder, target, progress)
-        _tell_files([target], json)
+        _print_files([target], json)
         return
     from arborcast.admin.backup import restore as fill
 
     with ProgressShown() as progress:
         manifest = fill(folder, kafka_of(config, home), progress)
-    tell_of_backup(manifest, folder, "restored from", json)
+    print_backup(manifest, folder, "restored from", json)
 
 
-def _tell_files(files: Iterable[Path], json: bool) -> None:
+def _print_files(files: Iterable[Path], json: bool) -> None:
     if json:
         print_json({"files": [str(file) for file in files]})
         return
     for file in files:
-        say(f"wrote {file}")
+        print_line(f"wrote {file}")
 
 
-def tell_of_backup(manifest: Manifest, folder: Path, done: str, json: bool) -> None:
+def print_backup(manifest: Manifest, folder: Path, done: str, json: bool) -> None:
     if json:
         print_json({"made_ms": manifest.made_ms, "records": {log: each.records for log, each in manifest.logs.items()}})
         return
-    say(f"{done} {folder}, as of {moment(manifest.made_ms)}:")
+    print_line(f"{done} {folder}, as of {moment(manifest.made_ms)}:")
     for log, contents in manifest.logs.items():
         noun = "record " if contents.records == 1 else "records"
         line = f"  {log:<14}{contents.records:>12,} {noun}  {_HELD.get(log, '')}"
-        say(line.rstrip())
+        print_line(line.rstrip())
 
 
 # Of most logs a backup holds a part, so a number alone would look like a loss.
@@ -152,9 +152,9 @@ def new(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Put a new key first in the key file, which is made if there is none; older keys stay and still open secrets.
+    """Put a new key first in the key file, which is created if missing; older keys stay and still open secrets.
 
-    The same file has to be at every gateway and on every host that pushes: bring it to those that push first.
+    Every gateway and every host that pushes needs the same file: copy it to the hosts that push first.
     """
     from arborcast.admin import keys
     from arborcast.admin.operations import recorded_file
@@ -164,7 +164,7 @@ def new(
     path = keys.key_file(settings)
     with recorded_file(settings, "keys new", change(str(path))):
         made = keys.new(path, key_id)
-    say(f"{path}: secrets are sealed with {made} from now on")
+    print_line(f"{path}: secrets are sealed with {made} from now on")
 
 
 def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -176,7 +176,7 @@ def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOp
         print_json([{"id": key_id, "seals": key_id == found[0]} for key_id in found])
         return
     for key_id in found:
-        say(key_id)
+        print_line(key_id)
 
 
 def reseal(
@@ -216,13 +216,13 @@ def remove(
 
     path = key_file(settings_of(config, home))
     remove_key(kafka_of(config, home), path, key_id)
-    say(f"{path}: {key_id} is no longer there")
+    print_line(f"{path}: {key_id} is no longer there")
 
 
 def _show(report: ResealingReport, key_id: str, dry_run: bool) -> None:
     done = "would be sealed again" if dry_run else "were sealed again"
-    say(f"{report.secrets} secrets of {report.subscriptions} subscriptions {done} with {key_id}")
+    print_line(f"{report.secrets} secrets of {report.subscriptions} subscriptions {done} with {key_id}")
     for each, count in sorted(report.sealed.items()):
-        say(f"sealed with {each}: {count}")
+        print_line(f"sealed with {each}: {count}")
     for subscription, reason in sorted(report.stuck.items()):
-        say(f"{subscription}: {reason}")
+        print_line(f"{subscription}: {reason}")

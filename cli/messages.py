@@ -33,7 +33,7 @@ from arborcast.cli.common import (
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.printable import one_line
 from arborcast.core.reasons import reason_of
-from arborcast.engine.terminal import complain, console, print_json, print_json_line, say
+from arborcast.engine.terminal import console, print_error, print_json, print_json_line, print_line
 
 if TYPE_CHECKING:
     from arborcast.cli.shell_client import ShellClient
@@ -57,7 +57,7 @@ SubscriptionArgument = Annotated[
 ]
 
 
-# Never as a value on the command line: everybody on the machine can read that.
+# Never as a value on the command line, which all users of the machine can read.
 SecretFileOption = Annotated[
     str | None,
     typer.Option("--secret-file", help="Sign with the secret in this file; - is standard input.", metavar="FILE"),
@@ -199,13 +199,13 @@ def subscribe(
         secret = {"secret": subscription.secret} if subscription.secret else {}
         print_json({"address": subscription.address, "terminates": subscription.terminates, **secret})
     else:
-        say(subscription.address)
+        print_line(subscription.address)
         if subscription.secret:
-            say(subscription.secret)
+            print_line(subscription.secret)
 
 
 def topic_of(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
-    """With topics in the place of their codes; of a broker somewhere else we do not have the codes."""
+    """The expression with topics in place of codes; as it is for a broker elsewhere, whose codes are unknown."""
     return topic if url is not None else resolved(topic, namespaces_of(namespace), config, home)
 
 
@@ -244,7 +244,7 @@ def rotate_secret(
     if json:
         print_json({} if given else {"secret": secret})
     elif not given:
-        say(secret)
+        print_line(secret)
 
 
 def publish(
@@ -295,9 +295,9 @@ def publish(
     if json:
         print_json({"notification_id": made or None})
     elif made:
-        say(made)
+        print_line(made)
     else:
-        complain("stored; the broker returned no id")
+        print_error("stored; the broker returned no id")
 
 
 def listen(
@@ -332,10 +332,10 @@ def listen(
         with (
             suppress(KeyboardInterrupt),
             LeasedSubscription(
-                client, subscribe_for, complain, ended=lambda: arrived.put(None), reachable=client.is_reachable
+                client, subscribe_for, print_error, ended=lambda: arrived.put(None), reachable=client.is_reachable
             ),
         ):
-            complain(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
+            print_error(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
             received = 0
             while count is None or received < count:
                 message = arrived.get()
@@ -347,7 +347,7 @@ def listen(
 
 @contextmanager
 def _as_interrupts(*signals: signal.Signals) -> Iterator[None]:
-    """These end a command as Ctrl-C does, so that it leaves nothing behind; not those that nohup has turned off."""
+    """These signals end a command as Ctrl-C does, with its clean-up; not ignored ones, as nohup ignores SIGHUP."""
     before = {number: signal.getsignal(number) for number in signals}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in before:
@@ -397,7 +397,7 @@ def _address(subscription: str, broker: str) -> str:
 
 
 def client_of(url: str | None, config: Path | None, home: Path | None) -> ShellClient:
-    """A client of the broker that is meant."""
+    """A client of the broker at `url`, else of the gateway."""
     from arborcast.cli.shell_client import ShellClient
 
     return ShellClient(url or _broker_url(config, home))

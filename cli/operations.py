@@ -16,10 +16,10 @@ from arborcast.cli.common import (
     ListedOption,
     document,
     kafka_of,
-    tell_of_more,
+    note_omitted,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, console, print_json
+from arborcast.engine.terminal import console, print_error, print_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -54,8 +54,8 @@ def operations(
     for each in found:
         console().print(_line(each), soft_wrap=True)
     if not found:
-        complain("no such change is recorded")
-    tell_of_more(more)
+        print_error("no such change is recorded")
+    note_omitted(more)
 
 
 def _line(each: Recorded) -> Text:

@@ -16,13 +16,13 @@ from arborcast.cli.common import (
     NamespaceOption,
     document,
     kafka_of,
+    note_omitted,
     one_topic,
     settings_of,
-    tell_of_more,
 )
 from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import many
-from arborcast.engine.terminal import complain, print_json, say
+from arborcast.engine.terminal import print_error, print_json, print_line
 
 queues_app = typer.Typer(help="Work queues: requests and workers.", no_args_is_help=True)
 
@@ -53,10 +53,10 @@ def list_queues(
     for each in queues:
         waits = f", the oldest {each.oldest_s:.0f} s" if each.waiting else ""
         counts = "unknown" if each.waiting is None else f"{each.waiting} pending{waits}, {each.executing} in progress"
-        say(one_line(f"{each.queue}  {counts}  {many(len(each.servers), 'worker')}"))
+        print_line(one_line(f"{each.queue}  {counts}  {many(len(each.servers), 'worker')}"))
     if not queues:
-        complain("no topic is a queue: arborcast topics add TOPIC --queue")
-    _tell(figures.problem)
+        print_error("no topic is a queue: arborcast topics add TOPIC --queue")
+    _note_problem(figures.problem)
 
 
 @queues_app.command("show")
@@ -85,19 +85,19 @@ def show_queue(
     for server in found.servers:
         busy = "" if server.busy_s is None else f", busy for {server.busy_s:.1f} s"
         line = f"worker {server.subscription} at {server.endpoint}, concurrency {server.capacity}"
-        say(one_line(f"{line}, {server.state}{busy}"))
+        print_line(one_line(f"{line}, {server.state}{busy}"))
     if not found.servers:
-        complain("no workers")
+        print_error("no workers")
     for request in waits.requests:
         line = f"{moment(request.accepted_ms)}  {request.notification}  priority {request.priority}"
         again = f", sent {request.attempts} times" * bool(request.attempts)
-        say(one_line(line + again))
+        print_line(one_line(line + again))
     if not waits.requests:
-        complain("no requests")
-    tell_of_more(waits.more)
-    _tell(figures.problem)
+        print_error("no requests")
+    note_omitted(waits.more)
+    _note_problem(figures.problem)
 
 
-def _tell(problem: str) -> None:
+def _note_problem(problem: str) -> None:
     if problem:
-        complain(f"live counts unavailable: {problem}")
+        print_error(f"live counts unavailable: {problem}")

@@ -35,7 +35,7 @@ from arborcast.engine.gateway.metrics import (
 from arborcast.engine.monitoring.endpoint import declare_process
 from arborcast.engine.monitoring.stack_monitor import declare_stack
 from arborcast.engine.settings.loading import SECTIONS, Declaration, declarations
-from arborcast.engine.terminal import say
+from arborcast.engine.terminal import print_line
 from arborcast.ingest.federation.datagrams import DatagramDoor
 from arborcast.ingest.federation.endpoint import PeerEndpoint
 from arborcast.ingest.http.app import RequestMetrics
@@ -390,4 +390,4 @@ PAGES: Mapping[Path, Callable[[], str]] = {
 if __name__ == "__main__":
     for target, render in PAGES.items():
         target.write_text(render(), encoding="utf-8")
-        say(f"wrote {target}")
+        print_line(f"wrote {target}")

@@ -40,13 +40,13 @@ QUIET_S = 1.0
 
 _ADVICE = "`arborcast status` says whether one is up here, `arborcast up` starts it; else check the address"
 
-# Not an option: everybody on the machine can read those. And curl, git and others know the file.
-_SAY_WHO = "Arborcast takes a line of ~/.netrc (mode 600): machine {} login NAME password PASSWORD"
+# Not an option: all users of the machine can read those. curl, git and others use the same file.
+_USE_NETRC = "Arborcast takes a line of ~/.netrc (mode 600): machine {} login NAME password PASSWORD"
 
 
 class ShellClient(Client):
-    """Repeats requests only after 503. A missing broker is reported at once, with the action. Requests are made in the
-    thread of the call: a command makes few, and begins sooner without the libraries for more."""
+    """Repeats requests only after 503. A missing broker is reported at once, with the remedy. Requests are made in the
+    thread of the call: a command makes few, and starts sooner without the libraries for concurrent ones."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -89,7 +89,7 @@ class ShellClient(Client):
         except FaultReceived as error:
             if error.status != 401:
                 raise
-            raise FaultReceived(f"{error.reason}. {_SAY_WHO.format(parts.hostname)}", error.fault, 401) from error
+            raise FaultReceived(f"{error.reason}. {_USE_NETRC.format(parts.hostname)}", error.fault, 401) from error
         except BrokerUnreachable as error:
             raise BrokerUnreachable(f"no engine at {where}: {error.reason}. {_ADVICE}", error.reason) from error
 
@@ -112,27 +112,26 @@ def _credentials(host: str | None) -> Credentials | None:
 
 
 LEASE_S = 300.0
-"""A listener that is killed, or whose machine goes away, is pushed to no longer than this. An engine that is started
-again in between must be able to find it."""
+"""Time after which pushes to a killed listener end. It is longer than a restart of the engine takes."""
 
 RENEWED_EVERY_S = 60.0
 
 LOOK_S = 3.0
-"""How often a listener looks whether the broker is there."""
+"""Interval in which a listener checks that the broker is up."""
 
 _UNKNOWN = "ResourceUnknownFault"
 
 
 class LeasedSubscription:
     """Subscribes, renews in a thread, and unsubscribes at the end. `subscribe` creates the subscription for a time.
-    `tell` gets messages for the user: also that the broker is away or back. `ended` is called when the subscription was
-    ended by another client: no message will arrive."""
+    `notify` gets messages for the user, also about a lost broker and its return. `ended` is called when another client
+    has ended the subscription: no message will arrive."""
 
     def __init__(
         self,
         client: Client,
         subscribe: Callable[[timedelta], RemoteSubscription],
-        tell: Callable[[str], object],
+        notify: Callable[[str], object],
         ended: Callable[[], object],
         *,
         lease_s: float = LEASE_S,
@@ -141,7 +140,7 @@ class LeasedSubscription:
     ) -> None:
         self._client = client
         self._subscribe = subscribe
-        self._tell = tell
+        self._notify = notify
         self._ended = ended
         self._lease = timedelta(seconds=lease_s)
         self._every_s = renewed_every_s
@@ -163,10 +162,10 @@ class LeasedSubscription:
             self._client.unsubscribe(self._made.address)
         except FaultReceived as fault:
             if fault.fault != _UNKNOWN:
-                self._tell(f"the subscription could not be ended: {fault}")
+                self._notify(f"the subscription could not be ended: {fault}")
         except ClientError as failure:
             at = time.strftime("%H:%M:%S", time.localtime(self._until_s))
-            self._tell(f"the subscription could not be ended now, it ends by itself at {at}: {failure}")
+            self._notify(f"the subscription could not be ended now, it ends by itself at {at}: {failure}")
 
     def _look(self) -> float | None:
         away = self._there and not self._reachable()
@@ -198,15 +197,15 @@ class LeasedSubscription:
         if there != self._there:
             self._there = there
             end = time.strftime("%H:%M:%S", time.localtime(self._until_s))
-            self._tell(
+            self._notify(
                 f"{time.strftime('%H:%M:%S')} the broker is back; the subscription goes on"
                 if there
                 else f"{time.strftime('%H:%M:%S')} the broker does not respond; the subscription lasts until {end}"
             )
 
     def _go_on(self) -> bool:
-        """The broker does not know the subscription any more; whether there is another."""
-        # By the clock on the wall: the other one stands still while a machine sleeps.
+        """Subscribe again when the subscription is unknown to the broker; False when another client has ended it."""
+        # By wall-clock time: the monotonic clock stops while a machine sleeps.
         if self._service.stopping or time.time() < self._until_s:
             self._ended()
             return False
@@ -216,7 +215,7 @@ class LeasedSubscription:
             return True  # tried again
         self._until_s = self._from_now()
         self._there = True
-        self._tell(
+        self._notify(
             f"{time.strftime('%H:%M:%S')} the broker is back; the subscription had ended, subscribed again; "
             "notifications published in between are lost"
         )

@@ -13,11 +13,11 @@ from arborcast.cli.common import (
     JsonOption,
     SubscriptionOption,
     document,
+    note_omitted,
     settings_of,
-    tell_of_more,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import print_json, say
+from arborcast.engine.terminal import print_json, print_line
 
 if TYPE_CHECKING:
     from arborcast.dispatch.operations.slo import Objective
@@ -49,11 +49,11 @@ def slo(
         ]
         print_json(objective | document(found.all) | {"subscriptions": worst, "more": found.more})
         return
-    say(f"objective: {settings.slo.target:.5g} of deliveries within {settings.slo.latency_s:g} s, over 28 days")
-    say(in_words(found.all))
+    print_line(f"objective: {settings.slo.target:.5g} of deliveries within {settings.slo.latency_s:g} s, over 28 days")
+    print_line(in_words(found.all))
     for name, its_owner, each in found.worst:
-        say(f"{one_line(name)}{f' of {one_line(its_owner)}' if its_owner else ''}: {in_words(each)}")
-    tell_of_more(found.more)
+        print_line(f"{one_line(name)}{f' of {one_line(its_owner)}' if its_owner else ''}: {in_words(each)}")
+    note_omitted(found.more)
 
 
 def in_words(objective: Objective) -> str:

@@ -19,12 +19,12 @@ from arborcast.cli.common import (
     document,
     kafka_of,
     namespaces_of,
+    note_omitted,
     settings_of,
-    tell_of_more,
 )
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, console, print_json, say
+from arborcast.engine.terminal import console, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -72,11 +72,11 @@ def list_subscriptions(
         return
     if not found.subscriptions:
         others = control.table.statistics().subscriptions > 0
-        complain("no matching subscriptions" if others else "no subscriptions yet")
+        print_error("no matching subscriptions" if others else "no subscriptions yet")
         return
     for line in _lines(found.subscriptions):
         console().print(line, soft_wrap=True)
-    tell_of_more(found.more)
+    note_omitted(found.more)
 
 
 # An address has no maximum length; the column after it is expected within a screen's width.
@@ -135,9 +135,9 @@ def resume(
         print_json({"resumed": chosen})
         return
     for name in chosen:
-        say(f"resumed {name}")
+        print_line(f"resumed {name}")
     if not chosen:
-        say("none is suspended" + (f" of {endpoint}" if endpoint else ""))
+        print_line("none is suspended" + (f" of {endpoint}" if endpoint else ""))
 
 
 @subscriptions_app.command()
@@ -156,4 +156,4 @@ def link(
     if json:
         print_json({"link": url})
     else:
-        say(url)
+        print_line(url)

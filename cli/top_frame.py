@@ -58,7 +58,7 @@ def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> li
 
 
 def _headline(state: str, at: str, where: str, width: int) -> str:
-    """An engine may have a long name, and how it is must be seen all the same."""
+    """The health stays visible beside a long name of the engine."""
     right = "   ".join(word for word in (state, at) if word)
     left = "Arborcast at " + figures.shortened(where, max(8, width - len("Arborcast at ") - len(right) - 3))
     if not state:
@@ -176,7 +176,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def once(watch: EngineWatch, where: str, out: TextIO) -> bool:
-    """Print one frame; whether there was anything to show."""
+    """Print one frame; False when there was no sample."""
     seen = first_look(watch)
     columns, rows = shutil.get_terminal_size((80, 24))
     out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
@@ -225,7 +225,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
                 return keys
         return ""
 
-    tty.setcbreak(terminal, termios.TCSADRAIN)  # keys that were pressed meanwhile count
+    tty.setcbreak(terminal, termios.TCSADRAIN)  # keeps the keys that were pressed before
     try:
         yield pressed
     finally:

@@ -19,12 +19,12 @@ from arborcast.cli.common import (
     document,
     kafka_of,
     namespaces_of,
-    tell_of_more,
+    note_omitted,
 )
 from arborcast.cli.messages import InputError, UrlOption, client_of, read_file, topic_of
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import error_console, print_json, say
+from arborcast.engine.terminal import error_console, print_json, print_line
 
 triggers_app = typer.Typer(help="Publish when a notification matches.", no_args_is_help=True)
 
@@ -92,7 +92,7 @@ def add(
     if json:
         print_json({"trigger": name, "id": made})
     else:
-        say(made)
+        print_line(made)
 
 
 @triggers_app.command()
@@ -126,16 +126,16 @@ def list_triggers(
     for each in found.triggers:
         only_if = f", if {each.only_if}" if each.only_if else ""
         what = "the same" if each.payload is None else each.payload
-        say(one_line(f"{each.trigger}  {each.state}  {each.expression or 'every topic'}{only_if}"))
-        say(one_line(f"  publishes on {each.publishes}: {what}"))
-    tell_of_more(found.more)
+        print_line(one_line(f"{each.trigger}  {each.state}  {each.expression or 'every topic'}{only_if}"))
+        print_line(one_line(f"  publishes on {each.publishes}: {what}"))
+    note_omitted(found.more)
 
 
 def _recorded(
     what: str, name: str, after: object, url: str | None, config: Path | None, home: Path | None
 ) -> AbstractContextManager[object]:
-    """The record of an operator's change; none for a broker elsewhere, or without access to the logs: there this is one
-    client of many."""
+    """The record of an operator's change; none for a broker elsewhere, or without access to the logs, where
+    the command is an ordinary client."""
     if url:
         return nullcontext()
     from arborcast.admin import control_log, triggers

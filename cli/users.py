@@ -18,7 +18,7 @@ from arborcast.cli.common import (
     settings_of,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, print_json, print_table, say
+from arborcast.engine.terminal import print_error, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from arborcast.admin.users import Finding
@@ -67,7 +67,7 @@ def add(
     after = {"name": name, "groups": sorted(group or ()), "clear": digest}
     with recorded_file(settings, "users add", change(name, users.one(path, name), after)):
         users.add(path, name, lambda: read_password(stdin, confirm=True), group or (), keep_clear=digest)
-    say(f"{name} is in {path}; a running gateway sees it within a second")
+    print_line(f"{name} is in {path}; a running gateway sees it within a second")
 
 
 def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = None) -> None:
@@ -91,7 +91,7 @@ def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonO
         print_json(document(found))
         return
     if not found:
-        complain("no users")
+        print_error("no users")
         return
     rows = ((each.name, ", ".join(each.groups), "yes" if each.clear else "") for each in found)
     print_table(("user", "groups", "digest"), rows)
@@ -112,9 +112,9 @@ def check(
     if json:
         print_json(document(found))
     elif found.right:
-        say(f"yes: {name}, {', '.join(found.groups) or 'no groups'}")
+        print_line(f"yes: {name}, {', '.join(found.groups) or 'no groups'}")
     else:
-        say(f"no: there is no user {name} with this password")
+        print_line(f"no: there is no user {name} with this password")
     if not found.right:
         raise typer.Exit(1)
 
@@ -153,11 +153,11 @@ def check_access(
 
 def _show_findings(found: list[Finding]) -> None:
     if not found:
-        say("the owner of every subscription could make it today")
+        print_line("the owner of every subscription could make it today")
         return
     for each in found:
         topics = " and ".join(each.topics) or "everything"
         state = "ended" if each.ended else "there" if each.certain else "there, not certain"
-        say(one_line(f"{each.id}  {each.owner or 'nobody'}  {topics}  {each.reason}  ({state})"))
+        print_line(one_line(f"{each.id}  {each.owner or 'nobody'}  {topics}  {each.reason}  ({state})"))
     if any(each.certain and not each.ended for each in found):
-        say("end those for which it is certain with --end")
+        print_line("end those for which it is certain with --end")

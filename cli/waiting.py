@@ -19,12 +19,12 @@ from arborcast.cli.common import (
     YesOption,
     agreed,
     kafka_of,
-    tell_of_more,
+    note_omitted,
     topic_filter,
 )
 from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import many
-from arborcast.engine.terminal import complain, console, print_json, say
+from arborcast.engine.terminal import console, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -77,10 +77,10 @@ def list_waiting(
         for each in found.waiting:
             console().print(_line(each), soft_wrap=True)
         if not found.waiting:
-            complain("no pending deliveries")
-        tell_of_more(found.more)
+            print_error("no pending deliveries")
+        note_omitted(found.more)
     if not found.complete:
-        complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
+        print_error("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
 
 
 @waiting_app.command()
@@ -109,7 +109,7 @@ def retry(
     if json:
         print_json({"requested": requested})
     else:
-        say(f"attempts of {many(requested, 'delivery', 'deliveries')} requested")
+        print_line(f"attempts of {many(requested, 'delivery', 'deliveries')} requested")
 
 
 @waiting_app.command()
@@ -122,7 +122,7 @@ def probe(
     from arborcast.admin import waiting
 
     waiting.probe(kafka_of(config, home), endpoint)
-    say(f"probe of {one_line(endpoint)} requested")
+    print_line(f"probe of {one_line(endpoint)} requested")
 
 
 def _facts(each: WaitingEntry) -> dict[str, Any]:

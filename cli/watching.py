@@ -1,4 +1,4 @@
-"""`arborcast top` and `arborcast report`: how the engine is, and how it was."""
+"""`arborcast top` and `arborcast report`: the state of the engine, live and over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from arborcast.admin.times import beginning
 from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
 from arborcast.core.errors import ConfigError
-from arborcast.engine.terminal import complain, print_json
+from arborcast.engine.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from arborcast.engine.monitoring.watching import EngineWatch
@@ -88,7 +88,7 @@ def report(
         print_json({"file": output, "samples": len(seen.samples), "problem": seen.problem or None})
         return
     of_what = f"{len(seen.samples)} samples" if not seen.problem else f"nothing in this time; {seen.problem}"
-    complain(f"wrote {output}: {of_what}")
+    print_error(f"wrote {output}: {of_what}")
 
 
 def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[EngineWatch, str]:

@@ -20,7 +20,7 @@ from arborcast.console.process import ConsoleProcess, listen
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry import log_format
 from arborcast.engine.settings.loading import level_of, load_settings
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 
 logger = logging.getLogger("arborcast.console")
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         runner = asyncio.Runner()
         return runner.run(ConsoleProcess(settings, listener).run())
     except ConfigError as error:
-        complain(f"arborcast console: {error}")
+        print_error(f"arborcast console: {error}")
         return 2
 
 

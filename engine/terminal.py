@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 
-def say(line: object) -> None:
+def print_line(line: object) -> None:
     """A line on standard output, at once."""
     _write(sys.stdout, f"{printable(str(line))}\n")
 
 
-def complain(line: object) -> None:
+def print_error(line: object) -> None:
     """A line on standard error, at once."""
     _write(sys.stderr, f"{printable(str(line))}\n")
 
@@ -133,7 +133,7 @@ def _console_class() -> type[Console]:
 def noting_silence(line: str, after_s: float = 1.0) -> Iterator[None]:
     """Print this line if the block takes longer than a time. For requests to other systems: a silent terminal should
     name the system that is waited for."""
-    timer = threading.Timer(after_s, complain, [line])
+    timer = threading.Timer(after_s, print_error, [line])
     timer.daemon = True
     timer.start()
     try:
@@ -156,7 +156,7 @@ def _show_failure(kind: type[BaseException], error: BaseException, trace: Traceb
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    complain("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
+    print_error("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -207,7 +207,7 @@ class ProgressShown:
     def _write_lines(self) -> None:
         while True:
             if self._now is not None:
-                complain(line(*self._now, time.monotonic() - self._began))
+                print_error(line(*self._now, time.monotonic() - self._began))
             if self._over.wait(self._line_every_s):
                 return
 

@@ -82,11 +82,11 @@ from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
 from arborcast.engine.monitoring.endpoint import serve_job_sometime
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
 from arborcast.engine.settings.outbound import describe, policy_of
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 
 logger = logging.getLogger("arborcast.dispatch")
 
-# What the lease may take beyond the start of Spark, while Kafka comes up beside us.
+# Time for the lease beyond the start of Spark, while Kafka starts at the same time.
 _LEASE_S = 20.0
 
 _TAKEN = 75
@@ -95,8 +95,8 @@ _READY_FILE = "ARBORCAST_READY_FILE"
 
 
 class _JvmSignals:
-    """A SIGTERM for the JVM, which is what spark-submit's own process is, must not shut Spark down under a batch: it
-    closes the gate as one for Python does. Called by the JVM through py4j."""
+    """Closes the gate on a SIGTERM to the JVM (spark-submit's own process) as on one to Python, so that Spark does not
+    shut down during a batch. Called by the JVM through py4j."""
 
     def __init__(self, gate: StopGate) -> None:
         self._gate = gate
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
         if note := make_home(settings.home, settings.stack.home_access):
             logger.info("%s", note)
     except (ArborcastError, OSError) as error:
-        complain(f"arborcast dispatch: {error}")
+        print_error(f"arborcast dispatch: {error}")
         return 1
     _end_with_the_jvm()
     gate = StopGate()
@@ -196,15 +196,14 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
 
 
 def _end_at_once(why: str) -> None:
-    """Ends this process, and with it the JVM and the workers, which push nothing meanwhile."""
+    """End this process, and with it the JVM and the workers, which push nothing meanwhile."""
     logger.error("%s", why)
     os._exit(_TAKEN)
 
 
 def _end_with_the_jvm() -> None:
-    """Ends this process when spark-submit's JVM is gone, however it went. Its end is the end of our standard input, a
-    pipe that it never writes to; a driver that only waits would not notice, and outlive its killed engine.
-    """
+    """End this process when spark-submit's JVM has ended in any way: then standard input, a pipe from the JVM, is
+    closed. A driver that waits would otherwise outlive its killed engine."""
 
     def wait_for_the_end() -> None:
         while os.read(0, 1):
@@ -228,12 +227,12 @@ def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
 
 
 def start_callbacks(context: SparkContext) -> None:
-    """Start py4j's server for calls from the JVM, with the token that the JVM asks Python for.
+    """Start py4j's server for calls from the JVM, with the token that the JVM requires.
 
-    pyspark starts it without: then any process of this machine may make such calls. The JVM has the token, but its
-    client forgets it when it is given the server's port (`PythonClient.copyWith` of py4j 0.10.9).
+    pyspark starts it without a token, so any process of this machine may make such calls. The JVM has the token, but
+    its client drops it when it gets the server's port (`PythonClient.copyWith` of py4j 0.10.9).
     """
-    # What calls Python from the JVM is pyspark's own, and so is the gateway that it needs: neither is public or typed.
+    # The callback server and its gateway are private parts of pyspark, without types.
     gateway: Any = context._gateway  # noqa: SLF001
     token = gateway.gateway_parameters.auth_token
     gateway.callback_server_parameters.auth_token = token
@@ -259,7 +258,7 @@ def _jvm(spark: SparkSession) -> Any:
 
 
 def _watched_workers(spark: SparkSession, settings: JobSettings, metrics: JobMetrics) -> WorkerBeats | None:
-    """Has the workers that Spark starts from now on give signs of life, where they are on this host."""
+    """Heartbeats of the workers that Spark starts from now on, if they run on this host."""
     if not (settings.dispatch.hang_timeout_s and workers_are_here(spark.sparkContext)):
         return None
     file = (settings.home / "run" / "workers").absolute()
@@ -280,7 +279,7 @@ def _ready(heart: Heart) -> None:
 
 def _beat(target: str) -> None:
     try:
-        os.utime(target)  # which needs no room on a full disk
+        os.utime(target)  # needs no space on a full disk
     except FileNotFoundError:
         _write_ready(target)
 

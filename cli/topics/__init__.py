@@ -1,11 +1,11 @@
-"""`arborcast topics`: look at the topic tree of the running engine and change it.
+"""`arborcast topics`: show the topic tree of the running engine and change it.
 
-    showing     what there is, and who gets it
+    showing     topics and their subscriptions
     changing    topics one by one
-    documents   whole trees from files and to them
+    documents   import and export of whole trees
     units       the LDAP tree of another system
 
-What they do, apart from options and printing, is in `admin`.
+They parse options and print results of `admin`.
 """
 
 from __future__ import annotations

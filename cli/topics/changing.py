@@ -17,7 +17,7 @@ from arborcast.cli.common import (
     one_topic,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import print_json, say
+from arborcast.engine.terminal import print_json, print_line
 
 if TYPE_CHECKING:
     from arborcast.admin.topics import TreeChange
@@ -132,6 +132,6 @@ def _report(change: TreeChange, json: bool) -> None:
         return
     for word, paths in (("put", change.put), ("removed", change.removed)):
         for path in paths:
-            say(one_line(f"{word} {path}"))
+            print_line(one_line(f"{word} {path}"))
     if not change.put and not change.removed:
-        say("nothing to change")
+        print_line("nothing to change")

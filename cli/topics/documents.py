@@ -12,7 +12,7 @@ import typer
 from arborcast.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
-from arborcast.engine.terminal import ProgressShown, complain, print_document, print_json, say
+from arborcast.engine.terminal import ProgressShown, print_document, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from arborcast.engine.settings.loading import Settings
@@ -107,7 +107,7 @@ def _import_document(
     form = topic_documents.format_of(None if standard_input else file, form, data)
     records, skipped = topic_documents.read_document(data, form, base_dn or settings.directory.base_dn)
     for line in skipped:
-        complain(f"skipped {line}")
+        print_error(f"skipped {line}")
     with ProgressShown() as progress:
         result = topic_documents.import_topics(
             settings.kafka, records, replace=replace, dry_run=dry_run, progress=progress
@@ -116,7 +116,7 @@ def _import_document(
     if json:
         print_json(counts)
     else:
-        say(", ".join(f"{number} {word}" for word, number in counts.items()))
+        print_line(", ".join(f"{number} {word}" for word, number in counts.items()))
 
 
 def export_topics(
@@ -140,4 +140,4 @@ def export_topics(
         file.write_bytes(data)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
-    complain(f"{len(tree)} topics written to {file}")
+    print_error(f"{len(tree)} topics written to {file}")

@@ -21,7 +21,7 @@ from arborcast.cli.common import (
     settings_of,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import complain, console, print_json, print_table, say
+from arborcast.engine.terminal import console, print_error, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from arborcast.topic_model.records.control import TopicRecord
@@ -96,7 +96,7 @@ def find(
         print_json(document(records))
         return
     for record in records:
-        say(one_line(record.path))
+        print_line(one_line(record.path))
 
 
 def match(
@@ -116,9 +116,9 @@ def match(
         print_json(paths)
         return
     for path in paths:
-        say(one_line(path))
+        print_line(one_line(path))
     if not paths:
-        complain("no topic of the tree is selected")
+        print_error("no topic of the tree is selected")
 
 
 def who(
@@ -139,9 +139,9 @@ def who(
         print_json(document(found))
         return
     if path not in control.table.topics:
-        complain(f"there is no topic {path} (yet); its notifications would go to:")
+        print_error(f"there is no topic {path} (yet); its notifications would go to:")
     if not found:
-        say("nobody")
+        print_line("nobody")
         return
     rows = ((each.subscription, each.state, each.expression, each.only_if, each.consumer) for each in found)
     print_table(("subscription", "state", "expression", "only if", "consumer"), rows)
@@ -156,11 +156,11 @@ def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
         print_json(document(found))
         return
     for each in found.problems:
-        say(f"{one_line(each.entry)}\n  since {moment(each.since_ms)}: {one_line(each.reason)}\n  {each.advice}")
+        print_line(f"{one_line(each.entry)}\n  since {moment(each.since_ms)}: {one_line(each.reason)}\n  {each.advice}")
     if found.count > len(found.problems):
-        complain(f"and {found.count - len(found.problems):,} more")
+        print_error(f"and {found.count - len(found.problems):,} more")
     if not found.count:
-        say("the topics and their directory are the same, according to the leader of the gateways")
+        print_line("the topics and their directory are the same, according to the leader of the gateways")
 
 
 def _facts_of(record: TopicRecord) -> str:

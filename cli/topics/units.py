@@ -17,7 +17,7 @@ from arborcast.directory.errors import DirectoryError, DnError
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.ldap_connection import NoSuchEntry
 from arborcast.engine.monitoring.figures import many
-from arborcast.engine.terminal import ProgressShown, complain, print_json, say
+from arborcast.engine.terminal import ProgressShown, print_error, print_json, print_line
 
 # Number of skipped entries that are named; beyond it only the count is shown.
 _MAX_NAMED = 50
@@ -65,7 +65,7 @@ def _password(bind_dn: str, stdin: bool) -> str:
 def import_units(
     kafka: KafkaSettings, where: DirectorySettings, root: str | None, *, dry_run: bool, json: bool
 ) -> None:
-    """Add the topics that are not here yet; the counts. Raises ConfigError, TopicError, DirectoryError,
+    """Add the missing topics; the counts. Raises ConfigError, TopicError, DirectoryError,
     InfrastructureError."""
     top = topics.one_topic(root, {}) if root else None
     try:
@@ -81,7 +81,7 @@ def import_units(
         for setting, option in _OPTIONS.items():
             said = said.replace(setting, option)
         raise DirectoryError(said, error.retry_after) from error
-    _tell_problems(additions.problems)
+    _print_problems(additions.problems)
     counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
     if json:
         print_json(
@@ -90,12 +90,12 @@ def import_units(
         )
         return
     for each in additions.topics if dry_run else ():
-        say(one_line(f"would add {each.path} {each.code}".rstrip()))
-    say(", ".join(f"{number} {word}" for word, number in counts.items()))
+        print_line(one_line(f"would add {each.path} {each.code}".rstrip()))
+    print_line(", ".join(f"{number} {word}" for word, number in counts.items()))
     if others:
-        complain(f"{others} entries are no organizational units, or lie below such")
+        print_error(f"{others} entries are no organizational units, or lie below such")
     for name, number in sorted(left_out.items()):
-        complain(one_line(f"left out: the attribute {name} of {many(number, 'topic')}"))
+        print_error(one_line(f"left out: the attribute {name} of {many(number, 'topic')}"))
 
 
 # Messages of connections name settings of our own directory; here these are options.
@@ -108,8 +108,8 @@ _OPTIONS = {
 }
 
 
-def _tell_problems(problems: tuple[EntryProblem, ...]) -> None:
+def _print_problems(problems: tuple[EntryProblem, ...]) -> None:
     for problem in problems[:_MAX_NAMED]:
-        complain(one_line(f"skipped {problem}"))
+        print_error(one_line(f"skipped {problem}"))
     if len(problems) > _MAX_NAMED:
-        complain(f"skipped {len(problems) - _MAX_NAMED} more")
+        print_error(f"skipped {len(problems) - _MAX_NAMED} more")

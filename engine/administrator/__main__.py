@@ -18,7 +18,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.security.web_pages import PageRule
 from arborcast.core.telemetry import log_format
 from arborcast.engine.administrator.server import AdministratorApp
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.http.listening import listen_on, on_signals
 from arborcast.ingest.http.serving import make_small_server
@@ -45,10 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return asyncio.run(_run(options))
     except ConfigError as error:
-        complain(f"arborcast administrator: {error}")
+        print_error(f"arborcast administrator: {error}")
         return 2
     except OSError as error:
-        complain(f"arborcast administrator: {error}")
+        print_error(f"arborcast administrator: {error}")
         return 1
 
 

@@ -29,7 +29,7 @@ from arborcast.engine.processes.errors import PartFailed
 from arborcast.engine.processes.processes import Deadline, ProcessId, Signals
 from arborcast.engine.settings.loading import Settings, level_of
 from arborcast.engine.settings.outbound import describe
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 from arborcast.ingest.access.settings import AccessSettings
 
 Report = Callable[[str], None]
@@ -37,7 +37,7 @@ Report = Callable[[str], None]
 
 def to_stderr(line: str) -> None:
     """Report to a person at a terminal."""
-    complain(line)
+    print_error(line)
 
 
 @dataclass(frozen=True)

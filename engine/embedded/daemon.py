@@ -14,7 +14,7 @@ from arborcast.engine.embedded import commands, engine
 from arborcast.engine.embedded.commands import UpOptions
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.settings.loading import load_settings
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 
 
 def main(arguments: list[str]) -> int:
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
         # Standard error is the log, which has every line already.
         commands.supervise(settings, engine.find_tools(), home, UpOptions(report=lambda _line: None))
     except ArborcastError as error:
-        complain(error)
+        print_error(error)
         return 1
     return 0
 

@@ -26,7 +26,7 @@ from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.gateway.process import GatewayProcess
 from arborcast.engine.gateway.workers import Share, Workers
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 from arborcast.ingest.http.serving import listen, listen_for_workers
 
 logger = logging.getLogger("arborcast.gateway")
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         return runner.run(_run(settings, listener, share))
     except ConfigError as error:
-        complain(f"arborcast gateway: {error}")
+        print_error(f"arborcast gateway: {error}")
         return 2
 
 

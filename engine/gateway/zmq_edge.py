@@ -23,7 +23,7 @@ from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
 from arborcast.engine.monitoring.endpoint import Endpoint, Page, declare_process
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 
 logger = logging.getLogger("arborcast.zmq")
 
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         log_format.configure(settings.logging.format, "zmq", level_of(settings))
         _run(settings, options.alive)
     except ConfigError as error:
-        complain(f"arborcast zmq: {error}")
+        print_error(f"arborcast zmq: {error}")
         return 2
     return 0
 

@@ -28,7 +28,7 @@ from arborcast.core.progress import Progress, untold
 from arborcast.engine.install import java
 from arborcast.engine.install.java import JavaRuntime, java_environ
 from arborcast.engine.processes.errors import HomeError, JarError
-from arborcast.engine.terminal import complain
+from arborcast.engine.terminal import print_error
 
 _DOWNLOADING = re.compile(r"^downloading \S*/(?P<jar>[^/\s]+\.jar) ")
 
@@ -359,5 +359,5 @@ if __name__ == "__main__":
     try:
         pin()
     except JarError as error:
-        complain(error)
+        print_error(error)
         sys.exit(1)

@@ -205,10 +205,10 @@ def _has_module(home: Path, module: str) -> bool:
 if __name__ == "__main__":  # python -m arborcast.engine.install.java: which one is it, and is there one
     import sys
 
-    from arborcast.engine.terminal import complain, say
+    from arborcast.engine.terminal import print_error, print_line
 
     try:
-        say(find_java())
+        print_line(find_java())
     except StackError as error:
-        complain(error)
+        print_error(error)
         sys.exit(1)

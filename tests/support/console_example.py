@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pytest
 
-from arborcast.engine.terminal import say
+from arborcast.engine.terminal import print_line
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionRecord,
@@ -100,7 +100,7 @@ def _take_pictures() -> None:
         light.screenshot(path=IMAGES / "console-queues.png")
         browser.close()
     for file in sorted(IMAGES.glob("console-*.png")):
-        say(f"{file.name}: {file.stat().st_size // 1024} KiB")
+        print_line(f"{file.name}: {file.stat().st_size // 1024} KiB")
 
 
 if __name__ == "__main__":

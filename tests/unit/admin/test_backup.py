@@ -11,7 +11,7 @@ import pytest
 
 from arborcast.admin import backup
 from arborcast.admin.archive import BackupRecord, Contents, read_log, write_log
-from arborcast.cli.maintenance import tell_of_backup
+from arborcast.cli.maintenance import print_backup
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -167,7 +167,7 @@ def test_what_is_counted_is_what_may_be_undelivered_and_is_said_so(
     monkeypatch.setattr(backup, "read_progress", lambda _kafka: logs.progress)
     manifest = backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
 
-    tell_of_backup(manifest, tmp_path, "backed up to", json=False)
+    print_backup(manifest, tmp_path, "backed up to", json=False)
 
     owed = [notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")]
     assert owed == ["behind the position"]

@@ -206,7 +206,7 @@ def test_errors_that_quote_strangers(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     with pytest.raises(SystemExit):
         command()
-    terminal.complain(f"answered {ODD}")
+    terminal.print_error(f"answered {ODD}")
 
     printed = capsys.readouterr().err
     assert printed.replace("\n", "").count("NEEDLE") == 2
@@ -227,7 +227,7 @@ def test_a_document_is_exact_for_a_pipe_and_fit_to_be_seen_on_a_terminal(monkeyp
 def test_letters_that_a_terminal_lacks_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    terminal.say("Prüfung")
+    terminal.print_line("Prüfung")
     assert raw.getvalue() == b"Pr\\xfcfung\n"
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def test_zip_alone_is_enough_to_import_what_the_workers_run(tmp_path: Path) -> None:
     code, *_ = write_bundle(tmp_path / "out", DispatchSettings(), [])
-    python = bare_python(tmp_path / "python")
+    python = str(bare_python(tmp_path / "python"))
     script = "import arborcast.dispatch.job.worker_daemon; print(arborcast.dispatch.__file__)"
     command = [python, "-W", "ignore", "-c", script]
     without = subprocess.run(command, capture_output=True, cwd=tmp_path, check=False)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.fuzz._checks_http import SEVERAL_REQUESTS, check_every_cut
-from tests.fuzz._generate import spoiled
+from tests.fuzz._generate import inputs
 from tests.fuzz._targets import TARGETS
 
 _FOUND = Path(__file__).parent / "found"
@@ -25,9 +24,7 @@ def test_good_inputs_are_taken(name: str) -> None:
 def test_spoiled_inputs(name: str) -> None:
     target = TARGETS[name]
 
-    @given(
-        st.one_of(spoiled(target.seeds, target.snippets), st.binary(max_size=100), st.text(max_size=60).map(str.encode))
-    )
+    @given(inputs(target.seeds, target.snippets))
     def run(data: bytes) -> None:
         target.check(data)
 

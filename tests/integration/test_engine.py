@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 import requests
-from deltalake import DeltaTable
 from lxml import etree
 
 from arborcast.cli.reference import metric_names
@@ -26,7 +25,7 @@ from tests.support.command import COMMAND, Engine
 from tests.support.gateway_process import ROOT
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver
-from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
+from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.stack]
@@ -92,44 +91,6 @@ def pushed(request: Received) -> list[tuple[str, str]]:
 
 def everything_pushed(receiver: Receiver, path: str) -> list[str]:
     return [text for request in receiver.requests if request.path == path for _, text in pushed(request)]
-
-
-def test_the_first_path(engine: Engine, receiver: Receiver) -> None:
-    """Subscribe to a subtree and to a topic, notify, be pushed to, see the row, unsubscribe."""
-    root, soap = "first", "1.2"
-    answer = post(engine, subscribe(receiver.url("/tree"), topic_expression(f"t:{root}/a//.")), soap)
-    assert answer.status_code == 200, answer.text
-    exact = post(engine, subscribe(receiver.url("/exact"), topic_expression(f"t:{root}/a/b", "Concrete")), soap)
-    assert exact.status_code == 200
-
-    notify(engine, f"t:{root}/a", "1", soap)
-    notify(engine, f"t:{root}/a/b", "2", soap)
-    notify(engine, f"t:{root}/ab", "not below a", soap)
-    notify(engine, f"t:{root}/a/b/c", "3", soap)
-    # In any order: order is kept per topic, and these may be in different partitions.
-    wait_until(lambda: sorted(everything_pushed(receiver, "/tree")) == ["1", "2", "3"], "three messages", timeout_s=300)
-    assert everything_pushed(receiver, "/exact") == ["2"]
-    request = next(r for r in receiver.requests if r.path == "/exact")
-    ((topic, _),) = pushed(request)
-    assert topic.endswith(f":{root}/a/b")
-    assert (
-        etree.QName(etree.fromstring(request.body)).namespace == etree.QName(etree.fromstring(answer.content)).namespace
-    )
-
-    address = etree.fromstring(exact.content).findtext(".//{*}SubscriptionReference/{*}Address")
-    assert address
-    assert post(engine, "<wsnt:Unsubscribe/>", soap, address).status_code == 200
-    notify(engine, f"t:{root}/a/b", "4", soap)
-    wait_until(lambda: "4" in everything_pushed(receiver, "/tree"), "the fourth message", timeout_s=300)
-    assert everything_pushed(receiver, "/exact") == ["2"]
-    assert post(engine, "<wsnt:Unsubscribe/>", soap, address).status_code == 500
-    assert "ResourceUnknownFault" in post(engine, "<wsnt:Unsubscribe/>", soap, address).text
-
-    def rows() -> list[str]:
-        table = DeltaTable(str(engine.home / "tables" / "attempts")).to_pyarrow_table()
-        return [row["topic"] for row in table.to_pylist() if row["endpoint"] == receiver.url("/exact")]
-
-    wait_until(lambda: rows() == [f"{{urn:t}}{root}/a/b"], "one row in the attempts table", timeout_s=300)
 
 
 def test_the_commands_of_the_tour(engine: Engine) -> None:
@@ -369,55 +330,6 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     report = tmp_path / "report.html"
     engine.run_here("report", "--since", "10m", "--output", str(report))
     assert "Delivery latency" in report.read_text()
-
-
-@pytest.mark.long
-@pytest.mark.chaos
-def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engine, receiver: Receiver) -> None:
-    """Receivers that never answer: in a batch, in the redelivery, and with more behind the one that hangs."""
-    old = [f"/hung{number}" for number in range(3)]
-    new = [f"/hangs{number}" for number in range(3)]
-    engine.run_here("subscribe", "stay//.", "--to", receiver.url("/stay"))
-    notify(engine, "stay/a", "before")
-    for path in (*old, *new):
-        receiver.behave(path, "hang")
-        engine.run_here("subscribe", f"stuck{path}", "--to", receiver.url(path))
-    for path in old:
-        notify(engine, f"stuck{path}", "1")
-    for path in old:
-        # Its worker waits for minutes, and nothing else waits for it.
-        receiver.wait_for(1, path, timeout=300)
-    for path in (*old, *new):
-        notify(engine, f"stuck{path}", "2")
-    for path in new:
-        receiver.wait_for(1, path, timeout=300)
-    wait_until(lambda: everything_pushed(receiver, "/stay") == ["before"], "the first message", timeout_s=300)
-    log = engine.home / "log" / "supervisor.log"
-    said = log.stat().st_size
-    engine.down()
-    assert engine.processes() == []
-    assert "killing it" not in log.read_text()[said:], "every part has ended by itself"
-    assert engine.run_here("status", check=False).returncode == 3
-
-    before = len(receiver.requests)
-    for path in (*old, *new):
-        receiver.behave(path, "")
-    engine.up(*patient(engine))
-    notify(engine, "stay/a", "after")
-    expected = {path: ["1", "2"] if path in old else ["2"] for path in (*old, *new)}
-
-    def since(path: str) -> list[str]:
-        return [text for each in receiver.requests[before:] if each.path == path for _, text in pushed(each)]
-
-    # What was tried waits for its own time, and holds up nobody behind it.
-    wait_until(
-        lambda: all(sorted(since(path)) == expected[path] for path in expected),
-        "all that hung, and once",
-        timeout_s=300,
-    )
-    wait_until(
-        lambda: everything_pushed(receiver, "/stay") == ["before", "after"], "the second, and each once", timeout_s=300
-    )
 
 
 def interrupt(running: subprocess.Popen[str], moment: str) -> None:

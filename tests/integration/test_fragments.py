@@ -21,7 +21,6 @@ from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records import fragments
 from arborcast.topic_model.records.fragments import GivenUp
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.records.packages import read_package
 from tests.support import legacy_messages as legacy
 from tests.support.broker import notifications_in, records_in, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
@@ -75,55 +74,6 @@ def stored(kafka: KafkaSettings, topic: str) -> list[Notification]:
 def wait_for(kafka: KafkaSettings, topic: str, count: int) -> list[Notification]:
     wait_until(lambda: len(stored(kafka, topic)) >= count, f"{count} on {topic}", every_s=0.2)
     return stored(kafka, topic)
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_each_size_arrives_once_through_both_gateways(kafka_settings: KafkaSettings, pair: Pair, alone: bool) -> None:
-    chance = random.Random(3)
-    sizes = (1, 2, 5, 10, 100)
-    topic, texts = f"size{alone:d}", []
-    contents = {f"me:{number}": content(number, number) for number in sizes}
-    for name, text in contents.items():
-        parts = legacy.in_parts(topic, text, PART, alone=alone, identification=name)
-        # A part that may be delivered alone is a message: sent twice it is two.
-        texts += parts if alone else parts + chance.sample(parts, min(len(parts), 10))
-    chance.shuffle(texts)
-    gateways = cycle(pair)
-    for text in texts:
-        send(gateways, text)
-    if not alone:
-        whole = stored(kafka_settings, topic)
-        assert sorted(unwrap(each.payload).decode() for each in whole) == sorted(contents.values())
-        assert len(legacy.in_parts(topic, contents["me:100"], PART)) == 100
-        for gateway in pair:
-            gateway.wait_for(lambda g=gateway: g.metric("arborcast_fragments_held_bytes") == 0, "nothing is held")  # type: ignore[misc]
-        return
-    found = stored(kafka_settings, topic)
-    numbers: dict[str, list[int]] = {}
-    for each in found:
-        fragment, identification = read_package(each.package)
-        numbers.setdefault(identification, []).append(fragment.number)
-    counts = {name: len(legacy.in_parts(topic, text, PART)) for name, text in contents.items()}
-    assert {name: sorted(each) for name, each in numbers.items()} == {n: [*range(c)] for n, c in counts.items()}
-
-
-@pytest.mark.long
-def test_nothing_is_lost_when_a_gateway_is_killed_between_parts(kafka_settings: KafkaSettings, pair: Pair) -> None:
-    one, other = pair
-    contents = [content(10, seed) for seed in range(3)]
-    gateways = cycle(pair)
-    for number, text in enumerate(contents):
-        parts = legacy.in_parts("killed", text, PART, identification=f"me:{number}")
-        victim = pair[number % 2]
-        for part in parts[:5]:
-            send(gateways, part)
-        victim.kill()
-        for part in parts[5:]:
-            send(gateways, part)
-        victim.start()
-    assert [unwrap(each.payload).decode() for each in wait_for(kafka_settings, "killed", 3)] == contents
-    for gateway in (one, other):
-        assert gateway.metric("arborcast_fragments_open") == 0
 
 
 @pytest.mark.long

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from arborcast.analysis import Tables
 from arborcast.dispatch.logs.attempts import encode
@@ -62,30 +59,3 @@ def test_what_the_storage_wants_may_be_in_the_settings(tmp_path: Path) -> None:
         assert reader.arrow(["notification"])["notification"].to_pylist() == ["n1"] * 9
         assert len(reader.delta().file_uris()) == 1, "small files are joined there, too"
         assert options["AWS_ACCESS_KEY_ID"] not in repr(reader) + repr(settings) + repr(location)
-
-
-def test_commits_at_the_same_moment_are_all_kept(root: str) -> None:
-    location = f"{root}/numbers"
-    write_deltalake(location, pa.table({"writer": [-1], "number": [-1]}))
-    begin = threading.Barrier(4)
-    failures: list[BaseException] = []
-
-    def write(writer: int) -> None:
-        begin.wait()
-        try:
-            for number in range(5):
-                write_deltalake(location, pa.table({"writer": [writer], "number": [number]}), mode="append")
-        except BaseException as error:
-            failures.append(error)
-
-    writers = [threading.Thread(target=write, args=(each,)) for each in range(4)]
-    for each in writers:
-        each.start()
-    for each in writers:
-        each.join()
-
-    assert not failures
-    rows = DeltaTable(location).to_pyarrow_table().to_pylist()
-    found = sorted((row["writer"], row["number"]) for row in rows if row["writer"] >= 0)
-    assert found == [(writer, number) for writer in range(4) for number in range(5)]
-    assert DeltaTable(location).version() == 20, "each commit took a number of its own"

@@ -13,7 +13,7 @@ from cloudevents.core.v1.event import CloudEvent
 from lxml import etree
 
 from arborcast.client import Client
-from tests.support.dispatch_job import IN_BOTH_GEARS, RunningJob, attempt_rows, kill_workers
+from tests.support.dispatch_job import IN_BOTH_GEARS
 from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Received, Receiver
 from tests.support.waiting import wait_until
@@ -80,32 +80,3 @@ def test_what_is_published_with_soap_is_an_event_with_xml(gateway: GatewayRun, r
     event = read(request)
     assert (event.get_type(), event.get_datacontenttype()) == ("{urn:o}order", "application/xml")
     assert event.get_data() == '<o:order xmlns:o="urn:o">5</o:order>'
-
-
-def test_retries_dead_letters_and_kills(gateway: GatewayRun, job: RunningJob, receiver: Receiver, root: str) -> None:
-    """A retry is the same event; a refused one is a dead letter; no killed worker loses one."""
-    receiver.behave("/again", "status/503")
-    with Client(gateway.broker) as client:
-        client.subscribe(f"{root}//.", to=receiver.url("/again"), cloudevents="binary")
-        client.subscribe(f"{root}//.", to=receiver.url("/status/404"), cloudevents="binary")
-    publish(gateway, order(root, 0))
-    receiver.wait_for(1, "/again")
-    receiver.behave("/again", "")
-    receiver.wait_for(2, "/again")
-    first, second = receiver.received("/again")[:2]
-    assert first.headers["ce-id"] == second.headers["ce-id"]
-    assert second.headers["arborcast-attempt"] == "2"
-    receiver.wait_for(1, "/status/404")
-    url = receiver.url("/status/404")
-
-    def dead() -> bool:
-        return any(row["state"] == "dead" and row["endpoint"] == url for row in attempt_rows(job.settings, 1))
-
-    wait_until(dead, "a dead letter")
-    for number in range(1, 31):
-        publish(gateway, order(root, number))
-        if number == 10:
-            assert kill_workers()
-    wait_until(
-        lambda: set(numbers(receiver.received("/again"), "binary")) == set(range(31)), "all of them", timeout_s=300
-    )

@@ -6,7 +6,6 @@ import contextlib
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from lxml import etree
 from pyspark import SparkContext
@@ -20,8 +19,6 @@ from arborcast.dispatch.matching.bases import BroadcastBases, FileBases
 from arborcast.dispatch.matching.view import RoutingView, SharedView
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Protection, SigningSecret, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, job_settings, running, subscription
@@ -80,20 +77,6 @@ def test_notification_reaches_those_who_subscribed_and_becomes_a_row(own: Own, r
     assert all(row["accepted_at"] <= row["started_at"] for row in rows)
 
 
-def test_subscription_takes_effect_with_the_next_notification_and_so_does_its_end(own: Own, receiver: Receiver) -> None:
-    own.subscribe("s", receiver.url("/s"), "a")
-    first = own.notify("a")
-    receiver.wait_for(1, "/s")
-    own.end("s")
-    own.notify("a")
-    own.subscribe("again", receiver.url("/again"), "b")
-    third = own.notify("b")
-    receiver.wait_for(1, "/again")
-
-    assert receiver.names("/s") == [first]
-    assert receiver.names("/again") == [third]
-
-
 def test_failures_are_recorded_as_what_they_were_and_hurt_nobody_else(own: Own, receiver: Receiver) -> None:
     with refusing_url() as refused:
         own.subscribe("good", receiver.url("/good"), "a")
@@ -145,68 +128,12 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
 
 
-def test_expired_subscriptions_get_nothing_and_what_paused_ones_miss_is_kept(own: Own, receiver: Receiver) -> None:
-    own.subscribe("expired", receiver.url("/expired"), "a", terminates_ms=int(time.time() * 1000) - 1)
-    own.subscribe("paused", receiver.url("/paused"), "a", paused=True)
-    own.subscribe("good", receiver.url("/good"), "a")
-    own.notify("a")
-    receiver.wait_for(1, "/good")
-    rows = own.attempts(2)
-
-    assert {row["subscription"]: (row["state"], row["detail"]) for row in rows} == {
-        "good": ("delivered", ""),
-        "paused": ("parked", "the subscription is paused"),
-    }
-    assert [request.path for request in receiver.requests] == ["/good"]
-
-
 def test_start_without_kafka_says_so_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
     held = HeldPort()
     nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
 
     with pytest.raises(InfrastructureError, match="Kafka"), running(spark, job_settings(tmp_path, nowhere)):
         pytest.fail("the job reported ready")
-
-
-def test_content_and_producer_filters_decide_behind_the_topic(own: Own, receiver: Receiver) -> None:
-    def condition(text: str) -> XPathFilter:
-        return XPathFilter(XPATH_1, text, {"o": "urn:o"})
-
-    own.subscribe("all", receiver.url("/all"), "a")
-    own.subscribe("large", receiver.url("/large"), "a", content=(condition("@total > 100"),))
-    own.subscribe("both", receiver.url("/both"), "a", content=(condition("@total > 100"), condition("o:express")))
-    own.subscribe("produced", receiver.url("/produced"), "a", producer=(condition("*"),))
-    own.subscribe("never", receiver.url("/never"), "a", content=(condition("o:line[count(@n + 1) = 1]"),))
-    sent = [
-        own.notify("a", f'<o:order xmlns:o="urn:o" total="{total}">{inside}</o:order>'.encode())
-        for total, inside in ((5, ""), (500, "<o:line n='1'/>"), (900, "<o:express/>"))
-    ]
-    rows = own.attempts(6)
-
-    assert receiver.names("/all") == sent
-    assert receiver.names("/large") == sent[1:]
-    assert receiver.names("/both") == sent[2:]
-    assert not receiver.received("/produced"), "the publisher said nothing of itself"
-    assert not receiver.received("/never"), "no answer is no match"
-    assert len(rows) == 6
-
-
-def test_what_is_for_one_subscription_is_pushed_to_no_other(own: Own, job_logs: Logs, receiver: Receiver) -> None:
-    """As a new subscriber gets the current message of a topic."""
-    topic = TopicPath(own.topic("a/b"))
-    current = Notification(own.name("current"), topic, b"<x>1</x>", accepted_ms=int(time.time() * 1000))
-    own.subscribe("old", receiver.url("/old"), "a//.")
-    own.subscribe("new", receiver.url("/new"), "a//.")
-    own.subscribe("elsewhere", receiver.url("/elsewhere"), "c")
-    for only in ("new", "elsewhere"):
-        key, value = notifications.encode(msgspec.structs.replace(current, only=own.name(only)))
-        job_logs.raw(value, key)
-    receiver.wait_for(1, "/new")
-    last = own.notify("a/b")
-
-    assert wait_for_ids(receiver, "/new", 2) == [current.id, last]
-    assert wait_for_ids(receiver, "/old", 1) == [last]
-    assert not receiver.received("/elsewhere"), "it is not subscribed to that topic"
 
 
 KEY = b"a key of thirty-two bytes, whole"

@@ -119,37 +119,6 @@ def test_delivered_failed_and_refused(job: RunningJob, gateway: GatewayRun) -> N
         assert report.balanced, report.problems
 
 
-def test_results_that_arrive_while_the_job_is_away_count_when_it_is_back(job: RunningJob, gateway: GatewayRun) -> None:
-    topic = "later/away"
-    with subscribed(gateway, topic) as patient:
-        done, failed = publish(gateway, topic), publish(gateway, topic)
-        for each in (done, failed):
-            patient.of(each)
-        story_of(job, failed, "waiting")
-
-        job.stop()
-        patient.taken[done].delivered("no job")
-        patient.taken[failed].failed("no job")
-        job.start()
-
-        assert "no job" in story_of(job, done, "delivered")
-        assert "that it failed: no job" in story_of(job, failed, "delivered")
-        assert (patient.attempts(done), patient.attempts(failed)) == ([1], [1, 2])
-
-
-def test_in_strict_order_nothing_is_pushed_before_the_result(job: RunningJob, gateway: GatewayRun) -> None:
-    topic = "later/strict"
-    with subscribed(gateway, topic, strict=True) as patient:
-        first, second = publish(gateway, topic), publish(gateway, topic)
-        later = patient.of(first)
-        story_of(job, first, "waiting")
-        assert patient.attempts(second) == []
-        later.delivered()
-        patient.of(second).delivered()
-        story_of(job, second, "delivered")
-        assert [name for name, _ in patient.seen] == [first, second]
-
-
 def test_a_worker_of_a_queue_is_busy_until_its_result(job: RunningJob, gateway: GatewayRun, job_logs: Logs) -> None:
     topic = "later/jobs"
     job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))

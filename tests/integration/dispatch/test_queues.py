@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections import Counter
@@ -23,7 +22,7 @@ from arborcast.ingest.access.users_file import User, hash_password, write_users
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, Own, RunningJob
+from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, Own
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
@@ -67,29 +66,6 @@ def test_one_of_three_gets_each_and_who_is_subscribed_as_ever_gets_all(own: Own,
     assert report.balanced, report
 
 
-def test_a_server_that_closes_gets_it_again_with_numbers_and_then_it_is_a_dead_letter(
-    own: Own, receiver: Receiver
-) -> None:
-    own.subscribe("s", receiver.url("/once"), "jobs", queue=1)
-    receiver.behave("/once", "drop")
-    ask(own, "jobs")
-    receiver.wait_for(6, "/once")
-    assert [each.headers.get("arborcast-sequence") for each in receiver.received("/once")] == [
-        None,
-        *map(str, range(1, 6)),
-    ]
-    assert {row["number"]: row["state"] for row in own.attempts(7)}[6] == "dead"
-
-
-def test_requests_wait_for_a_server_also_while_the_job_is_away(own: Own, receiver: Receiver, job: RunningJob) -> None:
-    asked = [ask(own, "jobs") for _ in range(5)]
-    own.attempts(5)
-    job.restart()
-    own.subscribe("s", receiver.url("/late"), "jobs", queue=1)
-    receiver.wait_for(5, "/late")
-    assert receiver.names("/late") == asked
-
-
 def test_users_ask_and_servers_answer_through_a_pull_point_or_a_listener(
     own: Own, gateway: GatewayRun, job_logs: Logs
 ) -> None:
@@ -116,33 +92,6 @@ def test_users_ask_and_servers_answer_through_a_pull_point_or_a_listener(
         with ThreadPoolExecutor(8) as users:
             asking = [users.submit(client.request, topic, f"<job>{number}</job>", timeout=120) for number in range(24)]
             assert [each.result() for each in asking] == [b"<done>%d</done>" % number for number in range(24)]
-
-
-def test_equal_requests_that_wait_are_done_once_and_all_are_answered(
-    own: Own, gateway: GatewayRun, job_logs: Logs
-) -> None:
-    topic = own.topic("jobs")
-    job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
-    begun, go_on = threading.Event(), threading.Event()
-    did: list[bytes] = []
-
-    def handle(request: ReceivedMessage) -> bytes:
-        did.append(request.payload)
-        begun.set()
-        assert go_on.wait(240)
-        return request.payload.replace(b"job", b"done")
-
-    with Client(gateway.base) as client, Worker(handle) as worker, ThreadPoolExecutor(60) as users:
-        wait_until_known(partial(worker.serve, client, topic))
-        first = users.submit(client.request, topic, "<job>0</job>", timeout=240)
-        assert begun.wait(120)
-        equal = [users.submit(client.request, topic, "<job>1</job>", timeout=240) for _ in range(50)]
-        other = users.submit(client.request, topic, "<job>1</job>", timeout=240, merge="mine")
-        own.attempts(52)
-        go_on.set()
-        assert first.result() == b"<done>0</done>"
-        assert {each.result() for each in (*equal, other)} == {b"<done>1</done>"}
-    assert Counter(did) == {b"<job>0</job>": 1, b"<job>1</job>": 2}
 
 
 def test_users_and_servers_who_have_to_say_who_they_are(own: Own, job_logs: Logs, tmp_path: Path) -> None:

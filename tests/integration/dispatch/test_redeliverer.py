@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,7 +10,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 import pytest
 
 from arborcast.core.eventlog.topics import ensure_topics
@@ -251,28 +248,6 @@ def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscr
     states = {(row.subscription, row.notification): row.state for row in rows(kafka_settings)}
     assert states == {("bad", "n1"): "dead", ("gone", "n2"): "cancelled", ("gone", "n3"): "cancelled"}
     assert {event.kind for event in told} == {"dead-letters-growing", "subscription-gone"}
-
-
-def test_large_messages_that_wait_and_are_cancelled_take_little_memory(
-    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
-) -> None:
-    count = 60
-    lot.park("s", *[f"n{number}" for number in range(count)], payload=os.urandom(2_000_000))
-    known = Known(kafka_settings, subscription("s", "http://127.0.0.1:9/"))
-    process, most = psutil.Process(), 0
-    gc.collect()
-    before = process.memory_info().rss
-
-    def cancelled() -> bool:
-        nonlocal most
-        most = max(most, process.memory_info().rss - before)
-        return sum(row.state == "cancelled" for row in rows(kafka_settings)) == count
-
-    with running(kafka_settings, tmp_path / "parked.sqlite", known):
-        with closing(ControlLog(kafka_settings)) as log:
-            log.append([SubscriptionEnded("s", "unsubscribed", 1)])
-        wait_until(cancelled)
-    assert most < 120_000_000, "what waits has as much"
 
 
 def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what_was_missed(

@@ -174,19 +174,3 @@ def test_what_waits_outlives_the_job_which_stops_in_order_while_a_receiver_hangs
     wait_until(lambda: set(met(receiver, "/s", "")) == set(sent), "everything arrives after the restart")
     wait_until(lambda: set(met(receiver, "/hang", "")) == set(sent), "what was under way is pushed again")
     assert firsts(receiver, "/o") == sent
-
-
-def test_paused_subscription_gets_what_it_missed_when_it_is_resumed(own: Own, receiver: Receiver) -> None:
-    own.subscribe("s", receiver.url("/s"), "a")
-    own.subscribe("t", receiver.url("/t"), "a")
-    sent = [own.notify("a")]
-    receiver.wait_for(1, "/s")
-    own.subscribe("s", receiver.url("/s"), "a", paused=True)
-    sent += [own.notify("a") for _ in range(5)]
-    wait_until(lambda: len(firsts(receiver, "/t")) == 6, "the others have them")
-    assert len(firsts(receiver, "/s")) == 1
-    own.subscribe("s", receiver.url("/s"), "a")
-    sent.append(own.notify("a"))
-    wait_until(lambda: len(firsts(receiver, "/s")) == 7, "what it missed arrives")
-
-    assert firsts(receiver, "/s") == sent

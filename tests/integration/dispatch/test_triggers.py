@@ -19,7 +19,7 @@ from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord, TopicRemoved, TriggerEnded, TriggerRecord
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord, TriggerEnded, TriggerRecord
 from arborcast.topic_model.records.notifications import MOST_HOPS, Notification
 from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.topic_model.topics import TopicPath
@@ -132,24 +132,6 @@ def test_a_loop_of_two_ends_after_eight(
     report = audit(job.settings.kafka, since_ms, deep=True)
     assert report.balanced, report.problems
     assert report.totals.cancelled == 1
-
-
-def test_what_is_refused_is_told_and_what_ended_meanwhile_publishes_nothing(
-    own: Own, receiver: Receiver, add: Write, job_logs: Logs
-) -> None:
-    add("lost", "k", "gone")
-    add("well", "k", "l", "<y/>")
-    own.subscribe("l", receiver.url("/l"), "l", form="raw")
-    job_logs.control(TopicRemoved(TopicPath(own.topic("gone"))))
-    job_logs.accept(own.topic("k"))
-    receiver.wait_for(1, "/l")
-    rows = {row["subscription"]: row for row in of_trigger(own.attempts(3))}
-    assert (rows["lost"]["state"], rows["lost"]["error"]) == ("cancelled", "skipped")
-    assert rows["well"]["state"] == "delivered"
-    job_logs.control(TriggerEnded(own.name("well"), "removed", int(time.time() * 1000)))
-    job_logs.accept(own.topic("k"))
-    assert len(own.attempts(4)) == 4
-    assert len(receiver.received("/l")) == 1
 
 
 def notification(kafka: KafkaSettings, name: str) -> Notification:

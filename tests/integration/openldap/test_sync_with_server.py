@@ -9,7 +9,6 @@ import pytest
 
 from arborcast.directory.stores.ldap import LdapDirectory
 from arborcast.directory.sync.sync import DirectorySync
-from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Log, topic
 from tests.support.ldap_directory import Open
 from tests.support.slapd import Slapd
@@ -26,21 +25,6 @@ def _engine(server: Slapd, state: Path, *records: Any) -> tuple[Log, DirectorySy
         log.append(records)
     sync.start()
     return log, sync
-
-
-def test_a_server_that_is_down_at_start_and_comes_later(fresh_slapd: Slapd, tmp_path: Path, opened: Open) -> None:
-    fresh_slapd.kill()
-    log, sync = _engine(fresh_slapd, tmp_path / "state", topic("from-the-log"))
-    try:
-        wait_until(lambda: "cannot be reached" in sync.status.detail)
-        assert not sync.status.connected
-        log.append([topic("meanwhile")])
-        fresh_slapd.start()
-        wait_until(lambda: sync.status.connected)
-        directory = opened(fresh_slapd.settings())
-        wait_until(lambda: set(directory.load().entries) == {"from-the-log", "meanwhile"})
-    finally:
-        sync.close()
 
 
 def test_a_server_that_dies_and_returns_empty_is_filled_again(fresh_slapd: Slapd, tmp_path: Path, opened: Open) -> None:
@@ -71,18 +55,5 @@ def test_kills_in_the_middle_lose_nothing_on_either_side(fresh_slapd: Slapd, tmp
         expected = {"start"} | {f"theirs{r}" for r in range(3)} | {f"ours{r}/t{n}" for r in range(3) for n in range(40)}
         wait_until(lambda: set(log.topics()) == expected)
         wait_until(lambda: set(directory.load().entries) == expected)
-    finally:
-        sync.close()
-
-
-def test_an_edit_in_ldap_reaches_the_log(fresh_slapd: Slapd, tmp_path: Path) -> None:
-    log, sync = _engine(fresh_slapd, tmp_path / "state", topic("a"))
-    try:
-        wait_until(lambda: sync.status.topics == 1 and sync.status.connected)
-        base = fresh_slapd.settings().base_dn
-        with fresh_slapd.admin() as person:
-            wait_until(lambda: person.search(base, "(topicName=a)", attributes=["*"]))
-            person.modify(f"topicName=a,{base}", {"topicCode": [("MODIFY_REPLACE", ["by hand"])]})
-            wait_until(lambda: log.topics()[parse_path("a")].code == "by hand")
     finally:
         sync.close()

@@ -20,27 +20,13 @@ pytestmark = pytest.mark.slow
 
 def test_zip_alone_is_enough_to_import_what_the_workers_run(tmp_path: Path) -> None:
     code, *_ = write_bundle(tmp_path / "out", DispatchSettings(), [])
-    python = bare_python(tmp_path / "python")
-
-    without = subprocess.run(
-        [python, "-c", "import arborcast.dispatch"], capture_output=True, cwd=tmp_path, check=False
-    )
+    python = str(bare_python(tmp_path / "python"))
+    script = "import arborcast.dispatch.job.worker_daemon; print(arborcast.dispatch.__file__)"
+    command = [python, "-W", "ignore", "-c", script]
+    without = subprocess.run(command, capture_output=True, cwd=tmp_path, check=False)
     assert without.returncode != 0, "this Python has no Arborcast of its own"
-    done = subprocess.run(
-        [
-            python,
-            "-W",
-            "ignore",
-            "-c",
-            "import arborcast.dispatch.job.worker_daemon, sys; print(arborcast.dispatch.__file__)",
-        ],
-        env={"PYTHONPATH": str(code)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
+    env = {"PYTHONPATH": str(code)}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(code))
 
@@ -49,21 +35,16 @@ def test_script_and_properties_lie_beside_it(tmp_path: Path) -> None:
     code, script, file, _ = write_bundle(
         tmp_path, DispatchSettings(), [Path("/jars/a.jar")], master="spark://host:7077", python="/opt/env/bin/python"
     )
-
-    values = dict(line.split(" ", 1) for line in file.read_text().splitlines())
-    assert values["spark.master"] == "spark://host:7077"
-    assert values["spark.jars"] == "/jars/a.jar"
-    assert values["spark.submit.pyFiles"] == str(code)
-    assert values["spark.pyspark.python"] == "/opt/env/bin/python"
-    assert values["spark.pyspark.driver.python"] == sys.executable, "spark-submit starts the driver here"
+    assert values_of(file).items() >= {
+        ("spark.master", "spark://host:7077"),
+        ("spark.jars", "/jars/a.jar"),
+        ("spark.submit.pyFiles", str(code)),
+        ("spark.pyspark.python", "/opt/env/bin/python"),
+        ("spark.pyspark.driver.python", sys.executable),
+    }
     assert "def main" in script.read_text()
-
-
-def test_a_driver_on_another_host_has_a_python_of_its_own(tmp_path: Path) -> None:
     _, _, file, _ = write_bundle(tmp_path, DispatchSettings(), [], python="/a/python", driver_python="/b/python")
-
-    values = dict(line.split(" ", 1) for line in file.read_text().splitlines())
-    assert (values["spark.pyspark.python"], values["spark.pyspark.driver.python"]) == ("/a/python", "/b/python")
+    assert values_of(file)["spark.pyspark.driver.python"] == "/b/python", "a driver on another host"
 
 
 def test_everything_that_is_read_beside_the_code_is_in_the_zip(tmp_path: Path) -> None:
@@ -81,16 +62,10 @@ def test_everything_that_is_read_beside_the_code_is_in_the_zip(tmp_path: Path) -
     assert "arborcast/dispatch/spark/log4j2.properties" in here
 
 
-def test_same_code_makes_the_same_bytes(tmp_path: Path) -> None:
-    first, *_ = write_bundle(tmp_path / "a", DispatchSettings(), [])
-    second, *_ = write_bundle(tmp_path / "b", DispatchSettings(), [])
-
+def test_same_code_makes_the_same_bytes_and_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    first, second = (write_bundle(tmp_path / name, DispatchSettings(), []).code for name in "ab")
     assert first.read_bytes() == second.read_bytes()
-
-
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-
     with pytest.raises(ConfigError, match=r"cannot be written to .*file/out"):
         write_bundle(tmp_path / "file" / "out", DispatchSettings(), [])
 

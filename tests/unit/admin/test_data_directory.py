@@ -31,21 +31,15 @@ def home(tmp_path: Path) -> Path:
 
 def test_what_has_to_last_comes_back(home: Path, tmp_path: Path) -> None:
     made = copy(home, tmp_path / "backup")
-
+    with tarfile.open(made[0]) as opened:
+        assert KEYS not in opened.getnames(), "not beside what they open"
     restore_copy(tmp_path / "backup", tmp_path / "restored")
-
     restored = {str(file.relative_to(tmp_path / "restored")) for file in (tmp_path / "restored").rglob("*.*")}
     assert restored == {"kafka/data/a-0/1.log", "topics.ldif", KEYS}
     assert (tmp_path / "restored" / "kafka/data/a-0/1.log").read_text() == "records"
     assert [file.name for file in made] == [ARCHIVE, KEYS]
     for file in (*made, tmp_path / "restored" / KEYS):
         assert file.stat().st_mode & 0o077 == 0, f"{file} is for its owner alone"
-
-
-def test_keys_are_not_beside_what_they_open(home: Path, tmp_path: Path) -> None:
-    archive, _ = copy(home, tmp_path / "backup")
-    with tarfile.open(archive) as opened:
-        assert KEYS not in opened.getnames()
 
 
 def test_a_running_engine_is_not_copied(home: Path, tmp_path: Path) -> None:
@@ -77,26 +71,19 @@ def test_engine_is_started_again_after_a_failed_copy(
     assert started == [home] * was_up
 
 
-def test_nothing_is_written_over(home: Path, tmp_path: Path) -> None:
-    copy(home, tmp_path / "backup")
+def test_nothing_is_written_over_and_a_damaged_backup_is_told(home: Path, tmp_path: Path) -> None:
+    archive, _ = copy(home, tmp_path / "backup")
     with pytest.raises(HomeError, match="not empty"):
         restore_copy(tmp_path / "backup", home)
     assert (home / "log" / "job.log").exists()
-
-
-def test_a_damaged_backup_is_told(home: Path, tmp_path: Path) -> None:
-    archive, _ = copy(home, tmp_path / "backup")
     archive.write_bytes(archive.read_bytes()[:700])
     with pytest.raises(HomeError, match="cannot be restored"):
         restore_copy(tmp_path / "backup", tmp_path / "restored")
 
 
-def test_no_engine_no_backup(tmp_path: Path) -> None:
+def test_the_commands_restore_what_the_folder_holds_and_need_an_engine(home: Path, tmp_path: Path) -> None:
     command = ["backup", "--data-directory", str(tmp_path / "backup"), "--home", str(tmp_path / "none")]
     assert "no engine's data directory" in str(CliRunner().invoke(app, command).exception)
-
-
-def test_restore_takes_what_the_folder_holds(home: Path, tmp_path: Path) -> None:
     copy(home, tmp_path / "backup")
     command = ["restore", str(tmp_path / "backup"), "--home", str(tmp_path / "restored")]
     assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0

@@ -64,16 +64,13 @@ def control(monkeypatch: pytest.MonkeyPatch) -> ControlView:
     return control
 
 
-@pytest.mark.usefixtures("logs")
-def test_an_empty_list_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_times_in_iso_8601_and_an_empty_list(
+    logs: ListedLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
     result = CliRunner().invoke(app, ["dead-letters", "list"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead letters\n")
-
-
-@pytest.mark.usefixtures("given")
-def test_times_in_json_are_iso_8601(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
+    logs.bury(*letter("s1"))
     result = CliRunner().invoke(app, ["dead-letters", "list", "--json", "--limit", "1"])
     (found,) = json.loads(result.stdout)["letters"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", found["given_up"])
@@ -91,10 +88,12 @@ def test_a_list_has_the_newest_first_and_counts_the_others() -> None:
 
 
 @pytest.mark.usefixtures("given")
-def test_chosen_letters_and_no_others_are_counted() -> None:
+def test_chosen_letters_and_no_others_are_counted_and_a_time_that_is_none_is_refused() -> None:
     chosen = LetterFilter(chosen=frozenset({("n", "over"), ("other", "s1")}))
     assert dead_letters.count(KAFKA, chosen) == 1
     assert [each.subscription for each in dead_letters.listed(KAFKA, chosen, 9).letters] == ["over"]
+    with pytest.raises(ConfigError, match=r"^since --help"):
+        dead_letters.listed(KAFKA, LetterFilter(since="--help"), 1)
 
 
 @pytest.mark.usefixtures("given")
@@ -110,9 +109,3 @@ def test_a_letter_with_its_message() -> None:
     assert len([*dead_letters.whole(KAFKA, "n")]) == 4
     with pytest.raises(ConfigError, match="no dead letter of notification m"):
         dead_letters.first_whole(KAFKA, "m")
-
-
-@pytest.mark.usefixtures("given")
-def test_a_time_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^since --help"):
-        dead_letters.listed(KAFKA, LetterFilter(since="--help"), 1)

@@ -29,26 +29,17 @@ def findings(home: Path, **overrides: str | int) -> dict[str, Check]:
     return {check.name: check for check in doctor.doctor(settings)}
 
 
-def test_looks_without_touching(tmp_path: Path) -> None:
+def test_looks_without_touching_and_names_a_java_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = findings(tmp_path / "new")
-    assert found["data directory"].level == "ok"
-    assert found["python"].level == "ok"
+    assert (found["data directory"].level, found["python"].level) == ("ok", "ok")
     assert found["pyspark"].finding == "4.2.0, and so are its jars"
     assert not (tmp_path / "new").exists()
-
-
-def test_it_reads_no_users(tmp_path: Path) -> None:
-    """In Kubernetes its pod has no users file."""
-    found = findings(tmp_path, access__methods="basic", access__users_file=str(tmp_path / "users.toml"))
-    assert not any("users.toml" in check.finding + check.advice for check in found.values())
-
-
-def test_a_java_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARBORCAST_JAVA", "/no/such/java")
     java = findings(tmp_path)["java"]
-    assert java.level == "fail"
+    assert (java.level, "make setup JAVA=wheel" in java.advice) == ("fail", True)
     assert java.finding.startswith("ARBORCAST_JAVA = /no/such/java is neither")
-    assert "make setup JAVA=wheel" in java.advice
 
 
 def test_a_gear_that_has_too_few_slots(tmp_path: Path) -> None:
@@ -97,12 +88,14 @@ def test_the_mqtt_bridge(tmp_path: Path) -> None:
     assert findings(tmp_path, **given)["mqtt"].level == "fail"
 
 
-def test_tables_on_a_disk_of_their_own(tmp_path: Path) -> None:
+def test_tables_on_a_disk_of_their_own_and_a_pod_without_a_users_file(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     elsewhere = str(tmp_path / "disk" / "tables")
     assert findings(tmp_path / "home", tables__path=elsewhere)["tables"].level == "ok"
     assert findings(tmp_path / "home", tables__path=elsewhere, stack__min_free_disk_mb=10**9)["tables"].level == "warn"
     assert "tables" not in findings(tmp_path / "home", tables__path="s3://bucket/tables")
+    found = findings(tmp_path, access__methods="basic", access__users_file=str(tmp_path / "users.toml"))
+    assert not any("users.toml" in check.finding + check.advice for check in found.values())
 
 
 def test_a_key_file_that_is_missing_damaged_or_open_to_all(tmp_path: Path) -> None:

@@ -36,17 +36,13 @@ def test_the_ldif_begins_with_the_base_and_names_parents_first() -> None:
     ]
 
 
-def test_the_format_is_the_one_that_is_said_or_that_the_name_tells() -> None:
+def test_the_format_is_said_or_told_by_the_name_and_an_ldif_has_the_base_of_the_settings() -> None:
     assert format_of(Path("x.xml"), "json") == "json"
     assert format_of(Path("x.XML"), None) == "topicset"
     with pytest.raises(ConfigError, match="--format"):
         format_of(None, None)
-
-
-def test_an_ldif_of_another_base_says_which_option_helps() -> None:
-    data = write_document([topic("a")], "ldif", "ou=elsewhere,dc=x")
     with pytest.raises(ConfigError, match="--base-dn"):
-        read_document(data, "ldif", BASE)
+        read_document(write_document([topic("a")], "ldif", "ou=elsewhere,dc=x"), "ldif", BASE)
 
 
 def test_an_import_adds_changes_and_leaves_the_rest() -> None:

@@ -27,21 +27,18 @@ from arborcast.topic_model.records.control import ControlRecord
 from tests.support.directory import topic, tree_of
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [("a/b", "a/b"), ("a:b:c", "a/b/c"), ("{urn:t}a/b", "{urn:t}a/b"), ("p:a/b", "{urn:p}a/b"), ("Größe", "Größe")],
-)
-def test_one_topic(text: str, path: str) -> None:
-    assert one_topic(text, {"p": "urn:p"}) == path
-
-
-@pytest.mark.parametrize("text", ["a/*", "a//.", "a|b", "//.", "//b"])
-def test_more_than_one_topic_is_refused(text: str) -> None:
-    with pytest.raises(TopicError, match="more than one"):
-        one_topic(text, {})
-
-
-def test_what_is_no_topic_at_all() -> None:
+def test_one_topic_and_no_more() -> None:
+    for text, path in (
+        ("a/b", "a/b"),
+        ("a:b:c", "a/b/c"),
+        ("{urn:t}a", "{urn:t}a"),
+        ("p:a", "{urn:p}a"),
+        ("Größe", "Größe"),
+    ):
+        assert one_topic(text, {"p": "urn:p"}) == path
+    for text in ("a/*", "a//.", "a|b", "//.", "//b"):
+        with pytest.raises(TopicError, match="more than one"):
+            one_topic(text, {})
     with pytest.raises(ExpressionError):
         one_topic("a//", {})
 

@@ -39,10 +39,4 @@ def test_json_has_the_same_facts(control: ControlView, monkeypatch: pytest.Monke
     monkeypatch.setattr("arborcast.cli.triggers.kafka_of", lambda *_: None)
     monkeypatch.setattr("arborcast.admin.control_log.read_control", lambda _: control)
     found = json.loads(CliRunner().invoke(app, ["triggers", "list", "--limit", "1", "--json"]).output)
-    (one,) = found["triggers"]
-    assert found["more"] == 1
-    assert list(one) == [
-        *("trigger", "id", "state", "expression", "only_if"),
-        *("publishes", "payload", "owner", "created"),
-    ]
-    assert one["created"] == iso(5_000)
+    assert (found["more"], found["triggers"][0]["trigger"], found["triggers"][0]["created"]) == (1, "t1", iso(5_000))

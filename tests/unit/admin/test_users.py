@@ -22,12 +22,9 @@ from tests.support.console import settings_in
 from tests.support.routing import make_subscription, make_trigger
 
 
-def test_a_name_that_cannot_be_is_refused_before_the_password_is_asked_for(tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_and_rights_without_authentication_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a user's name has"):
         add(tmp_path / "users.toml", "a:b", lambda: pytest.fail("asked"), ())
-
-
-def test_without_authentication_there_are_no_rights_to_lose(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"access\.methods is not set"):
         rights_of(settings_in(tmp_path))
 

@@ -43,38 +43,6 @@ def test_what_balances_ends_with_0(monkeypatch: pytest.MonkeyPatch, report: Repo
     assert abs(int(str(asked[0]["since_ms"])) - (time.time() - 7_200) * 1000) < 60_000
 
 
-def test_it_says_what_it_counts_in_words_that_need_no_manual(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
-    report.notifications, report.system_notices, report.replays = 18, 11, 0
-    answering(monkeypatch, report)
-    text = " ".join(CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split())
-    assert "7 notifications and 11 system notices accepted between" in text
-    assert "system notices are the engine's own notifications, below the topic {urn:arborcast}system" in text
-    assert "subscription deliveries delivered failed expired cancelled dropped pending" in text
-    report.replays, report.duplicates = 2, 1
-    text = " ".join(CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split())
-    assert "5 notifications, 2 replayed ones and 11 system notices accepted" in text
-    assert "1 delivery was accepted more than once" in text
-    report.triggered = 1
-    assert "4 notifications, 1 of triggers, 2 replayed ones and 11 system notices accepted" in " ".join(
-        CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()
-    )
-    report.system_notices = 0
-    assert "system notices" not in CliRunner().invoke(app, ["audit"]).output
-
-
-@pytest.mark.parametrize("width", [None, "20", "80"])
-def test_every_column_is_shown_on_any_terminal_and_in_a_pipe(
-    monkeypatch: pytest.MonkeyPatch, report: Report, width: str | None
-) -> None:
-    report.subscriptions = {"PPAkdgTZEiaSQ-MbIjL6U-0a" * 2: report.totals}
-    answering(monkeypatch, report)
-    lines = CliRunner().invoke(app, ["audit"], env={"COLUMNS": width}).output.splitlines()
-    (heads,) = (line.split() for line in lines if line.startswith("subscription "))
-    (totals,) = (line.split() for line in lines if line.startswith("all  "))
-    assert heads[-1] == "pending"
-    assert len(totals) == 8
-
-
 def test_it_says_what_it_does_not_look_at(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
     answering(monkeypatch, report)
     assert "not checked: whether each notification was matched" in CliRunner().invoke(app, ["audit"]).output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,34 +31,6 @@ def test_help_is_shown_as_it_is_written() -> None:
     texts = dict(_texts(typer.main.get_command(app), "arborcast"))
     assert {"arborcast subscribe topic", "arborcast topics export", "arborcast top"} <= texts.keys()
     assert {where for where, text in texts.items() if Text.from_markup(text).plain != text} == set()
-
-
-GROUPS = {
-    "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
-    "Messages": {"publish", "listen", "cameras"},
-    "Topics and subscriptions": {
-        *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
-    },
-    "Deliveries": {"trace", "why", "audit", "slo", "waiting", "queues", "dead-letters", "replay"},
-    "Operating": {
-        *("top", "report", "backup", "restore", "bundle", "erase", "erasures", "users", "access", "keys", "federation"),
-        "operations",
-    },
-}
-
-
-def test_commands_stand_in_groups_and_none_is_left_over() -> None:
-    lines = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output.splitlines()
-    found: dict[str, set[str]] = {}
-    for line in lines:
-        if line.startswith("╭─ "):
-            group = line.strip("╭╮─ ")
-            found[group] = set()
-        elif re.match(r"│ \w", line):
-            found[group].add(line.split()[1])
-    del found["Options"]
-    assert list(found) == list(GROUPS)
-    assert found == GROUPS
 
 
 # They change something and have nothing to say, or what they print is a document already.

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 
 from arborcast.cli import app
 from arborcast.cli.messages import InputError
-from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription, ShellClient
+from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription
 from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from arborcast.client.client import Client
 from arborcast.dispatch.job import lease
@@ -148,14 +147,6 @@ def test_a_broker_that_nothing_listens_for_is_away_before_it_is_time_to_renew() 
         "the broker is back",
     ]
     assert broker.renewed == [timedelta(seconds=LEASE_S)], "one record, and not one for each look"
-
-
-def test_a_client_of_the_shell_sees_whether_anything_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = ShellClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        assert client.is_reachable()
-    assert not client.is_reachable()
-    client.close()
 
 
 @pytest.mark.parametrize("data", ['{"celsius": 21.5, "of": "a<b"}', " [1, 2]\n", '"text"', "21.5"])

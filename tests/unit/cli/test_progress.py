@@ -13,11 +13,9 @@ from typer.testing import CliRunner
 import arborcast.admin.control_log
 import arborcast.admin.topic_documents
 import arborcast.engine.terminal
-from arborcast.admin.data_directory import copy, restore_copy
 from arborcast.cli import app
-from arborcast.core.printable import is_printable
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.terminal import ProgressShown, line, share
+from arborcast.engine.terminal import ProgressShown
 from arborcast.topic_model.records.control import ControlRecord
 from arborcast.topic_model.tree.tree import TopicTree
 from tests.support.waiting import wait_until
@@ -75,13 +73,6 @@ def test_on_a_terminal_there_is_a_bar_which_goes_away(monkeypatch: pytest.Monkey
     assert "\x1b[2K" in screen.getvalue().rpartition("writing")[2], "the line is cleared"
 
 
-def test_words() -> None:
-    assert line("making the archive", 0, 0, 12.3) == "making the archive: 12 s"
-    assert line("looking", 7, 0, 2) == "looking: 7 after 2 s"
-    assert share(5, 4) == "5 of 4 (100 %)"
-    assert is_printable(line("x", 1, 2, 3))
-
-
 def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     written: list[int] = []
 
@@ -109,21 +100,3 @@ def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytes
     assert written == [2_000, 2_000, 1_000]
     assert ("comparing topics", 4_999, 5_000) in told
     assert told[-3:] == [("writing topics", start, 5_000) for start in (0, 2_000, 4_000)]
-
-
-def test_copies_of_data_directories_tell_of_bytes(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    (home / "run").mkdir(parents=True)
-    for number in range(3):
-        (home / f"file{number}").write_bytes(bytes(100_000))
-    told: list[tuple[str, int, int]] = []
-
-    def progress(what: str, done: int = 0, total: int = 0) -> None:
-        told.append((what, done, total))
-
-    copy(home, tmp_path / "backup", progress)
-    restore_copy(tmp_path / "backup", tmp_path / "restored", progress)
-    assert len(told) == 6
-    assert all(what == "copying bytes" and 0 <= done <= total >= 300_000 for what, done, total in told)
-    assert told[2][1] > 200_000
-    assert told[5][1] > 200_000

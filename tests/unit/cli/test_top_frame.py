@@ -5,7 +5,6 @@ import os
 import pty
 import sys
 import termios
-import time
 import unicodedata
 
 import msgspec
@@ -71,14 +70,6 @@ def test_an_endpoint_cannot_write_to_the_terminal() -> None:
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
 
 
-def test_charts_of_characters() -> None:
-    assert figures.sparkline([0, 1, None, 7, 8], 7) == "  ▁▂ ██"
-    assert figures.sparkline([0, 0], 2) == "▁▁"
-    assert figures.sparkline([1, 2, 3], 2) == "▆█"
-    assert figures.sparkline([0.25], 1, top=1.0) == "▃"
-    assert figures.sparkline([], 0) == ""
-
-
 @pytest.mark.parametrize(
     ("write", "value", "expected"),
     [
@@ -126,30 +117,6 @@ def test_work_queues_are_there_where_there_are_any() -> None:
     for words in ("requests 12 waiting", "3 executing", "servers 3 busy, 1 sick"):
         assert words in shown
     assert "servers" not in "\n".join(frame(engine, "/srv/engine", 80, 24))
-
-
-def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is cleared between two of them, so nothing flickers; afterwards everything is as it was."""
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    pauses = iter((None, KeyboardInterrupt))
-
-    def sleep(_seconds: float) -> None:
-        if (error := next(pauses)) is not None:
-            raise error
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    out = Terminal()
-    top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", out, 1.0)
-    text = out.getvalue()
-    assert text.count("no route") >= 2
-    assert text.count("q or Ctrl-C ends it") >= 2
-    for enter, leave in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")):
-        assert text.index(enter) < text.index("no route")
-        assert text.rindex(leave) > text.rindex("no route")
-        assert text.rindex(leave) > text.rindex(enter)
-    assert "\x1b[2J" not in text[text.index("no route") :]
 
 
 def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

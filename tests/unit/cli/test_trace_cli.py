@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -79,15 +77,3 @@ def test_unknown_notification_is_an_error_that_says_what_was_looked_at(home: Pat
     assert "32 hexadecimal digits" in str(result.exception)
     old = CliRunner().invoke(app, ["trace", "018bcfe5687b7000b000000000000000", "--home", str(home)])
     assert "the id was made at 2023-11-14 22:13:20 UTC" in str(old.exception)
-
-
-def test_the_tables_are_read_without_what_takes_longer_to_load_than_the_question(home: Path) -> None:
-    code = (
-        "import sys\nfrom arborcast.cli import app\napp(standalone_mode=False)\n"
-        "print(*sorted({'numpy', 'pandas', 'pyarrow', 'pyspark'} & sys.modules.keys()), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "trace", "n1", "--home", str(home)], capture_output=True, text=True, check=True
-    )
-    assert "1 delivered, 1 pending" in done.stdout
-    assert done.stderr.split() == []

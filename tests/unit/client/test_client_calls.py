@@ -17,6 +17,8 @@ from arborcast.client import (
     ClientError,
     FaultReceived,
     FuturesClient,
+    LegacyClient,
+    LegacyFuturesClient,
     RemotePullPoint,
     RemoteRegistration,
     RemoteSubscription,
@@ -25,6 +27,7 @@ from arborcast.client import (
 )
 from arborcast.client.calls import Call, Calls, Lasts, notification_message
 from arborcast.client.futures import Gathering
+from arborcast.client.legacy import LegacyCalls
 from arborcast.client.received import (
     ReceivedMessage,
     current_message,
@@ -50,26 +53,25 @@ def sent(call: Call[Any]) -> etree._Element:
     return parse(body).operation
 
 
+def test_a_base_address_is_completed_and_a_full_one_is_kept() -> None:
+    assert {Calls(url).broker.address for url in ("http://b:1", "http://b:1/")} == {"http://b:1/wsn/NotificationBroker"}
+    assert Calls("http://b:1/any/where").broker.address == "http://b:1/any/where"
+
+
 @pytest.mark.parametrize(
-    ("url", "broker"),
-    [
-        ("http://b:1", "http://b:1/wsn/NotificationBroker"),
-        ("http://b:1/", "http://b:1/wsn/NotificationBroker"),
-        ("http://b:1/any/where", "http://b:1/any/where"),
-    ],
+    ("calls", "waiting", "futures", "other"),
+    [(Calls, Client, FuturesClient, {"notify"}), (LegacyCalls, LegacyClient, LegacyFuturesClient, {"parts"})],
 )
-def test_a_base_address_is_completed_and_a_full_one_is_kept(url: str, broker: str) -> None:
-    assert Calls(url).broker.address == broker
-
-
-def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_result() -> None:
-    operations = [name for name in vars(Calls) if not name.startswith("_") and name != "notify"]
-    assert "subscribe" in operations
+def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_result(
+    calls: type, waiting: type, futures: type, other: set[str]
+) -> None:
+    operations = {name for name in vars(calls) if not name.startswith("_")} - other
+    assert {"subscribe", "create_pull_point"} <= operations
     for name in operations:
-        made = inspect.signature(getattr(Calls, name))
+        made = inspect.signature(getattr(calls, name))
         result = made.return_annotation.removeprefix("Call[").removesuffix("]")
-        assert inspect.signature(getattr(Client, name)) == made.replace(return_annotation=result)
-        assert inspect.signature(getattr(FuturesClient, name)) == made.replace(return_annotation=f"Future[{result}]")
+        assert inspect.signature(getattr(waiting, name)) == made.replace(return_annotation=result)
+        assert inspect.signature(getattr(futures, name)) == made.replace(return_annotation=f"Future[{result}]")
 
 
 def test_topics_are_sent_with_the_prefixes_that_they_were_written_with() -> None:
@@ -108,54 +110,42 @@ PARAMETERS = ("<k xmlns='urn:k'>v</k>",)
 
 
 def test_references_are_kept_exactly() -> None:
-    got = subscription(
-        reply(
-            f"<wsnt:SubscribeResponse><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>"
-            "<wsnt:TerminationTime>2030-01-01T00:00:00Z</wsnt:TerminationTime></wsnt:SubscribeResponse>"
-        )
-    )
-    assert got == RemoteSubscription("http://b/1", PARAMETERS, datetime(2030, 1, 1, tzinfo=UTC))
-    got_point = pull_point(
-        reply(f"<wsnt:CreatePullPointResponse><wsnt:PullPoint>{EPR}</wsnt:PullPoint></wsnt:CreatePullPointResponse>")
-    )
-    assert got_point == RemotePullPoint("http://b/1", PARAMETERS)
-    got_registration = registration(
-        reply(
-            f'<b:R xmlns:b="{BR}"><b:PublisherRegistrationReference>{EPR}</b:PublisherRegistrationReference>'
-            "<b:ConsumerReference><wsa:Address>http://b/c</wsa:Address></b:ConsumerReference></b:R>"
-        )
-    )
-    assert got_registration == RemoteRegistration("http://b/1", PARAMETERS, "http://b/c")
+    body = f"<wsnt:R><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>"
+    body += "<wsnt:TerminationTime>2030-01-01T00:00:00Z</wsnt:TerminationTime></wsnt:R>"
+    assert subscription(reply(body)) == RemoteSubscription("http://b/1", PARAMETERS, datetime(2030, 1, 1, tzinfo=UTC))
+    point = f"<wsnt:R><wsnt:PullPoint>{EPR}</wsnt:PullPoint></wsnt:R>"
+    assert pull_point(reply(point)) == RemotePullPoint("http://b/1", PARAMETERS)
+    body = f'<b:R xmlns:b="{BR}"><b:PublisherRegistrationReference>{EPR}</b:PublisherRegistrationReference>'
+    body += "<b:ConsumerReference><wsa:Address>http://b/c</wsa:Address></b:ConsumerReference></b:R>"
+    assert registration(reply(body)) == RemoteRegistration("http://b/1", PARAMETERS, "http://b/c")
 
 
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_messages_out_of_a_pull_point(version: str) -> None:
-    body = (
-        f"<wsnt:GetMessagesResponse>{soap.message(payload='<a/>')}<x/>{soap.message('t:c')}</wsnt:GetMessagesResponse>"
-    )
-    assert messages(reply(body, version=version)) == [
-        ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b")),
-        ReceivedMessage(b'<o:order xmlns:o="urn:o">1</o:order>', TopicPath("{urn:t}c")),
-    ]
-
-
-def test_the_current_message_stands_alone() -> None:
-    body = '<wsnt:GetCurrentMessageResponse xmlns:o="urn:o"><o:n>1</o:n></wsnt:GetCurrentMessageResponse>'
-    assert current_message(reply(body)) == b'<o:n xmlns:o="urn:o">1</o:n>'
+def test_messages_out_of_a_pull_point_and_the_current_one() -> None:
+    body = f"<wsnt:R>{soap.message(payload='<a/>')}<x/>{soap.message('t:c')}</wsnt:R>"
+    for version in ("1.1", "1.2"):
+        assert messages(reply(body, version=version)) == [
+            ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b")),
+            ReceivedMessage(b'<o:order xmlns:o="urn:o">1</o:order>', TopicPath("{urn:t}c")),
+        ]
+    assert current_message(reply('<wsnt:R xmlns:o="urn:o"><o:n>1</o:n></wsnt:R>')) == b'<o:n xmlns:o="urn:o">1</o:n>'
 
 
 @pytest.mark.parametrize(
-    "body",
-    ["<wsnt:SubscribeResponse/>", "<wsnt:SubscribeResponse><wsnt:SubscriptionReference/></wsnt:SubscribeResponse>"],
+    ("answer", "error", "words"),
+    [
+        (soap.envelope("<wsnt:SubscribeResponse/>"), UnreadableAnswer, "."),
+        (soap.envelope("<wsnt:R><wsnt:SubscriptionReference/></wsnt:R>"), UnreadableAnswer, "."),
+        (b"<p>welcome", UnreadableAnswer, "welcome"),
+        (
+            soap.envelope("<s:Fault><faultcode>s:Client</faultcode><faultstring>why</faultstring></s:Fault>"),
+            FaultReceived,
+            "why",
+        ),
+    ],
 )
-def test_an_answer_without_its_reference(body: str) -> None:
-    with pytest.raises(UnreadableAnswer):
-        subscription(reply(body))
-
-
-def test_an_answer_that_is_no_soap_is_quoted() -> None:
-    with pytest.raises(UnreadableAnswer, match="welcome"):
-        subscription(read_reply("http://b/", 200, "", "text/html", b"<p>welcome"))
+def test_an_answer_that_is_none_is_an_error(answer: bytes, error: type[ClientError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        subscription(read_reply("http://b/", 200, "", "text/html", answer))
 
 
 @pytest.mark.parametrize(
@@ -167,27 +157,13 @@ def test_503_is_unavailable_and_its_retry_after_a_number_of_seconds(header: str,
     assert caught.value.retry_after == seconds
 
 
-def test_a_fault_counts_at_any_status() -> None:
-    with pytest.raises(FaultReceived, match="why"):
-        reply("<s:Fault><faultcode>s:Client</faultcode><faultstring>why</faultstring></s:Fault>", 200)
-
-
-def test_the_repetitions_of_a_client_cover_the_restart_of_a_gateway() -> None:
-    retries = Retries()
+def test_repetitions_cover_the_restart_of_a_gateway_and_a_retry_after_counts() -> None:
     pauses: list[float] = []
-    while (pause := retries.pause_after(len(pauses) + 1)) is not None:
+    while (pause := Retries().pause_after(len(pauses) + 1)) is not None:
         pauses.append(pause)
     assert 30 <= sum(pauses) < 60
-
-
-def test_retry_after_counts_when_it_is_more_and_ends_it_when_it_is_too_much() -> None:
     retries = Retries(attempts=3, first_s=1, longest_s=5)
-    assert retries.pause_after(1, 3) == 3
-    assert retries.pause_after(2, 1) == 2
-    assert retries.pause_after(1, 6) is None
-
-
-def test_impossible_values_are_refused() -> None:
+    assert [retries.pause_after(1, 3), retries.pause_after(2, 1), retries.pause_after(1, 6)] == [3, 2, None]
     for wrong in (lambda: Retries(attempts=0), lambda: Retries(first_s=9), lambda: Batching(messages=0)):
         with pytest.raises(ConfigError):
             wrong()
@@ -236,12 +212,8 @@ def test_types_are_written_so_that_nothing_around_them_matters() -> None:
 )
 def test_lasts_is_a_duration_seconds_a_time_or_iso_8601(lasts: Lasts, written: str) -> None:
     subscribed = sent(CALLS.subscribe("a/b", to="http://h/", lasts=lasts))
-    renewed = sent(CALLS.renew("http://b:1/s", lasts))
     assert subscribed.findtext(f"{{{WSNT}}}InitialTerminationTime") == written
-    assert renewed.findtext(f"{{{WSNT}}}TerminationTime") == written
-
-
-@pytest.mark.parametrize("lasts", [True, float("inf"), b"PT1H", (1,)])
-def test_lasts_of_another_type_is_a_type_error(lasts: Any) -> None:
-    with pytest.raises(TypeError, match="lasts must be a timedelta, a number of seconds"):
-        CALLS.subscribe("a/b", to="http://h/", lasts=lasts)
+    assert sent(CALLS.renew("http://b:1/s", lasts)).findtext(f"{{{WSNT}}}TerminationTime") == written
+    for wrong in (True, float("inf"), b"PT1H", (1,)):
+        with pytest.raises(TypeError, match="lasts must be a timedelta, a number of seconds"):
+            CALLS.subscribe("a/b", to="http://h/", lasts=wrong)  # type: ignore[arg-type]

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
-from tests.support.served_app import served_url
 from tests.support.wheels import CLIENT_NEEDS, client_wheel, link_client_needs
 
 
@@ -84,14 +82,6 @@ def test_every_module_that_the_pages_name_is_in_it(target: Path) -> None:
     run(target, "\n".join([*imports, "import pkgutil", *(f"pkgutil.resolve_name({each!r})" for each in sorted(named))]))
 
 
-def test_it_brings_one_name_with_types(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert {name.partition("/")[0] for name in names} == {"arborcast", "arborcast_client-0.1.0.dist-info"}
-    assert "arborcast/py.typed" in names
-    assert "arborcast/client/listener.py" in names
-
-
 def test_what_it_needs_is_what_it_says(wheel: Path) -> None:
     project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     engine = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -111,57 +101,3 @@ def imported(wheel: Path) -> set[str]:
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     return {name.partition(".")[0] for name in names}
-
-
-def test_it_publishes_subscribes_listens_verifies_and_pulls(target: Path) -> None:
-    parts = GatewayParts()
-    with served_url(parts) as url:
-        said = run(
-            target,
-            f"""
-import threading, time
-import requests
-from arborcast.client import Batching, Client, ExpressionError, FuturesClient, LegacyFuturesClient
-from arborcast.client.listener import Listener
-from arborcast.client.received import SignedWith, new_secret
-from arborcast.core.security import signatures as s
-
-url = "{url}"
-secret = new_secret()
-came = threading.Event()
-got = []
-def received(message):
-    got.append(message)
-    came.set()
-
-push = (
-    '<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body>'
-    '<n:Notify xmlns:n="http://docs.oasis-open.org/wsn/b-2"><n:NotificationMessage><n:Topic '
-    'Dialect="http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple">a</n:Topic>'
-    '<n:Message><x/></n:Message></n:NotificationMessage></n:Notify></s:Body></s:Envelope>'
-).encode()
-with Client(url) as client, Listener(received, verify=SignedWith(secret)) as listener:
-    subscription = client.subscribe("a", to=listener.url)
-    assert requests.post(listener.url, push, timeout=60).status_code == 401
-    now = int(time.time())
-    signed = s.sign([s.key_of(secret)], "n1", now, push)
-    headers = {{s.ID_HEADER: "n1", s.TIMESTAMP_HEADER: str(now), s.SIGNATURE_HEADER: signed}}
-    assert requests.post(listener.url, push, headers=headers, timeout=60).status_code == 202
-    assert came.wait(120) and got[0].payload == b"<x/>" and got[0].topic == "a"
-    client.notify("a", "<x/>")
-    client.unsubscribe(subscription)
-    point = client.create_pull_point()
-    assert client.get_messages(point) == []
-    client.destroy_pull_point(point)
-    try:
-        client.subscribe("a[", to=listener.url)
-    except ExpressionError as error:
-        print("refused")
-with FuturesClient(url, batching=Batching()) as futures:
-    futures.notify("a", "<y/>").result(120)
-with LegacyFuturesClient(url) as old:
-    old.notify("a", "<z/>").result(120)
-""",
-        )
-    assert said == "refused\n"
-    assert [one.payload for one in parts.notifications.accepted] == [b"<x/>", b"<y/>", b"<z/>"]

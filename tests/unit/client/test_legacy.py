@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import inspect
 import io
 from collections.abc import Mapping
 
@@ -23,7 +22,6 @@ from arborcast.client import (
     Retries,
     UnreadableAnswer,
 )
-from arborcast.client.legacy import LegacyCalls
 from arborcast.client.listener import read_push
 from arborcast.core.errors import ExpressionError, InfrastructureError
 from arborcast.dispatch.delivery.envelope import Envelope
@@ -82,18 +80,24 @@ def test_an_old_subscriber_asks_for_parts(parts: GatewayParts, url: str) -> None
 
 
 def test_what_is_wrong_is_said(parts: GatewayParts, url: str) -> None:
-    with LegacyClient(url, retries=Retries(attempts=1)) as client:
+    once = Retries(attempts=1)
+    with LegacyClient(url, retries=once) as client, LegacyFuturesClient(url, retries=once) as futures:
         with pytest.raises(FaultReceived, match="refused the Subscribe, it says 'faild'"):
             client.subscribe(ALARM, to="nowhere")
-        with pytest.raises(ExpressionError):
-            client.notify("all:*", "<n/>")
-        with pytest.raises(ClientError, match="in a namespace"):
-            client.notify("{urn:a}all", "<n/>")
+        for notify in (client.notify, futures.notify):
+            with pytest.raises(ExpressionError):
+                notify("all:*", "<n/>")
+            with pytest.raises(ClientError, match="in a namespace"):
+                notify("{urn:a}all", "<n/>")
         with pytest.raises(ClientError, match="not text in UTF-8"):
             client.notify("all", b"\xff")
+        assert isinstance(futures.subscribe(ALARM, to="nowhere").exception(30), FaultReceived)
         parts.notifications.error = InfrastructureError("no broker", retry_after=7)
         with pytest.raises(BrokerUnavailable):
             client.notify("all", "<n/>")
+        assert isinstance(futures.notify("all", "<n/>").exception(30), BrokerUnavailable)
+    with pytest.raises(ClientClosed):
+        futures.notify("all", "<n/>")
 
 
 class Old:
@@ -140,19 +144,16 @@ def test_start_tags_are_those_that_the_old_system_looks_for() -> None:
     assert "</Identification><Fragment>0-0-1-0</Fragment></wsnt:Package><wsnt:Message><x/></wsnt:Message>" in notify
 
 
-@pytest.mark.parametrize("answer", ["", "success", "<a/>"])
-def test_an_answer_without_the_address_is_none(answer: str) -> None:
-    with (
-        LegacyClient("http://old", transport=Old(answer)) as client,
-        pytest.raises(UnreadableAnswer, match="no address"),
-    ):
-        client.create_pull_point()
-
-
-@pytest.mark.parametrize("word", ["faild", "failed", " failed: no such topic "])
-def test_a_refusal_in_any_spelling_is_one(word: str) -> None:
-    with LegacyClient("http://old", transport=Old(word)) as client, pytest.raises(FaultReceived, match="fail"):
-        client.notify("all", "<x/>")
+def test_an_answer_without_the_address_and_a_refusal_in_any_spelling_are_errors() -> None:
+    for answer in ("", "success", "<a/>"):
+        with (
+            LegacyClient("http://old", transport=Old(answer)) as client,
+            pytest.raises(UnreadableAnswer, match="no address"),
+        ):
+            client.create_pull_point()
+    for word in ("faild", "failed", " failed: no such topic "):
+        with LegacyClient("http://old", transport=Old(word)) as client, pytest.raises(FaultReceived, match="fail"):
+            client.notify("all", "<x/>")
 
 
 def test_what_may_have_arrived_is_not_published_again() -> None:
@@ -175,30 +176,3 @@ def test_a_listener_reads_old_pushes(parts: GatewayParts, url: str, payload: byt
     push = Envelope(subscription, None).request([Notification("n1", TopicPath("all"), payload, 0)], 1, None)
     (message,) = read_push(push.body, b"text/xml", "n1")
     assert (message.payload, message.topic, message.notification_id) == (seen, None, "n1")
-
-
-def test_both_forms_offer_every_operation_with_its_parameters_and_their_own_result() -> None:
-    # Parts are made from one call after the other (`notify_in_parts`).
-    operations = [name for name in vars(LegacyCalls) if not name.startswith("_") and name != "parts"]
-    assert sorted(operations) == ["create_pull_point", "notify", "subscribe", "unsubscribe"]
-    for name in operations:
-        made = inspect.signature(getattr(LegacyCalls, name))
-        result = made.return_annotation.removeprefix("Call[").removesuffix("]")
-        future = made.replace(return_annotation=f"Future[{result}]")
-        assert inspect.signature(getattr(LegacyClient, name)) == made.replace(return_annotation=result)
-        assert inspect.signature(getattr(LegacyFuturesClient, name)) == future
-
-
-def test_futures_carry_what_is_wrong_and_what_cannot_be_written_is_refused_at_once(
-    parts: GatewayParts, url: str
-) -> None:
-    with LegacyFuturesClient(url, retries=Retries(attempts=1)) as client:
-        with pytest.raises(ExpressionError):
-            client.notify("all:*", "<n/>")
-        with pytest.raises(ClientError, match="in a namespace"):
-            client.notify("{urn:a}all", "<n/>")
-        assert isinstance(client.subscribe(ALARM, to="nowhere").exception(30), FaultReceived)
-        parts.notifications.error = InfrastructureError("no broker", retry_after=7)
-        assert isinstance(client.notify("all", "<n/>").exception(30), BrokerUnavailable)
-    with pytest.raises(ClientClosed):
-        client.notify("all", "<n/>")

@@ -36,17 +36,6 @@ def post(app: ListenerApp, *pieces: bytes, method: str = "POST", headers: Mappin
     return int(sent[0]["status"])
 
 
-def test_the_callback_may_be_a_coroutine_function() -> None:
-    got: list[ReceivedMessage] = []
-
-    async def received(message: ReceivedMessage) -> None:
-        await asyncio.sleep(0)
-        got.append(message)
-
-    assert post(ListenerApp(received), PUSH) == 202
-    assert len(got) == 1
-
-
 def test_what_goes_wrong_has_its_status(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_: ReceivedMessage) -> None:
         raise ValueError("not now")
@@ -55,11 +44,13 @@ def test_what_goes_wrong_has_its_status(caplog: pytest.LogCaptureFixture) -> Non
     assert "the broker will try again" in caplog.text
     assert post(ListenerApp(refuse), b"hello") == 400
     assert post(ListenerApp(refuse), b"", method="GET") == 405
+    assert post(ListenerApp(lambda _: None), PUSH, headers={"transfer-encoding": "gzip, chunked"}) == 400
 
 
-def test_lifespan_events_are_answered() -> None:
+def test_lifespan_events_are_answered_and_the_callback_may_be_a_coroutine_function() -> None:
     events = ["lifespan.startup", "lifespan.shutdown"]
     sent: list[str] = []
+    got: list[ReceivedMessage] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": events.pop(0)}
@@ -67,8 +58,13 @@ def test_lifespan_events_are_answered() -> None:
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    asyncio.run(ListenerApp(lambda _: None)({"type": "lifespan"}, receive, send))
+    async def received(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0)
+        got.append(message)
+
+    asyncio.run(ListenerApp(received)({"type": "lifespan"}, receive, send))
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert (post(ListenerApp(received), PUSH), len(got)) == (202, 1)
 
 
 def verify(headers: Mapping[str, str], body: bytes) -> None:
@@ -217,10 +213,6 @@ def test_bodies_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         first.sendall(PUSH[-1:])
         assert first.recv(4096).startswith(b"HTTP/1.1 202 ")
         assert requests.post(listener.url, PUSH, timeout=60).status_code == 202
-
-
-def test_nothing_is_unpacked() -> None:
-    assert post(ListenerApp(lambda _: None), PUSH, headers={"transfer-encoding": "gzip, chunked"}) == 400
 
 
 def test_callbacks_may_wait_for_each_other() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ from arborcast.client import (
     Client,
     ClientClosed,
     Credentials,
-    FuturesClient,
     HttpAnswer,
     Retries,
 )
@@ -77,16 +75,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.stdout == "7\n", done.stderr
-
-
-def test_a_coroutine_may_wait_for_a_future() -> None:
-    async def publish(client: FuturesClient) -> None:
-        await asyncio.wrap_future(client.notify("a", "<x/>"))
-
-    transport = MemoryTransport(TAKEN)
-    with FuturesClient(URL, transport=transport) as client:
-        asyncio.run(publish(client))
-    assert len(transport.sent) == 1
 
 
 @pytest.mark.parametrize(("sent", "attempts"), [(True, 1), (False, 3)])

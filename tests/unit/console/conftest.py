@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from arborcast.admin.messages import Busiest
+from arborcast.console.screens import trying
 from tests.support.console import Browser, ConsoleParts, console_parts
 
 
@@ -17,3 +19,9 @@ def parts(tmp_path: Path) -> ConsoleParts:
 @pytest.fixture
 def browser(parts: ConsoleParts) -> Browser:
     return Browser(parts.app)
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen *Try* reads the newest notifications: unit tests have no Kafka."""
+    monkeypatch.setattr(trying, "busiest", lambda *_: Busiest([]))

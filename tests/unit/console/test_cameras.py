@@ -39,16 +39,13 @@ def test_cameras_with_trouble_come_first_and_no_secret_is_shown(
     assert not any(secret in browser.answer.text for secret in ("the-secret-key", "sealed"))
 
 
-def test_without_a_gateway_states_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gateway_states_are_unknown_and_without_cameras_the_command_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answering(monkeypatch, {**ANSWERS, cameras.figures: JobFigures(problem="connection refused")})
-    browser = Browser(console_parts(tmp_path, RECORDS).app)
+    browser, empty = (Browser(console_parts(tmp_path / str(len(each)), each).app) for each in (RECORDS, []))
     browser.get("/cameras")
     assert "the gateway does not respond" in browser.text
     assert "connected" not in browser.text
-
-
-def test_without_cameras_the_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch)
-    browser = Browser(console_parts(tmp_path).app)
-    browser.get("/cameras")
-    assert "arborcast cameras add" in browser.text
+    empty.get("/cameras")
+    assert "arborcast cameras add" in empty.text

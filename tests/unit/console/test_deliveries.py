@@ -149,33 +149,18 @@ def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words:
     assert "secret" not in browser.text
 
 
-@pytest.mark.usefixtures("asked")
-def test_the_tabs_of_a_browser_differ(browser: Browser) -> None:
-    pages = ("", "/waiting", "/dead", "/audit", "/slo", "/erasures")
-    titles = [browser.get(f"/deliveries{each}") and browser.page.findtext("head/title") for each in pages]
-    assert titles == [
-        f"{each} · Arborcast" for each in ("Trace", "Pending", "Dead letters", "Audit", "Objective", "Erasures")
-    ]
-
-
-def test_nothing_is_run_that_nobody_asked_for(browser: Browser, asked: list[Any]) -> None:
+def test_a_notification_is_chosen_from_the_newest_ones_and_what_failed_comes_first(
+    browser: Browser, asked: list[Any]
+) -> None:
     browser.get("/deliveries/audit")
-    assert not asked
-
-
-def test_a_notification_is_chosen_from_the_newest_ones(browser: Browser, asked: list[Any]) -> None:
+    assert not asked, "an audit takes long"
     browser.get("/deliveries")
-    assert [function for function, _ in asked] == [messages.recent]
     (link,) = browser.page.xpath("//td//a[code='01ab']/@href")
-    assert link == "/deliveries?notification=01ab"
-
-
-def test_who_is_not_well_comes_first(browser: Browser, asked: list[Any]) -> None:
-    browser.get("/deliveries?notification=01ab")
+    browser.get(link)
     assert [each.text_content() for each in browser.page.xpath("//section/header/h2")][1:] == ["s2", "http://one/"]
-    ((function, (_, notification, subscription)),) = asked
-    assert (function, notification, subscription) == (trace.trace, "01ab", "")
     assert "2026-01-01 00:00:00.123 accepted" in browser.text
+    (newest, _), (function, (_, notification, subscription)) = asked
+    assert (newest, function, notification, subscription) == (messages.recent, trace.trace, "01ab", "")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +191,9 @@ def test_letters_are_asked_about_before(
 
 
 def test_the_letters_of_the_list_are_those_of_the_action(browser: Browser, asked: Asked) -> None:
+    browser.get("/deliveries/dead/01ab?subscription=s1")
+    assert browser.page.xpath("//dd/a/@href") == ["/subscriptions/s1", "/topics?at=a/b"]
+    asked.clear()
     browser.get("/deliveries/dead")
     (listed,) = browser.page.xpath("//form[@action='/deliveries/dead/act']//input[@name='until']/@value")
     browser.submit("/deliveries/dead/act", action="redrive-all")
@@ -272,12 +260,6 @@ def test_a_trace_leads_to_the_dead_letter_and_retries_what_waits(
     assert str(browser.answer.url).endswith("/deliveries?notification=01ab")
 
 
-@pytest.mark.usefixtures("asked")
-def test_a_dead_letter_leads_to_its_subscription_and_its_topic(browser: Browser) -> None:
-    browser.get("/deliveries/dead/01ab?subscription=s1")
-    assert browser.page.xpath("//dd/a/@href") == ["/subscriptions/s1", "/topics?at=a/b"]
-
-
 def test_a_probe_is_requested_of_an_endpoint(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
     browser.get("/deliveries/waiting")
     browser.submit("/deliveries/waiting/act", action="probe", endpoint="http://one/")
@@ -324,38 +306,30 @@ def test_an_error_in_the_middle_of_a_change_is_shown_and_nothing_older(
     assert [each for each, _ in away] == [dead_letters.purge, dead_letters.listed]
 
 
-def test_the_error_of_a_question_is_shown_as_it_is(browser: Browser) -> None:
-    """The real function, of an engine that does not run."""
+def test_the_error_of_a_question_is_shown_as_it_is(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser.get("/deliveries/waiting?limit=3")
     (said,) = browser.page.xpath("//p[@class='refusal']/text()")
-    assert said.startswith("no engine runs in")
-
-
-def test_the_text_of_an_error_is_not_searched_for_another(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said.startswith("no engine runs in"), "the real function, of an engine that does not run"
     answering(monkeypatch, {waiting.oldest: ConfigError(f"topic x: error: {EVIL}")})
+    parts.console.questions.forget()
     browser.get("/deliveries/waiting")
     assert browser.page.xpath("//p[@class='refusal']/text()") == [f"topic x: error: {EVIL}"]
 
 
-def test_an_erasure_is_requested_after_a_question(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
+def test_an_erasure_is_requested_after_a_question_and_a_bad_request_is_shown(
+    browser: Browser, parts: ConsoleParts, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser.get("/deliveries/erasures")
     browser.submit("/deliveries/erasures", subject="4711", topic="a//.")
     assert "Erase these payloads?" in browser.text
     assert [each for each, _ in asked] == [erasures.listed] * 2
     browser.submit("/deliveries/erasures")
-    (_, (wanted, by, control)) = asked[2]
-    assert asked[2][0] is erasures.erase
-    assert (wanted, by) == (
-        ErasureRequest("4711", TopicTest("a//.")),
-        Operator("console", "without a name, from 127.0.0.1"),
-    )
-    assert control is parts.console.control
+    by = Operator("console", "without a name, from 127.0.0.1")
+    assert asked[2] == (erasures.erase, (ErasureRequest("4711", TopicTest("a//.")), by, parts.console.control))
     assert "Erasure e1 was requested." in browser.answer.text
-
-
-def test_a_bad_request_for_an_erasure_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {erasures.listed: [], erasures.erase: ConfigError("say what to erase")})
-    browser.get("/deliveries/erasures")
     browser.submit("/deliveries/erasures")
     browser.submit("/deliveries/erasures")
     assert "say what to erase" in browser.text

@@ -50,15 +50,9 @@ def priority_of(parts: ConsoleParts) -> int:
     return record.policy.priority
 
 
-def test_edits_of_every_kind_are_found_as_they_were(tmp_path: Path) -> None:
-    drafts = Drafts(tmp_path / "drafts")
-    drafts.of("anna").edits = list(EDITS)
-    drafts.write("anna", drafts.of("anna"))
-    assert Drafts(tmp_path / "drafts").of("anna").edits == EDITS
-    assert Drafts(tmp_path / "drafts").of("berta").edits == []
-
-
-def test_after_a_restart_it_is_offered_and_not_applied(browser: Browser, parts: ConsoleParts) -> None:
+def test_after_a_restart_it_is_offered_and_not_applied_until_it_is_saved_or_dropped(
+    browser: Browser, parts: ConsoleParts
+) -> None:
     change(browser, "7")
     parts = started_again(browser, parts)
     browser.get("/topics")
@@ -68,6 +62,9 @@ def test_after_a_restart_it_is_offered_and_not_applied(browser: Browser, parts: 
     assert "the console was restarted" in browser.text
     browser.submit("/topics/save")
     assert priority_of(parts) == 7
+    change(browser, "8")
+    browser.get("/topics/review")
+    browser.submit("/topics/discard")
     parts = started_again(browser, parts)
     browser.get("/topics/review")
     assert "No unsaved changes" in browser.text
@@ -83,22 +80,18 @@ def test_what_has_changed_meanwhile_is_a_conflict(browser: Browser, parts: Conso
     assert priority_of(parts) == 0
 
 
-def test_what_was_dropped_is_not_offered_again(browser: Browser, parts: ConsoleParts) -> None:
-    change(browser, "7")
-    browser.get("/topics/review")
-    browser.submit("/topics/discard")
-    started_again(browser, parts)
-    browser.get("/topics/review")
-    assert "No unsaved changes" in browser.text
-
-
-def test_files_say_nothing_of_whose_they_are_and_nobody_else_reads_them(tmp_path: Path) -> None:
+def test_files_say_nothing_of_whose_they_are_and_a_damaged_one_is_no_draft(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path)
     drafts.of("../anna\n").edits = list(EDITS)
     drafts.write("../anna\n", drafts.of("../anna\n"))
     (file,) = tmp_path.iterdir()
     assert "anna" not in file.name
     assert file.stat().st_mode & 0o077 == 0
+    assert Drafts(tmp_path).of("../anna\n").edits == EDITS, "edits of every kind"
+    assert Drafts(tmp_path).of("berta").edits == []
+    for damage in (b"", b"{", b"[]", b'{"v": 2, "at_ms": 9000000000000, "edits": []}'):
+        file.write_bytes(damage)
+        assert Drafts(tmp_path).of("../anna\n").edits == []
 
 
 def test_what_is_too_large_is_not_kept_and_the_page_says_so(
@@ -124,16 +117,6 @@ def test_there_are_only_so_many_and_none_for_ever(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
     assert Drafts(tmp_path).of("p8").edits == EDITS
     assert Drafts(tmp_path, clock=lambda: now[0]).of("p8").edits == []
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"v": 2, "at_ms": 9000000000000, "edits": []}'])
-def test_a_damaged_file_is_no_draft(tmp_path: Path, damage: bytes) -> None:
-    drafts = Drafts(tmp_path)
-    drafts.of("anna").edits = list(EDITS)
-    drafts.write("anna", drafts.of("anna"))
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(damage)
-    assert Drafts(tmp_path).of("anna").edits == []
 
 
 def test_without_room_it_is_in_memory(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ async def _pieces(parts: LiveParts, source: AsyncGenerator[Replacement]) -> Asyn
         yield piece
 
 
-def test_parts_come_as_events_until_the_source_ends() -> None:
+def test_parts_come_as_events_until_the_source_ends_and_there_are_only_so_many(monkeypatch: Any) -> None:
     async def source() -> AsyncGenerator[Replacement]:
         yield Replacement("a", "<b>\n</b>")
 
@@ -30,6 +30,8 @@ def test_parts_come_as_events_until_the_source_ends() -> None:
         return [piece async for piece in _pieces(LiveParts(), source())]
 
     assert asyncio.run(run()) == [": listening\n\n", 'data: {"id": "a", "html": "<b>\\n</b>"}\n\n']
+    monkeypatch.setattr(live, "_MOST", 0)
+    assert LiveParts().response(source()).status_code == 503
 
 
 def test_a_stop_ends_streams_and_closes_their_sources() -> None:
@@ -97,15 +99,6 @@ def test_what_is_as_before_is_not_sent_again() -> None:
         ("other", "2"),
     ]
     assert ages == [0.0, 0.001, 0.001, 0.001]
-
-
-def test_there_are_only_so_many(monkeypatch: Any) -> None:
-    monkeypatch.setattr(live, "_MOST", 0)
-
-    async def source() -> AsyncGenerator[Replacement]:
-        yield Replacement("a", "")
-
-    assert LiveParts().response(source()).status_code == 503
 
 
 def test_how_the_directory_is() -> None:

@@ -29,19 +29,14 @@ def parts(tmp_path: Path) -> ConsoleParts:
 
 
 def test_changes_are_listed_with_their_values_and_results(browser: Browser, asked: Asked) -> None:
+    browser.get("/operations?since=yesterday")
+    assert (bool(browser.page.xpath("//*[@role='alert']")), asked) == (True, [])
     browser.get("/operations?who=anna&since=2h")
     for words in ("topics save plant/press", '{"code":"1"}', '{"code":"2"}', "and 2 more", "3 deleted", "And 3 more"):
         assert words in browser.text
     ((function, (wanted, limit)),) = asked
-    assert function is operations.listed
-    assert (wanted.who, wanted.what, wanted.subject, limit) == ("anna", "", "", 100)
+    assert (function, wanted.who, wanted.what, wanted.subject, limit) == (operations.listed, "anna", "", "", 100)
     assert wanted.since_ms > 0
-
-
-def test_a_time_that_is_none_is_refused(browser: Browser, asked: Asked) -> None:
-    browser.get("/operations?since=yesterday")
-    assert browser.page.xpath("//*[@role='alert']")
-    assert not asked
 
 
 def test_a_visitors_change_is_recorded_before_it_is_made(parts: ConsoleParts, browser: Browser) -> None:
@@ -59,18 +54,17 @@ def test_a_visitors_change_is_recorded_before_it_is_made(parts: ConsoleParts, br
     assert ended == OperationEnded(begun.id, "done", 1)
 
 
-def test_a_change_that_fails_is_recorded_so(parts: ConsoleParts, browser: Browser) -> None:
+def test_a_change_that_fails_is_recorded_so_and_without_a_record_there_is_none(
+    parts: ConsoleParts, browser: Browser
+) -> None:
+    def away(_: object) -> None:
+        raise InfrastructureError("Kafka is away")
+
     browser.get("/subscriptions")
     parts.changes.error = InfrastructureError("Kafka is away")
     assert browser.submit("/subscriptions/act", action="pause", id=["s1"]).status_code == 503
     assert [each.result for each in parts.operations if isinstance(each, OperationEnded)] == ["failed: Kafka is away"]
-
-
-def test_without_a_record_nothing_is_changed(parts: ConsoleParts, browser: Browser) -> None:
-    def away(_: object) -> None:
-        raise InfrastructureError("Kafka is away")
-
-    parts.console.changes._record = away
+    parts.changes.error, parts.console.changes._record = None, away
     before = len(parts.changes.records)
     browser.get("/subscriptions")
     assert browser.submit("/subscriptions/act", action="pause", id=["s1"]).status_code == 503

@@ -87,30 +87,21 @@ def test_servers_that_get_nothing_are_no_servers(
     assert "none is active" in browser.text
 
 
-def test_without_queues_it_says_what_they_are_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch)
-    browser = Browser(console_parts(tmp_path).app)
-    browser.get("/queues")
-    assert "A work queue hands each request to one idle worker" in browser.text
-
-
-def test_nobody_serves_it_and_nothing_waits(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_without_workers_a_log_or_a_queue_says_so(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answering(monkeypatch, {**ANSWERS, queues.requests: QueueRequests()})
     browser.get("/queues?queue=reports")
     assert "No workers" in browser.text
     assert "No requests" in browser.text
-
-
-def test_a_log_that_cannot_be_read_is_named(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser.get("/queues?queue=a//.")
+    assert "names more than one topic" in browser.page.xpath("//p[@class='refusal']/text()")[0]
+    without = Browser(console_parts(tmp_path / "without").app)
+    without.get("/queues")
+    assert "A work queue hands each request to one idle worker" in without.text
     answering(monkeypatch, {**ANSWERS, queues.requests: InfrastructureError(f"no: {EVIL}")})
     assert browser.get(ONE).status_code == 200
     assert browser.page.xpath("//p[@class='refusal']/text()") == [f"no: {EVIL}"]
-
-
-def test_what_is_no_topic_is_refused(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch)
-    assert browser.get("/queues?queue=a//.").status_code == 200
-    assert "names more than one topic" in browser.page.xpath("//p[@class='refusal']/text()")[0]
 
 
 def test_pages_are_bounded_and_what_strangers_wrote_does_nothing(

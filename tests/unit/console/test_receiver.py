@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -141,42 +142,24 @@ def test_tests_are_limited(browser: Browser, parts: ConsoleParts) -> None:
     assert browser.answer.status_code == 429
 
 
-def broken(parts: ConsoleParts, how: str) -> str:
-    path = path_of(parts)
-    _, _, name, text = path.split("/")
-    until, _, mark = text.partition(".")
-    match how:
-        case "for another subscription":
-            return f"/receiver/s2/{text}"
-        case "later":
-            return f"/receiver/{name}/{int(until) + 1}.{mark}"
-        case "another mark":
-            return f"/receiver/{name}/{until}.{mark[:-2]}AA"
-        case "another key":
-            return f"/receiver/{name}/{until}.k9.{mark.partition('.')[2]}"
-        case "no number":
-            return f"/receiver/{name}/x.{mark}"
-        case "the subscription is over":
-            parts.put(*ending("s1", "unsubscribed", 1))
-        case "of a session":
-            return f"/receiver/{name}/{until}.{parts.console.sessions.token(name)}"
-    return path
+BROKEN: dict[str, Callable[[ConsoleParts, str, str, str], str]] = {
+    "for another subscription": lambda _, name, until, mark: f"s2/{until}.{mark}",
+    "later": lambda _, name, until, mark: f"{name}/{int(until) + 1}.{mark}",
+    "another mark": lambda _, name, until, mark: f"{name}/{until}.{mark[:-2]}AA",
+    "another key": lambda _, name, until, mark: f"{name}/{until}.k9.{mark.partition('.')[2]}",
+    "no number": lambda _, name, until, mark: f"{name}/x.{mark}",
+    "the subscription is over": lambda parts, name, until, mark: f"{name}/{until}.{mark}",
+    "of a session": lambda parts, name, until, mark: f"{name}/{until}.{parts.console.sessions.token(name)}",
+}
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "for another subscription",
-        "later",
-        "another mark",
-        "another key",
-        "no number",
-        "the subscription is over",
-        "of a session",
-    ],
-)
+@pytest.mark.parametrize("how", BROKEN)
 def test_another_link_opens_nothing(browser: Browser, parts: ConsoleParts, asked: Asked, how: str) -> None:
-    path = broken(parts, how)
+    _, _, name, text = path_of(parts).split("/")
+    until, _, mark = text.partition(".")
+    path = "/receiver/" + BROKEN[how](parts, name, until, mark)
+    if how == "the subscription is over":
+        parts.put(*ending("s1", "unsubscribed", 1))
     answer = browser.get(path)
     assert (answer.status_code, asked) == (404, [])
     assert "this link opens nothing" in browser.text
@@ -186,7 +169,7 @@ def test_another_link_opens_nothing(browser: Browser, parts: ConsoleParts, asked
     assert all(not each.paused for each in parts.control.table.subscriptions())
 
 
-def test_a_link_that_has_ended_opens_nothing(parts: ConsoleParts) -> None:
+def test_a_link_ends_and_cannot_be_made_of_anything(parts: ConsoleParts) -> None:
     settings, control = parts.console.settings, parts.control
     _, _, name, text = path_of(parts, days=1.0).split("/")
     marks = KeyFile(Path(settings.secrets.key_file))
@@ -194,18 +177,14 @@ def test_a_link_that_has_ended_opens_nothing(parts: ConsoleParts) -> None:
     assert receiver_page.linked(marks, control, name, text, now_s).id == "s1"
     with pytest.raises(NotFound, match="has ended"):
         receiver_page.linked(marks, control, name, text, now_s + 86_401)
-
-
-@pytest.mark.parametrize(("name", "days"), [("s9", 7.0), ("s1", 0.0), ("s1", 91.0)])
-def test_a_link_that_cannot_be_made(parts: ConsoleParts, name: str, days: float) -> None:
-    with pytest.raises(NotFound if name == "s9" else ConfigError):
-        receiver_page.link(parts.console.settings, parts.control, name, days)
-
-
-def test_without_a_key_there_is_no_link(parts: ConsoleParts) -> None:
-    Path(parts.console.settings.secrets.key_file).unlink()
+    with pytest.raises(NotFound):
+        receiver_page.link(settings, control, "s9", 7.0)
+    for days in (0.0, 91.0):
+        with pytest.raises(ConfigError):
+            receiver_page.link(settings, control, "s1", days)
+    Path(settings.secrets.key_file).unlink()
     with pytest.raises(ConfigError, match="signed with the engine's key"):
-        receiver_page.link(parts.console.settings, parts.control, "s1", 1.0)
+        receiver_page.link(settings, control, "s1", 1.0)
 
 
 class Callers:

@@ -91,13 +91,21 @@ def test_strangers_see_where_they_sign_in_and_nothing_else(browser: Browser) -> 
     assert browser.post("/topics/save", {}).status_code == 401
 
 
-def test_after_signing_in_the_page_comes_that_was_asked_for(browser: Browser) -> None:
+def test_after_signing_in_the_page_comes_that_was_asked_for_and_no_other_sites(browser: Browser) -> None:
+    browser.get("/sign-in")
+    before = dict(browser._cookies)
     assert sign_in(browser, "anna") == 200
+    assert dict(browser._cookies) != before, "a session begins"
     assert str(browser.answer.url).endswith("/topics?at=a/b")
     assert "anna" in browser.answer.text
     browser.submit("/topics/put", priority="3")
     browser.get("/topics/review")
     assert "1 change to save" in browser.text
+    browser.submit("/sign-out")
+    assert browser.get("/topics").url.path == "/sign-in"
+    browser.get("/sign-in?next=https://evil.example/")
+    browser.submit("/sign-in", name="anna", password=RIGHT)
+    assert browser.answer.url.host == "console.example"
 
 
 @pytest.mark.parametrize(("name", "password"), [("anna", "wrong"), ("nobody", RIGHT), ("", ""), ("<b>", "x")])
@@ -106,13 +114,6 @@ def test_what_is_wrong_is_not_told(browser: Browser, name: str, password: str) -
     assert "Wrong user name or password." in browser.text
     assert "<b>" not in browser.answer.text
     assert browser.get("/topics").url.path == "/sign-in"
-
-
-def test_a_session_begins_anew_with_signing_in(browser: Browser) -> None:
-    browser.get("/sign-in")
-    before = dict(browser._cookies)
-    sign_in(browser, "anna")
-    assert dict(browser._cookies) != before
 
 
 def test_who_only_looks_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
@@ -139,18 +140,6 @@ def test_who_is_no_user_any_more_is_out(parts: ConsoleParts, browser: Browser, t
     users.write_text(users.read_text().replace("[users.anna]", "[users.other]"))
     parts.app._callers.users._source._users._next_look = 0.0  # as if some time had passed
     assert browser.get("/topics").url.path == "/sign-in"
-
-
-def test_signing_out(browser: Browser) -> None:
-    sign_in(browser, "anna")
-    browser.submit("/sign-out")
-    assert browser.get("/topics").url.path == "/sign-in"
-
-
-def test_after_signing_in_nobody_is_led_elsewhere(browser: Browser) -> None:
-    browser.get("/sign-in?next=https://evil.example/")
-    browser.submit("/sign-in", name="anna", password=RIGHT)
-    assert browser.answer.url.host == "console.example"
 
 
 def test_a_cookie_is_ours_or_none() -> None:
@@ -182,9 +171,6 @@ def test_a_cookie_is_ours_or_none() -> None:
 def test_it_does_not_start_open_to_the_network(tmp_path: Path, given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         signing_for(settings_in(tmp_path, console__host=NETWORK, **given))
-
-
-def test_on_loopback_nobody_has_to_say_who_it_is(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         assert signing_for(settings_in(tmp_path, console__host=host)) is None
 

@@ -102,11 +102,6 @@ def gateway() -> Iterator[Gateway]:
         thread.join()
 
 
-@pytest.fixture(autouse=True)
-def _nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trying, "busiest", lambda *_: Busiest([]))
-
-
 def parts_with(home: Path, gateway: Gateway, **settings: str) -> ConsoleParts:
     return console_parts(home, settings={"gateway__public_url": gateway.url, **settings})
 
@@ -124,25 +119,22 @@ def test_a_message_is_published_as_anybody_publishes(tmp_path: Path, gateway: Ga
 
 
 @pytest.mark.parametrize(
-    ("topic", "said"),
-    [("plant//.", "exactly one"), ("a/<b>", "position"), ("code:1.2", "code")],
+    ("topic", "payload", "said"),
+    [
+        ("plant//.", "<a/>", "exactly one"),
+        ("a/<b>", "<a/>", "position"),
+        ("code:1.2", "<a/>", "code"),
+        ("a", "not xml", "neither XML, which begins with <, nor JSON"),
+    ],
 )
-def test_a_topic_that_is_none_is_refused_beside_what_was_typed(
-    tmp_path: Path, gateway: Gateway, topic: str, said: str
+def test_what_is_no_topic_or_message_is_refused_beside_what_was_typed(
+    tmp_path: Path, gateway: Gateway, topic: str, payload: str, said: str
 ) -> None:
     browser = Browser(parts_with(tmp_path, gateway).app)
     browser.get("/try")
-    assert browser.submit("/try", topic=topic, payload="<a/>").status_code == 400
+    assert browser.submit("/try", topic=topic, payload=payload).status_code == 400
     assert said in browser.text
     assert browser.page.get_element_by_id("topic").get("value") == topic
-    assert gateway.asked == []
-
-
-def test_a_message_that_is_neither_xml_nor_json_is_refused(tmp_path: Path, gateway: Gateway) -> None:
-    browser = Browser(parts_with(tmp_path, gateway).app)
-    browser.get("/try")
-    assert browser.submit("/try", topic="a", payload="not xml").status_code == 400
-    assert "neither XML, which begins with <, nor JSON" in browser.text
     assert gateway.asked == []
 
 

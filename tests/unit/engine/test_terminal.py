@@ -296,24 +296,3 @@ def test_nothing_prints_around_the_one_place() -> None:
     found = {str(file.relative_to(package)) for file in package.glob("*/**/*.py") if printing(file.read_text())}
     assert found == AROUND.keys(), "print with arborcast.engine.terminal instead"
     assert (package / "engine" / "terminal.py").samefile(ROOT / "engine" / "terminal.py")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "print(x)",
-        "sys.stdout.write(x)",
-        "f(x, file=sys.stderr)",
-        "typer.echo(x)",
-        "click.secho(x)",
-        "Console().print(x)",
-        "from rich import print",
-        "out = sys.stderr",
-        "traceback.print_exc()",
-        "sys.exit(str(error))",
-        "raise SystemExit(str(error))",
-        "os.write(1, x)",
-    ],
-)
-def test_that_would_be_seen(source: str) -> None:
-    assert printing(source)

@@ -66,20 +66,17 @@ def test_every_error_of_a_peer_names_a_fault_that_we_can_write() -> None:
 
 
 def test_qnames_are_declared_where_they_stand() -> None:
-    error = UnknownFilters("unknown", ("{urn:x&y}F", "plain"))
-    first, second = detail(rendered(error)).findall("{*}UnknownFilter")
-    assert (first.text, first.nsmap["q"]) == ("q:F", "urn:x&y")
-    assert second.text == "plain"
+    first, second = detail(rendered(UnknownFilters("no", ("{urn:x&y}F", "plain")))).findall("{*}UnknownFilter")
+    assert (first.text, first.nsmap["q"], second.text) == ("q:F", "urn:x&y", "plain")
+    for error, name in ((UnrecognizedPolicy, "UnrecognizedPolicy"), (UnsupportedPolicy, "UnsupportedPolicy")):
+        (named,) = detail(rendered(error("not here", ("{urn:x}P",)))).findall(f"{{*}}{name}")
+        assert (named.text, named.nsmap["q"]) == ("q:P", "urn:x")
 
 
-def test_policies_are_named() -> None:
-    (name,) = detail(rendered(UnrecognizedPolicy("unknown", ("{urn:x}P",)))).findall("{*}UnrecognizedPolicy")
-    assert (name.text, name.nsmap["q"]) == ("q:P", "urn:x")
-
-
-def test_a_termination_fault_says_from_when_on() -> None:
+def test_a_termination_fault_has_its_minimum_and_characters_that_xml_cannot_hold_break_no_answer() -> None:
     element = detail(rendered(UnacceptableTermination("too early", NOW, initial=True)))
     assert element.findtext("{http://docs.oasis-open.org/wsn/b-2}MinimumTime") == "2026-01-01T00:00:00Z"
+    assert rendered(OperationRefused("a\x00b\ud800c", "Client")).reason == "a?b?c"
 
 
 def test_an_unknown_operation_has_a_subcode_in_soap_1_2_and_takes_the_code_in_1_1() -> None:
@@ -102,12 +99,3 @@ def test_an_unknown_operation_has_a_subcode_in_soap_1_2_and_takes_the_code_in_1_
 )
 def test_what_the_schemas_demand_beside_is_there(error: PeerError) -> None:
     oasis.validate(rendered(error).body)
-
-
-def test_policies_that_cannot_be_honoured_are_named() -> None:
-    (name,) = detail(rendered(UnsupportedPolicy("not here", ("{urn:x}P",)))).findall("{*}UnsupportedPolicy")
-    assert (name.text, name.nsmap["q"]) == ("q:P", "urn:x")
-
-
-def test_characters_that_xml_cannot_hold_do_not_break_the_answer() -> None:
-    assert rendered(OperationRefused("a\x00b\ud800c", "Client")).reason == "a?b?c"

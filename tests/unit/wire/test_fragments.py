@@ -60,19 +60,6 @@ def test_comments_around_it_are_not_counted() -> None:
     assert payload_of(b"<?xml version='1.0'?><!-- <z> -->\n" + message) == b"<a/>"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1", "utf-16"])
-def test_other_encodings_become_utf8(encoding: str) -> None:
-    declared = encoding.removesuffix("-sig")
-    text = f"<?xml version='1.0' encoding='{declared}'?>" + in_context("<a>é</a>").decode()
-    assert payload_of(text.encode(encoding)) == "<a>é</a>".encode()
-
-
-def test_the_charset_of_http_wins() -> None:
-    request = parse(in_context("<a>é</a>").decode().encode("iso-8859-1"), b"text/xml; charset=ISO-8859-1")
-    source = request.source(6)
-    assert source.fragment(source.node(request.operation[0][1][0])) == "<a>é</a>".encode()
-
-
 _NAMES = st.sampled_from(["a", "b", "o:a", "p:b", "o:ab"])
 _TEXTS = st.text(st.sampled_from("xyz o:p'\"é\n"), max_size=8).map(
     lambda text: text.replace("&", "&amp;").replace("<", "&lt;")

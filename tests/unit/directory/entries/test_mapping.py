@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,57 +58,52 @@ def test_a_routing_policy_that_means_nothing_is_a_problem_and_counts_as_none() -
     assert not listing.held
 
 
-def test_an_alias_and_what_is_below_it_are_skipped() -> None:
-    listing = listing_of(
-        entry("topicName=a", "topicName: a")
-        + entry("cn=loop,topicName=a", "aliasedObjectName: topicName=a,ou=topics,dc=x", kind="alias")
-        + entry("topicName=b,cn=loop,topicName=a", "topicName: b")
-    )
-    assert set(listing.entries) == {"a"}
-    assert kinds(listing) == [ProblemKind.ALIAS, ProblemKind.ORPHAN]
-    assert listing.problems[0].dn == "cn=loop,topicName=a,ou=topics,dc=x"
+FOREIGN, MISSING, ILLEGAL = ProblemKind.FOREIGN, ProblemKind.MISSING_ATTRIBUTE, ProblemKind.ILLEGAL_NAME
+BAD, TWICE, ALIAS, ORPHAN = ProblemKind.BAD_VALUE, ProblemKind.DUPLICATE_CODE, ProblemKind.ALIAS, ProblemKind.ORPHAN
 
 
-def test_foreign_missing_and_illegal_entries_are_each_reported() -> None:
-    listing = listing_of(
-        entry("cn=me", "cn: me", kind="person")
-        + entry("cn=x", "cn: x")
-        + entry("topicName=1st", "topicName: 1st")
-        + entry("topicName=ok", "topicName: ok")
-        + entry("topicName=n,topicName=ok", "topicName: n", "topicNamespace: has space")
-    )
-    assert set(listing.entries) == {"ok"}
-    assert kinds(listing) == [
-        ProblemKind.FOREIGN,
-        ProblemKind.MISSING_ATTRIBUTE,
-        ProblemKind.ILLEGAL_NAME,
-        ProblemKind.ILLEGAL_NAME,
-    ]
-
-
-def test_a_topic_with_a_bad_value_is_held_and_those_below_it_are_read() -> None:
-    listing = listing_of(
-        entry("topicName=a", "topicName: a", "topicPriority: high")
-        + entry("topicName=b,topicName=a", "topicName: b")
-        + entry("topicName=c", "topicName: c", "topicFinal: maybe")
-        + entry("topicName=d", "topicName: d", "topicCode: " + "x" * 300)
-    )
-    assert set(listing.entries) == {"a/b"}
-    assert listing.held == {"a", "c", "d"}
-    assert kinds(listing) == [ProblemKind.BAD_VALUE] * 3
-    assert "topicPriority is 'high'" in listing.problems[0].reason
-
-
-def test_of_two_topics_with_one_code_the_one_that_was_there_first_has_it() -> None:
-    listing = listing_of(
-        entry("topicName=z", "topicName: z")
-        + entry("topicName=deep,topicName=z", "topicName: deep", "topicCode: K")
-        + entry("topicName=a", "topicName: a", "topicCode: K")
-    )
-    assert set(listing.entries) == {"z", "z/deep"}
-    assert listing.held == {"a"}
-    assert kinds(listing) == [ProblemKind.DUPLICATE_CODE]
-    assert "z/deep" in listing.problems[0].reason
+@pytest.mark.parametrize(
+    ("entries", "read", "held", "problems", "said"),
+    [
+        pytest.param(
+            entry("topicName=a", "topicName: a")
+            + entry("cn=loop,topicName=a", "aliasedObjectName: topicName=a,ou=topics,dc=x", kind="alias")
+            + entry("topicName=b,cn=loop,topicName=a", "topicName: b"),
+            *({"a"}, set(), [ALIAS, ORPHAN], "cn=loop,topicName=a,ou=topics,dc=x"),
+            id="an alias and what is below it are skipped",
+        ),
+        pytest.param(
+            entry("cn=me", "cn: me", kind="person")
+            + entry("cn=x", "cn: x")
+            + entry("topicName=1st", "topicName: 1st")
+            + entry("topicName=ok", "topicName: ok")
+            + entry("topicName=n,topicName=ok", "topicName: n", "topicNamespace: has space"),
+            *({"ok"}, set(), [FOREIGN, MISSING, ILLEGAL, ILLEGAL], "cn=me"),
+            id="foreign, missing and illegal entries are each reported",
+        ),
+        pytest.param(
+            entry("topicName=a", "topicName: a", "topicPriority: high")
+            + entry("topicName=b,topicName=a", "topicName: b")
+            + entry("topicName=c", "topicName: c", "topicFinal: maybe")
+            + entry("topicName=d", "topicName: d", "topicCode: " + "x" * 300),
+            *({"a/b"}, {"a", "c", "d"}, [BAD] * 3, "topicPriority is 'high'"),
+            id="a topic with a bad value is held and those below it are read",
+        ),
+        pytest.param(
+            entry("topicName=z", "topicName: z")
+            + entry("topicName=deep,topicName=z", "topicName: deep", "topicCode: K")
+            + entry("topicName=a", "topicName: a", "topicCode: K"),
+            *({"z", "z/deep"}, {"a"}, [TWICE], "z/deep"),
+            id="of two topics with one code the one that was there first has it",
+        ),
+    ],
+)
+def test_what_cannot_be_read(
+    entries: str, read: set[str], held: set[str], problems: list[ProblemKind], said: str
+) -> None:
+    listing = listing_of(entries)
+    assert (set(listing.entries), set(listing.held), kinds(listing)) == (read, held, problems)
+    assert said in f"{listing.problems[0].dn} {listing.problems[0].reason}"
 
 
 def test_two_entries_for_one_topic() -> None:

@@ -137,7 +137,9 @@ def test_a_file_that_is_being_written_is_not_read_half(file: Path, directory: Fi
     assert [set(listing.entries) for _, listing in watch.listings] == [{"alarm"}, {"longer"}]
 
 
-def test_an_editor_that_replaces_the_file_is_noticed(file: Path, directory: FileDirectory) -> None:
+def test_an_editor_that_replaces_the_file_is_noticed_and_so_is_that_it_vanishes(
+    file: Path, directory: FileDirectory
+) -> None:
     watch = Watch()
     directory.watch(watch)
     watch.wait_paths("alarm")
@@ -147,12 +149,6 @@ def test_an_editor_that_replaces_the_file_is_noticed(file: Path, directory: File
     os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))  # same length, same time: another file all the same
     other.replace(file)
     watch.wait_paths("other")
-
-
-def test_a_file_that_vanishes_is_a_directory_that_nobody_has_filled(file: Path, directory: FileDirectory) -> None:
-    watch = Watch()
-    directory.watch(watch)
-    watch.wait_paths("alarm")
     file.unlink()
     _, listing = watch.wait(lambda listing: not listing.initialised)
     assert listing.entries == {}
@@ -180,19 +176,15 @@ def test_a_link_stays_a_link_and_rights_stay_as_they_were(tmp_path: Path, file: 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []  # no draft left behind
 
 
-def test_a_new_file_explains_itself_and_is_not_for_everybody(tmp_path: Path) -> None:
+def test_a_new_file_explains_itself_and_what_cannot_be_read_or_written_is_our_error(tmp_path: Path) -> None:
     path = tmp_path / "data" / "topics.ldif"
     directory = FileDirectory(path, SETTINGS)
     directory.write([Put(topic("a"))], directory.load())
     assert path.read_text().startswith("# The topic tree of Arborcast.")
-    assert path.stat().st_mode & 0o007 == 0
-
-
-def test_what_cannot_be_read_or_written_is_our_error(tmp_path: Path) -> None:
-    directory = FileDirectory(tmp_path, SETTINGS)  # a folder
+    assert path.stat().st_mode & 0o007 == 0, "not for everybody"
     with pytest.raises(DirectoryError, match="cannot read"):
-        directory.load()
-    blocked = FileDirectory(tmp_path / "file" / "topics.ldif", SETTINGS)
+        FileDirectory(tmp_path, SETTINGS).load()
     (tmp_path / "file").write_text("in the way")
+    blocked = FileDirectory(tmp_path / "file" / "topics.ldif", SETTINGS)
     with pytest.raises(DirectoryError):
         blocked.write([Put(topic("a"))], blocked._listing)

@@ -101,18 +101,12 @@ def test_a_subtree_that_moved_through_us_is_moved_in_one_piece() -> None:
     }  # fmt: skip
 
 
-def test_a_topic_added_by_hand_below_a_final_one_is_reported_and_not_taken_over() -> None:
-    final = by_path(topic("a", final=True))
-    plan = reconcile(final, listed(final | by_path(C)), final)
-    assert plan.idle
-    assert [(p.kind, p.path) for p in plan.problems] == [(ProblemKind.BELOW_FINAL, "a/c")]
-
-
-def test_a_topic_with_others_below_it_cannot_be_made_final_by_hand() -> None:
-    before = by_path(topic("a"), C)
-    plan = reconcile(before, listed(by_path(topic("a", final=True), C)), before)
-    assert plan.idle
-    assert [(p.kind, p.path) for p in plan.problems] == [(ProblemKind.BELOW_FINAL, "a")]
+def test_a_topic_by_hand_below_a_final_one_is_reported_and_so_is_one_that_becomes_final() -> None:
+    final, before = by_path(topic("a", final=True)), by_path(topic("a"), C)
+    for here, there, path in ((final, final | by_path(C), "a/c"), (before, by_path(topic("a", final=True), C), "a")):
+        plan = reconcile(here, listed(there), here)
+        assert plan.idle
+        assert [(p.kind, p.path) for p in plan.problems] == [(ProblemKind.BELOW_FINAL, path)]
 
 
 def test_a_code_given_to_two_topics_at_once_stays_with_the_directorys() -> None:

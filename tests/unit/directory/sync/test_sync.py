@@ -100,9 +100,10 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.sync.close()
 
 
-def test_an_edit_is_taken_over_and_ours_is_written(rig: Rig) -> None:
+def test_an_edit_is_taken_over_and_ours_is_written_also_after_writes_that_fail(rig: Rig) -> None:
     rig.start()
     wait_until(lambda: rig.paths() == {"a"})
+    rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
     rig.log.append([topic("b")])
     wait_until(lambda: rig.directory.paths() == {"a", "b"})
     assert rig.directory.writes == [Put(topic("b"))]
@@ -164,13 +165,6 @@ def test_while_the_directory_is_away_the_engine_goes_on_and_counts_what_it_lacks
     assert rig.sync.behind == 0, "another process writes it"
 
 
-def test_a_write_that_fails_as_a_whole_is_repeated(rig: Rig) -> None:
-    rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
-    rig.start()
-    rig.log.append([topic("b")])
-    wait_until(lambda: rig.directory.paths() == {"a", "b"})
-
-
 def test_a_listing_from_before_our_write_that_arrives_late_is_not_believed(rig: Rig) -> None:
     rig.start()
     wait_until(lambda: rig.paths() == {"a"})
@@ -211,13 +205,10 @@ def test_what_was_agreed_on_is_known_after_a_restart(tmp_path: Path) -> None:
     second.sync.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"v": 99, "directory": "scripted", "topics": []}'])
-def test_a_lost_memory_is_no_reason_to_stop(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "state").write_bytes(content)
-    assert load_known(tmp_path / "state", "scripted") == {}
-
-
-def test_the_memory_of_another_directory_is_not_used(tmp_path: Path) -> None:
+def test_a_lost_memory_and_that_of_another_directory_are_not_used(tmp_path: Path) -> None:
+    for content in (b"", b"{", b'{"v": 99, "directory": "scripted", "topics": []}'):
+        (tmp_path / "state").write_bytes(content)
+        assert load_known(tmp_path / "state", "scripted") == {}
     save_known(tmp_path / "state", "one", [topic("a")])
     assert load_known(tmp_path / "state", "other") == {}
     assert load_known(tmp_path / "state", "one") == {"a": topic("a")}
@@ -243,7 +234,7 @@ def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path
     wait_until(lambda: "b" in rig.directory.paths() and listed().count == 0)
 
 
-def test_not_all_of_very_many_problems_are_named(tmp_path: Path) -> None:
+def test_not_all_of_very_many_problems_are_named_and_there_is_advice_for_each_kind(tmp_path: Path) -> None:
     found = [EntryProblem(ProblemKind.FOREIGN, f"cn={number}", "none of ours") for number in range(5_000)]
     listed = SyncProblems().now("one", found, 1_000)
     assert (listed.count, len(listed.problems)) == (5_000, 1_000)
@@ -251,9 +242,6 @@ def test_not_all_of_very_many_problems_are_named(tmp_path: Path) -> None:
     for damaged in (b"", b"{", b'{"v": 9}', b"[]"):
         file.write_bytes(damaged)
         assert load_problems(file) == SyncProblems()
-
-
-def test_there_is_advice_for_each_kind() -> None:
     for kind in ProblemKind:
-        (listed,) = SyncProblems().now("one", [EntryProblem(kind, "cn=x", "so")], 1).problems
-        assert listed.advice.endswith(".")
+        (one,) = SyncProblems().now("one", [EntryProblem(kind, "cn=x", "so")], 1).problems
+        assert one.advice.endswith(".")

@@ -38,13 +38,6 @@ def write_state(home: Home, process: ProcessId | None, part: PartState = PartSta
     state.write(home.state_file, EngineStatus(dead, 0.0, {}, {"kafka": PartStatus(part, 0.0, process)}, "no room"))
 
 
-def test_nothing_was_ever_started_here(tmp_path: Path) -> None:
-    document = status(tmp_path / "nowhere")
-    assert (document["running"], document["ready"], document["parts"]) == (False, False, {})
-    assert commands.down(tmp_path / "nowhere") is False
-    assert not (tmp_path / "nowhere").exists()
-
-
 def test_why_it_failed_is_still_known_afterwards(home: Home) -> None:
     write_state(home, None, PartState.FAILED)
     document = status(home.path)

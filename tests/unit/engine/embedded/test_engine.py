@@ -59,15 +59,10 @@ def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
     assert engine.metrics_urls(chosen)["dispatch"] == f"http://127.0.0.1:{chosen.metrics.job_port}"
 
 
-def test_a_busy_port_names_its_option(home: Home, busy: int) -> None:
-    with pytest.raises(PortInUse, match="--gateway-port"):
-        engine.effective(settings(home, gateway__port=busy))
-    with pytest.raises(PortInUse, match="--metrics-port"):
-        engine.effective(settings(home, metrics__port=busy))
-    with pytest.raises(PortInUse, match="--kafka-port"):
-        engine.effective(settings(home, stack__kafka_port=busy))
-    with pytest.raises(PortInUse, match="--console-port"):
-        engine.effective(settings(home, console__port=busy))
+@pytest.mark.parametrize("name", ["gateway.port", "metrics.port", "stack.kafka_port", "console.port"])
+def test_a_busy_port_names_its_option(home: Home, busy: int, name: str) -> None:
+    with pytest.raises(PortInUse, match="--" + name.removeprefix("stack.").replace(".", "-").replace("_", "-")):
+        engine.effective(settings(home, **{name: busy}))
 
 
 def test_a_console_that_nobody_asked_for_keeps_no_engine_from_starting(home: Home, busy: int) -> None:
@@ -78,24 +73,18 @@ def test_a_console_that_nobody_asked_for_keeps_no_engine_from_starting(home: Hom
     assert engine.effective(usual).console.port not in (0, busy)
 
 
-def test_without_a_console(home: Home, tools: Tools) -> None:
-    chosen = engine.effective(settings(home, console__port=0))
-    assert chosen.console.port == 0
-    assert "console" not in engine.addresses(chosen)
-    assert "console" not in engine.questions_of(chosen, home)
-    assert "console" not in {part.name for part in engine.parts(chosen, tools, home, {})}
-
-
 def test_an_embedded_broker_beside_a_named_one_is_a_contradiction(home: Home) -> None:
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap_servers = 'kafka\.example:9092'.*stack\.broker"):
         engine.effective(settings(home, kafka__bootstrap_servers="kafka.example:9092"))
 
 
-def test_with_an_external_broker_none_is_started(home: Home, tools: Tools) -> None:
-    given = settings(home, kafka__bootstrap_servers="kafka.example:9092", stack__broker="external")
+def test_with_an_external_broker_and_without_a_console_none_is_started(home: Home, tools: Tools) -> None:
+    given = settings(home, kafka__bootstrap_servers="kafka.example:9092", stack__broker="external", console__port=0)
     chosen = engine.effective(given)
     assert chosen.kafka.bootstrap_servers == "kafka.example:9092"
-    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway", "console"}
+    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway"}
+    assert not {"kafka", "console"} & engine.questions_of(chosen, home).keys()
+    assert "console" not in engine.addresses(chosen)
 
 
 def test_the_edges_are_there_where_the_settings_open_them(home: Home, tools: Tools) -> None:
@@ -132,20 +121,18 @@ def test_java_can_open_what_is_in_a_folder_of_any_name(home: Home, tools: Tools)
     assert parts["kafka"].environ["LC_ALL"] == parts["dispatch"].environ["LC_ALL"] == "C.UTF-8"
 
 
-def test_the_job_is_started_as_a_user_would(home: Home, tools: Tools) -> None:
+def test_the_job_is_started_by_spark_submit_and_reads_its_classes_from_the_archive(home: Home, tools: Tools) -> None:
+    tools = dataclasses.replace(tools, classes=Path("/cache/classes.jsa"))
     parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, {})}
     dispatch = parts["dispatch"]
     home.ready_file.touch()
     dispatch.prepare()
-
-    submit, option, properties, script, *arguments = dispatch.command
-    assert submit.endswith("/bin/spark-submit")
-    assert option == "--properties-file"
-    assert "spark.jars /jars/connector.jar\n" in Path(properties).read_text()
-    assert script.endswith("/jobs/dispatch_stream.py")
-    assert arguments == ["--config", str(home.settings_file)]
-    assert dispatch.environ["JAVA_HOME"] == "/opt/jdk"
-    assert not dispatch.is_ready()  # what an earlier run left does not count
+    assert not dispatch.is_ready(), "what an earlier run left does not count"
+    submit, _, properties, *_ = dispatch.command
+    assert (submit.endswith("/bin/spark-submit"), dispatch.environ["JAVA_HOME"]) == (True, "/opt/jdk")
+    text = Path(properties).read_text()
+    assert "-XX:SharedArchiveFile=/cache/classes.jsa" in text
+    assert "spark.driver.extraClassPath /jars/connector.jar\n" in text
 
 
 def test_parts_stop_gateway_first_and_kafka_last(home: Home, tools: Tools) -> None:
@@ -166,13 +153,3 @@ def test_an_archive_of_classes_is_taken_when_it_is_whole_and_made_for_these(tool
     assert engine.class_archive(dataclasses.replace(tools, java=newer), tmp_path) is None
     place.write_bytes(b"cla")
     assert engine.class_archive(tools, tmp_path) is None
-
-
-def test_the_job_reads_its_classes_from_the_archive(home: Home, tools: Tools) -> None:
-    tools = dataclasses.replace(tools, classes=Path("/cache/classes.jsa"))
-    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, {})}
-    parts["dispatch"].prepare()
-
-    properties = Path(parts["dispatch"].command[2]).read_text()
-    assert "-XX:SharedArchiveFile=/cache/classes.jsa" in properties
-    assert "spark.driver.extraClassPath /jars/connector.jar\n" in properties

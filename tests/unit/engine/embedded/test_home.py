@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -98,47 +99,32 @@ def test_nobody_else_reads_what_an_engine_keeps(
     assert home.create(access=access) == "", "nothing is left to change"
 
 
-def test_a_directory_of_an_earlier_version_is_narrowed_and_that_is_told(tmp_path: Path, umask: None) -> None:
-    home = Home(tmp_path / "data")
-    for folder in (home.path, home.run):
-        folder.mkdir()
-    home.lock_file.touch()
-    assert mode(home.path) == 0o755
-    note = home.create()
-    assert mode(home.path) == 0o700
-    assert "had the mode 755, now it has 700" in note
-    assert 'stack.home_access = "group"' in note
-
-
-@pytest.mark.parametrize("inside", [None, "users.toml", "secrets.keys"])
-def test_one_that_only_holds_what_is_made_before_the_first_start_is_ours(
-    tmp_path: Path, umask: None, inside: str | None
+@pytest.mark.parametrize(
+    ("name", "inside", "before", "access", "after", "note"),
+    [
+        ("data", "run", 0o755, "owner", 0o700, 'the mode 755, now it has 700.*stack.home_access = "group"'),
+        ("data", "", 0o755, "owner", 0o700, "now it has 700"),
+        ("data", "users.toml", 0o755, "owner", 0o700, "now it has 700"),
+        ("data", "secrets.keys", 0o755, "owner", 0o700, "now it has 700"),
+        ("srv", "www", 0o755, "owner", 0o755, "has other things in it"),
+        (".arborcast", "kafka", 0o2770, "group", 0o2770, "^$"),
+        (".arborcast", "kafka", 0o777, "group", 0o2770, "had the mode 777, now it has 2770"),
+    ],
+)
+def test_the_mode_of_a_directory_that_is_there_already(
+    tmp_path: Path, umask: None, name: str, inside: str, before: int, access: Access, after: int, note: str
 ) -> None:
-    path = tmp_path / "data"
-    path.mkdir()
-    if inside:
+    """What is an engine's own is narrowed, and that is reported; another's folder and a shared one stay as they are."""
+    path = tmp_path / name
+    (path / inside).mkdir(parents=True)
+    if name == "data" and inside == "run":
+        Home(path).lock_file.touch()
+    elif "." in inside:
+        (path / inside).rmdir()
         (path / inside).touch()
-    assert "now it has 700" in Home(path).create()
-    assert mode(path) == 0o700
-
-
-def test_somebody_elses_directory_keeps_its_mode(tmp_path: Path, umask: None) -> None:
-    (tmp_path / "srv").mkdir()
-    (tmp_path / "srv" / "www").mkdir()
-    note = Home(tmp_path / "srv").create()
-    assert mode(tmp_path / "srv") == 0o755
-    assert "has other things in it" in note
-
-
-def test_a_directory_that_was_shared_on_purpose_stays_so(tmp_path: Path, umask: None) -> None:
-    home = Home(tmp_path / ".arborcast")
-    home.path.mkdir()
-    (home.path / "kafka").mkdir()
-    home.path.chmod(0o2770)
-    assert home.create(access="group") == ""
-    home.path.chmod(0o777)
-    assert "had the mode 777, now it has 2770" in home.create(access="group")
-    assert mode(home.path) == 0o2770
+    path.chmod(before)
+    assert re.search(note, Home(path).create(access=access), re.DOTALL)
+    assert mode(path) == after
 
 
 def test_a_directory_of_another_user_is_told_of(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,14 +210,3 @@ def test_a_jar_that_was_changed_after_the_fetch_is_noticed_and_mended(
 )
 def test_java_is_told_of_the_proxy(environ: Mapping[str, str], expected: list[str]) -> None:
     assert jars.proxy_options(environ) == expected
-
-
-def test_the_pins_name_every_jar_of_the_descriptor_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    spark, broker = jars.pins("spark"), jars.pins("broker")
-    assert "spark-sql-kafka-0-10_2.13-4.2.0.jar" in spark
-    assert "kafka_2.13-4.3.1.jar" in broker
-    assert all(len(digest) == 64 for digest in [*spark.values(), *broker.values()])
-    assert "kafka-clients-3.9.2.jar" in spark
-    assert "kafka-clients-3.9.2.jar" not in broker
-    assert list(jars.pins("wsdl")) == ["cxf-services-wsn-api-3.6.9.jar"]

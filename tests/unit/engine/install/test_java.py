@@ -47,17 +47,12 @@ def test_reads_versions(said: str, version: str | None) -> None:
     assert parse_version(said) == version
 
 
-def test_java_home_is_taken(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "jdk17", V17)
-    found = find_java({"JAVA_HOME": str(home)}, places=())
-    assert (found.home, found.feature, found.found) == (home, 17, "JAVA_HOME")
-
-
 def test_a_tested_release_goes_before_a_newer_one_found_earlier(tmp_path: Path) -> None:
     newer, tested = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk21", V21)
     environ = {"JAVA_HOME": str(newer), "PATH": str(tested / "bin")}
     assert find_java(environ, places=()).home == tested
-    assert find_java({"JAVA_HOME": str(newer)}, places=()).home == newer
+    found = find_java({"JAVA_HOME": str(newer)}, places=())
+    assert (found.home, found.feature, found.found) == (newer, 25, "JAVA_HOME")
 
 
 def test_an_old_one_on_the_path_does_not_hide_a_good_one_elsewhere(tmp_path: Path) -> None:
@@ -83,10 +78,12 @@ def test_java_11_is_too_old_and_named(tmp_path: Path) -> None:
     assert "make setup JAVA=wheel" in str(caught.value)
 
 
-def test_a_chosen_java_that_is_too_old_is_not_replaced_in_silence(tmp_path: Path) -> None:
+def test_a_chosen_java_that_cannot_be_used_is_not_replaced_in_silence(tmp_path: Path) -> None:
     chosen, other = make_java(tmp_path / "jdk8", V8), make_java(tmp_path / "jdk17", V17)
     with pytest.raises(JavaTooOld, match=r"ARBORCAST_JAVA is Java 1\.8\.0_392"):
         find_java({"ARBORCAST_JAVA": str(chosen), "JAVA_HOME": str(other)}, places=())
+    with pytest.raises(JavaNotFound, match=r"ARBORCAST_JAVA = .*nowhere"):
+        find_java({"ARBORCAST_JAVA": str(tmp_path / "nowhere"), "JAVA_HOME": str(other)}, places=())
 
 
 def test_no_java_says_the_ways_out(tmp_path: Path) -> None:
@@ -95,11 +92,6 @@ def test_no_java_says_the_ways_out(tmp_path: Path) -> None:
         find_java({"PATH": str(stub / "bin"), "JAVA_HOME": str(tmp_path / "nothing")}, places=())
     assert "make setup JAVA=wheel" in str(caught.value)
     assert "arborcast[java]" in str(caught.value)
-
-
-def test_a_chosen_java_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JavaNotFound, match=r"ARBORCAST_JAVA = .*nowhere"):
-        find_java({"ARBORCAST_JAVA": str(tmp_path / "nowhere")}, places=())
 
 
 def test_spark_gets_a_complete_runtime_as_it_is(tmp_path: Path) -> None:

@@ -21,8 +21,3 @@ def test_a_threshold_is_drawn_where_the_scale_has_it() -> None:
 def test_a_time_without_samples_is_marked() -> None:
     (gap,) = drawn([(0.0, 1.0), (10.0, 1.0), (60.0, 1.0), (70.0, None)]).xpath("//*[@class='gap']")
     assert (gap.get("x"), gap.get("width")) == ("100.0", "500.0")
-
-
-def test_a_chart_has_what_the_values_at_the_pointer_need() -> None:
-    (plot,) = drawn([(0.0, 1.0), (10.0, 1.0)]).xpath("//div[@class='plot']")
-    assert (plot.get("data-begin"), plot.get("data-end"), plot.get("data-unit")) == ("0.000", "100.000", "seconds")

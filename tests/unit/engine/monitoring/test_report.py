@@ -75,14 +75,6 @@ def test_the_page_needs_nothing_but_itself() -> None:
     assert ["error", "attempts"] in heads
 
 
-def test_no_word_of_the_tables_or_metrics_is_left_that_needs_a_manual() -> None:
-    text = page(EngineView(samples(), [SLOW]), "/srv/engine", 1_767_225_600.0, 1_767_229_200.0)
-    body = re.sub(r"<[^>]*>", " ", text.partition("</style>")[2])
-    assert not re.findall(r"\b(parked|dead|redelivery|feedback)\b", body)
-    for word in ("waiting for retry", "given up", "reading changes of subscriptions", "matching and pushing"):
-        assert word in body
-
-
 def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
     assert "Nothing was recorded" in page(EngineView(), "x", 0, 1)
     with pytest.raises(StackError, match="no history"):

@@ -19,13 +19,11 @@ from arborcast.engine.monitoring.samples import (
     Scrape,
     ScrapedValue,
     collecting_shares,
-    cpu_shares,
     grown,
     grown_buckets,
     quantile,
     quantiles,
     rates,
-    read_line,
     sample_of,
     thinned,
 )
@@ -49,11 +47,6 @@ def test_what_a_registry_writes_is_read_back() -> None:
     assert buckets[-1] == (NO_BOUND, 2.0)
     assert readings.sum("nobody") == readings.most("nobody") == 0
     assert readings.buckets("nobody") == ()
-
-
-@pytest.mark.parametrize("line", ["", "# HELP x y", "no value", 'x{a="b"} seven', "1x 2"])
-def test_what_is_no_sample(line: str) -> None:
-    assert read_line(line) is None
 
 
 @pytest.mark.parametrize("odd", ["\x85", "\u2028", "\x0b", "\x1c", "\r"])
@@ -119,18 +112,6 @@ def test_quantiles_of_what_came_in_between() -> None:
     assert grown_buckets(after, before) == before
     samples = [MetricsSample(0, delivery=before), MetricsSample(5, delivery=after), MetricsSample(10, delivery=after)]
     assert quantiles(samples, "delivery", 0.5) == [None, pytest.approx(0.055), None]
-
-
-def test_cores_that_a_process_kept_busy() -> None:
-    def sample(at: float, cpu: float) -> MetricsSample:
-        return MetricsSample(at, processes={"kafka": ProcessFigures(cpu, 0, 0, 0)})
-
-    assert cpu_shares([sample(0, 10), sample(10, 15), sample(20, 1), MetricsSample(30)], "kafka") == [
-        None,
-        0.5,
-        0.1,
-        None,
-    ]
 
 
 def test_history_outlives_a_restart_and_stays_bounded(tmp_path: Path) -> None:

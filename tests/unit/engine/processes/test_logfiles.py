@@ -20,12 +20,6 @@ def test_a_large_log_is_put_aside_and_two_older_ones_kept(tmp_path: Path) -> Non
     assert log.read_text() == "last\n"  # no hole where the old content was
 
 
-def test_no_log_is_no_trouble(tmp_path: Path) -> None:
-    assert not logfiles.rotate(tmp_path / "none", 10)
-    assert logfiles.tail(tmp_path / "none") == ""
-    assert logfiles.LogTail(tmp_path / "none").new_lines() == []
-
-
 def test_following_gives_each_complete_line_once(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("before\n")

@@ -181,16 +181,16 @@ def test_keys_that_are_not_used(text: str, says: str) -> None:
         read_keys(text, "jwks.json")
 
 
-@pytest.mark.parametrize("algorithms", ["", "none", "HS256", "RS256, HS256"])
-def test_only_public_key_algorithms_can_be_set(jwks: Path, algorithms: str) -> None:
-    with pytest.raises(ConfigError, match=r"access\.jwt_algorithms"):
-        settings(jwks, jwt_algorithms=algorithms)
-
-
-@pytest.mark.parametrize("missing", ["jwks_file", "jwt_issuer", "jwt_audience"])
-def test_whose_tokens_for_whom_must_be_set(jwks: Path, missing: str) -> None:
-    with pytest.raises(ConfigError, match=missing):
-        settings(jwks, **{missing: ""})
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("jwt_algorithms", each) for each in ("", "none", "HS256", "RS256, HS256")),
+        *((each, "") for each in ("jwks_file", "jwt_issuer", "jwt_audience")),
+    ],
+)
+def test_algorithms_are_those_of_public_keys_and_whose_tokens_for_whom_is_set(jwks: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"access\.{key}"):
+        settings(jwks, **{key: value})
 
 
 class Nobody:

@@ -142,16 +142,11 @@ def test_what_was_written_and_not_read_back_is_used_up(tmp_path: Path, monkeypat
     assert taken(one, token(b"3"))
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="file cannot store nonces"):
-        memory(tmp_path / "file")
-
-
-def test_nobody_else_reads_it(tmp_path: Path) -> None:
+def test_the_folder_is_for_its_owner_and_one_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     one = memory(tmp_path / "nonces")
     assert taken(one, token())
     one.close()
     (file,) = (tmp_path / "nonces").iterdir()
-    assert file.stat().st_mode & 0o077 == 0
-    assert (tmp_path / "nonces").stat().st_mode & 0o077 == 0
+    assert not (file.stat().st_mode | file.parent.stat().st_mode) & 0o077
+    with pytest.raises(ConfigError, match=f"{file.name} cannot store nonces"):
+        memory(file)

@@ -68,41 +68,28 @@ def test_all_that_is_selected_now_or_later_must_be_allowed(expressions: list[str
     assert subscribing("press", *expressions) is allowed
 
 
-def test_an_xpath_is_for_those_who_may_see_everything() -> None:
-    policy = read_policy(POLICY, "policy")
-    xpath = parse("/*/line1", XPATH, {})
-    assert not policy.caller(Identity("press")).subscribe.covers([xpath])
+def test_xpath_groups_everybody_and_an_empty_policy() -> None:
+    policy, xpath = read_policy(POLICY, "policy"), parse("/*/line1", XPATH, {})
+    assert not policy.caller(Identity("press")).subscribe.covers([xpath]), "it is for those who may see everything"
     assert policy.caller(Identity("x", frozenset({"operators"}))).subscribe.covers([xpath])
-
-
-def test_groups_and_everybody() -> None:
     assert subscribing("nobody", "p:line1/a")
     assert not subscribing("nobody", "p:line2/a")
     assert subscribing("somebody", groups=frozenset({"operators"}))
+    empty, nobody = read_policy("", "policy").caller(Identity("x")), policy.caller(Identity("nobody"))
+    assert not empty.publish.holds(TopicPath("a"))
+    assert not empty.subscribe.covers([parse_friendly("a")])
+    shown = [
+        (known_to(who).holds(TopicPath(f"{{urn:p}}{path}"))) for who in (nobody, None) for path in ("line1/a", "status")
+    ]
+    assert shown == [True, False, True, True]
 
 
 def test_what_one_may_publish() -> None:
     press = read_policy(POLICY, "policy").caller(Identity("press")).publish
-    assert press.holds(TopicPath("{urn:p}line1"))
-    assert press.holds(TopicPath("{urn:p}line1/{urn:q}deep/er"))
-    assert press.holds(TopicPath("{urn:p}status"))
-    assert not press.holds(TopicPath("{urn:p}status/below"))
-    assert not press.holds(TopicPath("{urn:p}line11"))
-    assert not press.holds(TopicPath("{urn:q}line1"))
-    assert not press.holds(TopicPath("line1"))
-
-
-def test_topics_that_one_may_not_use_are_not_shown() -> None:
-    nobody = read_policy(POLICY, "policy").caller(Identity("nobody"))
-    assert known_to(nobody).holds(TopicPath("{urn:p}line1/a"))
-    assert not known_to(nobody).holds(TopicPath("{urn:p}status"))
-    assert known_to(None).holds(TopicPath("{urn:p}status"))
-
-
-def test_an_empty_policy_allows_nothing() -> None:
-    nobody = read_policy("", "policy").caller(Identity("x"))
-    assert not nobody.publish.holds(TopicPath("a"))
-    assert not nobody.subscribe.covers([parse_friendly("a")])
+    for path in ("{urn:p}line1", "{urn:p}line1/{urn:q}deep/er", "{urn:p}status"):
+        assert press.holds(TopicPath(path))
+    for path in ("{urn:p}status/below", "{urn:p}line11", "{urn:q}line1", "line1"):
+        assert not press.holds(TopicPath(path))
 
 
 @pytest.mark.parametrize(

@@ -34,23 +34,29 @@ def found(owner: str, topic: str, *, others: bool = False) -> list[tuple[str, bo
     return [(each.reason, each.certain) for each in review([one], USERS.get, POLICY, others_know_users=others)]
 
 
-@pytest.mark.parametrize(("owner", "topic"), [("anna", "a//."), ("anna", "a/b"), ("bert", "b/*")])
-@pytest.mark.parametrize("others", [False, True])
-def test_what_may_be_is_not_found(owner: str, topic: str, others: bool) -> None:
-    assert found(owner, topic, others=others) == []
+NOT_ALL = "its owner may not subscribe to all of that"
 
 
 @pytest.mark.parametrize(
-    ("owner", "topic", "why"),
+    ("owner", "topic", "others", "findings"),
     [
-        ("anna", "b/c", "its owner may not subscribe to all of that"),
-        ("anna", "*/c", "its owner may not subscribe to all of that"),
-        ("bert", "a", "its owner may not subscribe to all of that"),
-        ("carl", "a", "its owner is no user"),
+        *(
+            (*each, others, [])
+            for each in (("anna", "a//."), ("anna", "a/b"), ("bert", "b/*"))
+            for others in (True, False)
+        ),
+        ("anna", "b/c", False, [(NOT_ALL, True)]),
+        ("anna", "*/c", False, [(NOT_ALL, True)]),
+        ("bert", "a", False, [(NOT_ALL, True)]),
+        ("carl", "a", False, [("its owner is no user", True)]),
+        ("carl", "b", True, [(NOT_ALL, False)]),
+        # Bert's token may have groups that our file does not.
+        ("bert", "a", True, [(NOT_ALL, False)]),
+        ("", "a", False, [("it was made while no authentication was required", False)]),
     ],
 )
-def test_what_may_not_be_is_found_and_certain(owner: str, topic: str, why: str) -> None:
-    assert found(owner, topic) == [(why, True)]
+def test_what_may_not_be_is_found(owner: str, topic: str, others: bool, findings: list[tuple[str, bool]]) -> None:
+    assert found(owner, topic, others=others) == findings
 
 
 def test_a_server_is_found_whose_owner_may_not_serve_its_queue() -> None:
@@ -68,21 +74,8 @@ def test_a_trigger_is_found_whose_owner_may_not_publish_what_it_does() -> None:
     assert (finding.reason, finding.certain) == ("its owner may not publish to b", True)
 
 
-def test_of_users_that_others_know_nothing_is_certain() -> None:
-    assert found("carl", "b", others=True) == [("its owner may not subscribe to all of that", False)]
-    # Bert's token may have groups that our file does not.
-    assert found("bert", "a", others=True) == [("its owner may not subscribe to all of that", False)]
-
-
-def test_what_belongs_to_nobody_is_told_and_never_certain() -> None:
-    assert found("", "a") == [("it was made while no authentication was required", False)]
-
-
-def test_without_a_policy_whoever_is_there_may_have_everything() -> None:
+def test_without_a_policy_and_on_links_to_other_engines_nothing_is_found() -> None:
     one = msgspec.structs.replace(make_subscription("s", "a"), owner="anna")
-    assert list(review([one], USERS.get, DEFAULT, others_know_users=False)) == []
-
-
-def test_links_to_other_engines_have_no_owner_to_be_asked() -> None:
     link = msgspec.structs.replace(make_subscription("peer-b", "a"), form="peer", peer=Peer("G/a", "G/b"))
+    assert list(review([one], USERS.get, DEFAULT, others_know_users=False)) == []
     assert list(review([link], USERS.get, POLICY, others_know_users=False)) == []

@@ -26,9 +26,11 @@ def subscribed(parts: GatewayParts, who: str) -> str:
     return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
 
 
-def test_equal_subscriptions_of_two_owners_are_two(parts: GatewayParts) -> None:
+def test_equal_subscriptions_and_pull_points_of_two_owners_are_two(parts: GatewayParts) -> None:
     assert subscribed(parts, ANNA) != subscribed(parts, BERT)
     assert subscribed(parts, ANNA) == subscribed(parts, ANNA)
+    assert created(parts, ANNA, "mine") == created(parts, ANNA, "mine")
+    assert created(parts, ANNA, "mine") != created(parts, BERT, "mine")
 
 
 @pytest.mark.parametrize("what", ["pull_points", "registrations", "triggers"])
@@ -73,11 +75,6 @@ def created(parts: GatewayParts, who: str, name: str = "") -> str:
     return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
 
 
-def test_a_pull_points_name_belongs_to_its_owner(parts: GatewayParts) -> None:
-    assert created(parts, ANNA, "mine") == created(parts, ANNA, "mine")
-    assert created(parts, ANNA, "mine") != created(parts, BERT, "mine")
-
-
 def test_nobody_fills_the_pull_point_of_another(parts: GatewayParts) -> None:
     path = created(parts, ANNA)
     body = envelope(subscribe(f"http://127.0.0.1:8080{path}", topic_expression("t:a//.")))
@@ -85,14 +82,6 @@ def test_nobody_fills_the_pull_point_of_another(parts: GatewayParts) -> None:
     assert refused.fault == "SubscribeCreationFailedFault"
     assert "that does not exist" in refused.reason
     assert parts.post(body, authorization=ANNA).status == 200
-
-
-def registered(parts: GatewayParts, who: str, name: str = "t:a") -> HttpAnswer:
-    br = "http://docs.oasis-open.org/wsn/br-2"
-    named = topic(name).replace("wsnt:Topic", "br:Topic")
-    return parts.post(
-        envelope(f'<br:RegisterPublisher xmlns:br="{br}">{named}</br:RegisterPublisher>'), authorization=who
-    )
 
 
 def test_topics_that_one_may_not_use_are_not_told(parts: GatewayParts) -> None:

@@ -168,7 +168,7 @@ def test_an_earlier_stream_ends_when_the_client_comes_back() -> None:
     run(test())
 
 
-def test_what_the_client_has_had_for_a_while_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_client_has_had_for_a_while_is_settled_and_an_ended_subscription_ends_its_stream() -> None:
     async def test() -> None:
         parts = GatewayParts(GatewaySettings(pull_claim_s=1))
         async with Visit(parts, "/events/a//.") as visit:
@@ -176,8 +176,10 @@ def test_what_the_client_has_had_for_a_while_is_settled(monkeypatch: pytest.Monk
             made = only_subscription(parts)
             await put(parts, made, "n1")
             await visit.until(lambda: any(isinstance(record, Settled) for _, record in parts.pull_log.records))
-        assert waiting(parts, made) == []
-        assert names(visit) == ["n1"]
+            assert (waiting(parts, made), names(visit)) == ([], ["n1"])
+            await parts.control.commit([SubscriptionEnded(made.id, "unsubscribed", 1)])
+            parts.pulls.forget(made.id)
+            await visit.ended()
 
     run(test())
 
@@ -346,19 +348,6 @@ def test_a_stream_keeps_its_topics_and_filters(path: str) -> None:
     run(test())
 
 
-def test_a_subscription_that_is_ended_ends_its_stream() -> None:
-    async def test() -> None:
-        parts = GatewayParts()
-        async with Visit(parts, "/events/a//.") as visit:
-            await visit.until(lambda: "id: " in visit.body)
-            made = only_subscription(parts)
-            await parts.control.commit([SubscriptionEnded(made.id, "unsubscribed", 1)])
-            parts.pulls.forget(made.id)
-            await visit.ended()
-
-    run(test())
-
-
 def test_from_last_sends_the_current_messages() -> None:
     async def test() -> None:
         parts = GatewayParts()
@@ -411,11 +400,6 @@ def test_a_mistake_in_a_request_is_named(path: str, headers: dict[str, str], wor
     assert answer.status == 400
     assert words in answer.body.decode()
     assert parts.control.records == []
-
-
-def test_other_methods() -> None:
-    answer = GatewayParts().post(b"", "/events/a")
-    assert (answer.status, answer.headers[b"allow"]) == (405, b"GET")
 
 
 def test_dialects_and_prefixes() -> None:

@@ -58,10 +58,12 @@ def test_a_page_of_others_does_nothing_and_reads_nothing(
     assert 'arborcast_gateway_refused_total{reason="PageRefused"} 1' in parts.metrics.text().splitlines()
 
 
-def test_nothing_is_held_for_a_refused_request() -> None:
-    parts = GatewayParts()
+def test_nothing_is_held_for_a_refused_request_and_without_a_page_nothing_of_it_is_said() -> None:
+    parts = GatewayParts(GatewaySettings(page_origins=WANTED))
     asked(parts, "POST", BROKER, SUBSCRIBE, origin="https://evil.example")
     assert parts.app.inflight.taken == 0
+    answer = asked(parts, "POST", BROKER, SUBSCRIBE)
+    assert not [name for name in answer.headers if name.startswith(b"access-control")]
 
 
 def test_a_page_that_is_wanted_asks_before_and_sees_the_answer() -> None:
@@ -87,9 +89,3 @@ def test_a_page_that_is_wanted_asks_before_and_sees_the_answer() -> None:
     fault = asked(parts, "POST", BROKER, b"<x/>", origin=WANTED)
     assert fault.status == 400
     assert fault.headers[b"access-control-allow-origin"] == WANTED.encode()
-
-
-def test_without_a_page_nothing_of_it_is_said() -> None:
-    parts = GatewayParts(GatewaySettings(page_origins=WANTED))
-    answer = asked(parts, "POST", BROKER, SUBSCRIBE)
-    assert not [name for name in answer.headers if name.startswith(b"access-control")]

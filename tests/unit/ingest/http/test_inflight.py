@@ -143,19 +143,15 @@ def test_a_byte_now_and_then_is_no_progress(world: World) -> None:
     assert not steady.refused
 
 
-def test_small_bodies_wait_for_nobody_and_have_room_of_their_own(world: World) -> None:
+def test_small_bodies_wait_for_nobody_and_have_room_of_their_own_until_all_is_taken(world: World) -> None:
     world.clients(FULL)
     world.clients(1)
     small = world.clients(20, sent=1_000, expected=SMALL)
     assert all(client.reads for client in small)
     assert world.budget.take(Reservation(world.budget), 100_000)
-
-
-def test_beyond_all_of_it_small_bodies_are_sent_away(world: World) -> None:
     world.budget.count(Reservation(world.budget), LIMIT)
     assert not world.budget.take(Reservation(world.budget), 1)
-    in_parts = world.clients(1, sent=1_000, expected=2_000)[0]
-    assert in_parts.refused
+    assert world.clients(1, sent=1_000, expected=2_000)[0].refused
 
 
 def test_what_is_answered_early_is_thrown_away_as_it_comes(world: World) -> None:
@@ -169,16 +165,13 @@ def test_what_is_answered_early_is_thrown_away_as_it_comes(world: World) -> None
     assert world.budget.taken == taken - 1
 
 
-def test_released_once(world: World) -> None:
+def test_what_takes_more_than_there_is_alone_may_and_it_is_released_once(world: World) -> None:
     client = world.clients(1)[0]
     client.reservation.release()
     client.reservation.release()
     client.reservation.add(10)
     world.budget.count(client.reservation, 10)
     assert world.budget.taken == 0
-
-
-def test_what_takes_more_than_there_is_alone_may(world: World) -> None:
     assert world.budget.take(Reservation(world.budget), 2 * LIMIT)
 
 

@@ -61,15 +61,9 @@ def test_mistakes(tmp_path: Path, text: str, words: str) -> None:
     assert "rules.toml" in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_the_same_topics_in_and_out_by_other_ways_are_no_mistake_and_a_missing_file_is_named(tmp_path: Path) -> None:
+    """What this engine has sent is recognised when it comes back."""
     with pytest.raises(ConfigError, match=r"mqtt.rules_file = '.*none.toml' cannot be read: "):
         read_rules(tmp_path / "none.toml", BASE)
-
-
-def test_the_same_topics_in_and_out_by_other_ways_are_no_mistake(tmp_path: Path) -> None:
-    """What this engine has sent is recognised when it comes back."""
-    found = rules(
-        tmp_path,
-        '[in.everything]\nmqtt = "#"\ntopic = "mqtt/{#}"\n[out.alarms]\ntopic = "alarms//."\nmqtt = "a/{topic}"\n',
-    )
-    assert found.topic("a/alarms/b") == "mqtt/a/alarms/b"
+    both = '[in.everything]\nmqtt = "#"\ntopic = "mqtt/{#}"\n[out.alarms]\ntopic = "alarms//."\nmqtt = "a/{topic}"\n'
+    assert rules(tmp_path, both).topic("a/alarms/b") == "mqtt/a/alarms/b"

@@ -13,9 +13,10 @@ import random
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
-from arborcast.core.backoff import Backoff
-from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, UnknownResource
+from arborcast.core.backoff import Backoff, repeated, retried
+from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, SecretError, UnknownResource
 from arborcast.core.security.keyring import Keys
 from arborcast.ingest.cameras.connection import CameraConnection
 from arborcast.ingest.cameras.conversation import CameraStatus, Conversation, Fault, Outcome, Request, Silent
@@ -138,21 +139,8 @@ class CameraSession:
 
     async def _run(self) -> None:
         await asyncio.sleep(random.uniform(0, self._spread_s))  # noqa: S311 -- no secret
-        failures = 0
         try:
-            while True:
-                try:
-                    await self._step()
-                    failures = 0
-                except InfrastructureError as error:  # the password cannot be opened
-                    failures += 1
-                    self.conversation.status = CameraStatus("refused", str(error))
-                    self._record()
-                    await asyncio.sleep(_BACKOFF.after(failures))
-                except Exception:
-                    failures += 1
-                    logger.exception("the conversation with the camera %s failed", self.camera.name)
-                    await asyncio.sleep(_BACKOFF.after(failures))
+            await repeated(f"the conversation with the camera {self.camera.name}", self._step, 0.0, _BACKOFF, Exception)
         finally:
             if self._connection is not None:
                 self._connection.close()
@@ -170,7 +158,10 @@ class CameraSession:
             return
         outcome, events = await self._call(request)
         if events:
-            self._publishing = asyncio.create_task(self._publish(events))
+            what, store = f"events of the camera {self.camera.name} wait", self._publisher.publish
+            self._publishing = asyncio.create_task(
+                retried(what, partial(store, self.camera.name, events), _BACKOFF, InfrastructureError)
+            )
         self.conversation.take(request, outcome, time.monotonic())
         self._record()
 
@@ -192,22 +183,17 @@ class CameraSession:
         """Raises SecretError."""
         if self._connection is None:
             camera, gateway = self.camera, self._gateway
-            password = self._keys.open(camera.sealed, camera.sealing_context()).decode() if camera.sealed else ""
+            try:
+                password = self._keys.open(camera.sealed, camera.sealing_context()).decode() if camera.sealed else ""
+            except SecretError as error:
+                self.conversation.status = CameraStatus("refused", str(error))
+                self._record()
+                raise
             self._credentials = Credentials(camera.user, password)
             self._connection = CameraConnection(
                 gateway.outbound, self._credentials, ca_file=gateway.route.ca_file, insecure=camera.insecure
             )
         return self._connection
-
-    async def _publish(self, events: Sequence[Notice]) -> None:
-        failures = 0
-        while True:
-            try:
-                return await self._publisher.publish(self.camera.name, events)
-            except InfrastructureError as error:
-                failures += 1
-                logger.warning("events of the camera %s wait: %s", self.camera.name, error)
-                await asyncio.sleep(_BACKOFF.after(failures))
 
     def _record(self) -> None:
         """Write the state where it differs from the recorded one."""

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
+from arborcast.core.backoff import Backoff, repeated
 from arborcast.core.errors import InfrastructureError, UnknownResource
 from arborcast.ingest.access.grants import may_manage
 from arborcast.ingest.addresses import Target
@@ -205,16 +206,15 @@ _AT_ONCE = 500
 
 async def end_expired_forever(gateway: Gateway) -> None:
     """Run until cancelled."""
-    while True:
-        try:
-            ended = await end_expired(gateway)
-            await end_expired_registrations(gateway)
-            await pull_points.end_unused(gateway)
-        except InfrastructureError as error:
-            logger.warning("expired subscriptions, registrations and pull points cannot be ended now: %s", error)
-            ended = 0
-        if ended < _AT_ONCE:
-            await asyncio.sleep(_INTERVAL_S)
+
+    async def end() -> None:
+        ended = await end_expired(gateway)
+        await end_expired_registrations(gateway)
+        await pull_points.end_unused(gateway)
+        await asyncio.sleep(_INTERVAL_S if ended < _AT_ONCE else 0.0)
+
+    what = "expired subscriptions, registrations and pull points cannot be ended now"
+    await repeated(what, end, 0.0, Backoff(_INTERVAL_S, _INTERVAL_S), InfrastructureError)
 
 
 async def end_expired(gateway: Gateway) -> int:

@@ -210,6 +210,22 @@ class Reply:
     """Called in any case, with whether the answer has left."""
 
 
+def reply_of(
+    name: tuple[str, str, str],
+    content: str = "",
+    *,
+    port_type: str = "",
+    attributes: str = "",
+    finish: Callable[[bool], None] | None = None,
+) -> Reply:
+    """An answer in the element of this prefix, namespace and local name. Its action begins with `port_type`, else with
+    the namespace. `attributes` are written text, such as declarations of further prefixes."""
+    prefix, namespace, local = name
+    element = f'{prefix}:{local} xmlns:{prefix}="{namespace}"{attributes}'
+    body = f"<{element}>{content}</{prefix}:{local}>" if content else f"<{element}/>"
+    return Reply(body, f"{port_type or namespace}/{local}", finish)
+
+
 @dataclass(frozen=True)
 class Stored:
     """An empty 202 that says in a header under which ids the messages of a Notify are stored, in their order; none
@@ -219,7 +235,6 @@ class Stored:
 
 
 Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored | None]]
-
 """Performs an operation; None answers with an empty 202. Raises PeerError or InfrastructureError."""
 
 

@@ -132,10 +132,9 @@ class PublishEvents(Publish):
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
         notifications = [self._notification(gateway, each, key, request.traceparent) for each in self._events]
         publisher, said = PublishingClient(request.caller, request.client, target), self._said()
-        stored = await publish(
+        return await publish(
             gateway, PublishRequest(notifications, publisher, {each.id: said for each in notifications})
         )
-        return Stored(stored.ids)
 
     def _notification(self, gateway: Gateway, event: _Event, key: str, traceparent: str) -> Notification:
         attributes = event.attributes

@@ -119,8 +119,7 @@ class Publish:
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
         notification = notification_of(gateway, topic, request, message_id=key)
         publisher = PublishingClient(request.caller, request.client, target)
-        published = await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))
-        return Stored(published.ids)
+        return await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))
 
     def _path(self, topic: str) -> TopicPath:
         try:

@@ -82,8 +82,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
         _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])
-    new = await publishing.store(gateway, checked)
-    return Stored([each.id for each in notifications] if new else ())
+    return Stored.of(notifications, await publishing.store(gateway, checked))
 
 
 async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:

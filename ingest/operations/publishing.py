@@ -20,7 +20,7 @@ from arborcast.ingest.access.grants import ClientRequest, check_publish, check_r
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
-from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, check_callable, endpoint_of
+from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, Stored, check_callable, endpoint_of
 from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import kept_type
@@ -81,13 +81,6 @@ class Checked(NamedTuple):
     said: Mapping[str, Publication]
     owner: str
     accepted_ms: int | None
-
-
-class PublishResult(NamedTuple):
-    """The ids under which a request is stored, in the order of its notifications; none for a repetition, which is
-    stored under other ids."""
-
-    ids: Sequence[str]
 
 
 def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the payload") -> Request:
@@ -154,11 +147,10 @@ async def check_message(
     return checked
 
 
-async def publish(gateway: Gateway, request: PublishRequest) -> PublishResult:
+async def publish(gateway: Gateway, request: PublishRequest) -> Stored:
     """Check a request and store it: when this returns, it is in the log. Raises as `check` and `store`."""
     checked = await check(gateway, request)
-    new = await store(gateway, checked)
-    return PublishResult([each.id for each in checked.notifications] if new else ())
+    return Stored.of(checked.notifications, await store(gateway, checked))
 
 
 async def check(gateway: Gateway, request: PublishRequest) -> Checked:

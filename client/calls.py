@@ -396,7 +396,7 @@ def single_topic(text: str, namespaces: Namespaces = None) -> TopicPath:
     """The one topic that a friendly expression names. Raises ExpressionError when it is several."""
     topic = parse_normal(parse_friendly(text, namespaces).normal).single_topic()
     if topic is None:
-        raise ExpressionError(f"{text!r} selects several topics; a notification is published on exactly one")
+        raise ExpressionError(f"{text[:200]!r} selects several topics; a notification is published on exactly one")
     return topic
 
 

@@ -13,5 +13,3 @@
 May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process
 management and settings files (that is `engine`).
 """
-
-from __future__ import annotations

@@ -8,5 +8,3 @@ policy, grants             rights to publish, subscribe, serve and manage, by to
 
 All of it is off by default, at the cost of one comparison with None. No operation is known here.
 """
-
-from __future__ import annotations

@@ -29,7 +29,6 @@ class ClientRequest:
 
 
 GROUP: Final = "group:"
-
 """Prefix of a group among the publishers of a topic; no user's name contains a colon."""
 
 

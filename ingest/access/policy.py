@@ -78,7 +78,6 @@ class AccessPolicy:
 
 
 DEFAULT = AccessPolicy((Rule(frozenset({"publish", "subscribe", "serve"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
-
 """Every authenticated client may publish, subscribe and serve queues, and manage its own resources."""
 
 

@@ -38,7 +38,6 @@ _SALT_BYTES, _HASH_BYTES = 16, 32
 _PARTS = 6
 
 MAX_PASSWORD = 1_024
-
 """Longer ones are refused before anything is computed."""
 
 

@@ -8,5 +8,3 @@ events         a camera's events as notifications below `cameras/NAME`
 publisher      stores notifications of cameras, and operator events about cameras
 worker         carries out the conversations, in the gateway with the lease; takes events that cameras push
 """
-
-from __future__ import annotations

@@ -13,9 +13,10 @@ import random
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
-from arborcast.core.backoff import Backoff
-from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, UnknownResource
+from arborcast.core.backoff import Backoff, repeated, retried
+from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, SecretError, UnknownResource
 from arborcast.core.security.keyring import Keys
 from arborcast.ingest.cameras.connection import CameraConnection
 from arborcast.ingest.cameras.conversation import CameraStatus, Conversation, Fault, Outcome, Request, Silent
@@ -51,11 +52,11 @@ class CameraWorker:
     """`sessions` are the current conversations, by name of the camera; none without the lease."""
 
     def __init__(self, gateway: Gateway, cameras: Cameras, keys: Keys) -> None:
-        self._gateway = gateway
-        self._cameras = cameras
-        self._keys = keys
-        self._publisher = publisher = CameraPublisher(gateway)
-        self.seen = publisher.seen
+        self.gateway = gateway
+        self.cameras = cameras
+        self.keys = keys
+        self.publisher = CameraPublisher(gateway)
+        self.seen = self.publisher.seen
         self.sessions: dict[str, CameraSession] = {}
 
     async def run(self) -> None:
@@ -63,8 +64,8 @@ class CameraWorker:
         version = -1
         try:
             while True:
-                if self._cameras.version != version:
-                    version = self._cameras.version
+                if self.cameras.version != version:
+                    version = self.cameras.version
                     self._look()
                     if self.sessions:
                         await self._add_topics()
@@ -77,28 +78,26 @@ class CameraWorker:
     async def take(self, path: str, body: bytes) -> None:
         """Store the messages of a Notify of a camera that pushes. Raises UnknownResource, MalformedMessage, TooLarge,
         InfrastructureError."""
-        camera = self._cameras.of_key(path.removeprefix(PATH))
+        camera = self.cameras.of_key(path.removeprefix(PATH))
         if camera is None or camera.paused:
             raise UnknownResource("there is no such camera (any more)")
-        await self._publisher.publish(camera.name, notices(read_xml(body)))
+        await self.publisher.publish(camera.name, notices(read_xml(body)))
 
     def _look(self) -> None:
-        wanted = {each.name: each for each in self._cameras if not each.paused}
+        wanted = {each.name: each for each in self.cameras if not each.paused}
         for name, session in list(self.sessions.items()):
             if wanted.get(name) != session.camera:
                 session.stop()
                 del self.sessions[name]
-        for name in self.seen.keys() - {each.name for each in self._cameras}:
+        for name in self.seen.keys() - {each.name for each in self.cameras}:
             del self.seen[name]
         for name, camera in wanted.items():
             if name not in self.sessions:
-                self.sessions[name] = CameraSession(
-                    self._gateway, self._cameras, camera, self._keys, self._publisher, _SPREAD_S * len(wanted)
-                )
+                self.sessions[name] = CameraSession(self, camera, _SPREAD_S * len(wanted))
 
     async def _add_topics(self) -> None:
         try:
-            await self._publisher.add_topics()
+            await self.publisher.add_topics()
         except InfrastructureError as error:
             logger.warning("the topics of operator events about cameras are not added: %s", error)
 
@@ -106,22 +105,12 @@ class CameraWorker:
 class CameraSession:
     """One camera: its conversation, carried out until `stop`."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        cameras: Cameras,
-        camera: CameraRecord,
-        keys: Keys,
-        publisher: CameraPublisher,
-        spread_s: float,
-    ) -> None:
+    def __init__(self, worker: CameraWorker, camera: CameraRecord, spread_s: float) -> None:
         self.camera = camera
-        self._gateway = gateway
-        self._cameras = cameras
-        self._keys = keys
-        self._publisher = publisher
+        self._worker = worker
+        self._gateway = worker.gateway
         self._spread_s = spread_s
-        known = cameras.state(camera.name)
+        known = worker.cameras.state(camera.name)
         self.conversation = Conversation(
             camera.url, None if known is None else known.subscription, pushes=known is not None and known.push
         )
@@ -138,21 +127,8 @@ class CameraSession:
 
     async def _run(self) -> None:
         await asyncio.sleep(random.uniform(0, self._spread_s))  # noqa: S311 -- no secret
-        failures = 0
         try:
-            while True:
-                try:
-                    await self._step()
-                    failures = 0
-                except InfrastructureError as error:  # the password cannot be opened
-                    failures += 1
-                    self.conversation.status = CameraStatus("refused", str(error))
-                    self._record()
-                    await asyncio.sleep(_BACKOFF.after(failures))
-                except Exception:
-                    failures += 1
-                    logger.exception("the conversation with the camera %s failed", self.camera.name)
-                    await asyncio.sleep(_BACKOFF.after(failures))
+            await repeated(f"the conversation with the camera {self.camera.name}", self._step, 0.0, _BACKOFF, Exception)
         finally:
             if self._connection is not None:
                 self._connection.close()
@@ -170,14 +146,16 @@ class CameraSession:
             return
         outcome, events = await self._call(request)
         if events:
-            self._publishing = asyncio.create_task(self._publish(events))
+            what, store = f"events of the camera {self.camera.name} wait", self._worker.publisher.publish
+            self._publishing = asyncio.create_task(
+                retried(what, partial(store, self.camera.name, events), _BACKOFF, InfrastructureError)
+            )
         self.conversation.take(request, outcome, time.monotonic())
         self._record()
 
     async def _call(self, request: Request) -> tuple[Outcome, Sequence[Notice]]:
         connection = self._connected()
-        now = self._gateway.now()
-        clock = now + timedelta(seconds=self.conversation.offset_s)
+        clock = self._gateway.now() + timedelta(seconds=self.conversation.offset_s)
         consumer = f"{self._gateway.own.base}{PATH}{self.camera.key}"
         message, media_type = written(request, self._credentials, clock, consumer)
         try:
@@ -191,31 +169,26 @@ class CameraSession:
     def _connected(self) -> CameraConnection:
         """Raises SecretError."""
         if self._connection is None:
-            camera, gateway = self.camera, self._gateway
-            password = self._keys.open(camera.sealed, camera.sealing_context()).decode() if camera.sealed else ""
+            camera, gateway, keys = self.camera, self._gateway, self._worker.keys
+            try:
+                password = keys.open(camera.sealed, camera.sealing_context()).decode() if camera.sealed else ""
+            except SecretError as error:
+                self.conversation.status = CameraStatus("refused", str(error))
+                self._record()
+                raise
             self._credentials = Credentials(camera.user, password)
             self._connection = CameraConnection(
                 gateway.outbound, self._credentials, ca_file=gateway.route.ca_file, insecure=camera.insecure
             )
         return self._connection
 
-    async def _publish(self, events: Sequence[Notice]) -> None:
-        failures = 0
-        while True:
-            try:
-                return await self._publisher.publish(self.camera.name, events)
-            except InfrastructureError as error:
-                failures += 1
-                logger.warning("events of the camera %s wait: %s", self.camera.name, error)
-                await asyncio.sleep(_BACKOFF.after(failures))
-
     def _record(self) -> None:
         """Write the state where it differs from the recorded one."""
         if self._recording is not None and not self._recording.done():
             return
         conversation, name = self.conversation, self.camera.name
-        before, (state, error) = self._cameras.state(name), conversation.status
-        if state is None or self._cameras.get(name) != self.camera:
+        before, (state, error) = self._worker.cameras.state(name), conversation.status
+        if state is None or self._worker.cameras.get(name) != self.camera:
             return
         if before is not None and before.state == state:
             same = before.subscription == conversation.subscription and before.push == conversation.by_push
@@ -239,9 +212,9 @@ class CameraSession:
         was, there = before is not None and before.state == "connected", after.state == "connected"
         try:
             if was and not there:
-                await self._publisher.report(GONE, after.name, before.since_ms if before else 0, after.error)
+                await self._worker.publisher.report(GONE, after.name, before.since_ms if before else 0, after.error)
             elif there and before is not None and not was:
-                await self._publisher.report(BACK, after.name, before.since_ms, "")
+                await self._worker.publisher.report(BACK, after.name, before.since_ms, "")
             await self._gateway.changes.commit([after])
         except InfrastructureError as error:
             logger.warning("the state of the camera %s is not recorded: %s", after.name, error)

@@ -23,11 +23,17 @@ from arborcast.ingest.elements.properties import producer_with
 from arborcast.ingest.elements.publication import checked_key
 from arborcast.ingest.http.asgi import Headers, header
 from arborcast.ingest.operations.gateway import Gateway, Stored
-from arborcast.ingest.operations.http_publish import Publish, media_type, read_payload
-from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
+from arborcast.ingest.operations.http_publish import Publish, media_type
+from arborcast.ingest.operations.publishing import (
+    PublishingClient,
+    PublishRequest,
+    notification_of,
+    publish,
+    read_payload,
+)
 from arborcast.topic_model.cloud_events import BATCH, EVENT, HEADER, NAME, PROPERTY, VERSION
 from arborcast.topic_model.legacy_content import TYPE
-from arborcast.topic_model.message_types import kept_type, read_type
+from arborcast.topic_model.message_types import read_type
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import limits, times
@@ -117,42 +123,34 @@ class PublishEvents(Publish):
         if media in ("application/xml", "text/xml") or media.endswith("+xml"):
             return read_payload(body, content_type, "the data")
         if _is_json(media):
-            return read_payload(self._wrapped(body))
+            return read_payload(self._wrapped(body), what="the body")
         if media.startswith("text/") or not body:
-            return read_payload(self._loose(as_utf8(body, content_type, "the data").decode()))
+            return read_payload(self._loose(as_utf8(body, content_type, "the data").decode()), what="the body")
         raise WrongMedia(f"data is taken as XML, JSON or text, not as {media[:100] or 'data without a media type'}")
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
         notifications = [self._notification(gateway, each, key, request.traceparent) for each in self._events]
         publisher, said = PublishingClient(request.caller, request.client, target), self._said()
-        stored = await publish(
+        return await publish(
             gateway, PublishRequest(notifications, publisher, {each.id: said for each in notifications})
         )
-        return Stored(stored.ids)
 
     def _notification(self, gateway: Gateway, event: _Event, key: str, traceparent: str) -> Notification:
-        attributes, request = event.attributes, event.request
-        source, element = request.source(1), request.operation
+        attributes = event.attributes
         with _located(event.where):
             topic = self._topic_of(attributes.get("subject", ""))
             producer = producer_with(
                 {PROPERTY + name: text for name, text in attributes.items() if name != "specversion"}
             )
-        kind = kept_type(str(element.tag))
-        if kind == TYPE:
+        kind = ""
+        if event.request.operation.tag == TYPE:
             # Subscribers filter text and JSON by the type of the event, if it can be the type of a message.
             with suppress(ValueError):
                 kind = read_type(attributes["type"], {})
-        return Notification(
-            gateway.ids.next(),
-            topic,
-            source.fragment(source.node(element)),
-            UNACCEPTED,
-            producer=producer,
-            message_id=key or _key(attributes),
-            traceparent=traceparent,
-            type=kind,
+        event.request.traceparent = traceparent
+        return notification_of(
+            gateway, topic, event.request, producer=producer, message_id=key or _key(attributes), kind=kind
         )
 
     def _topic_of(self, subject: str) -> TopicPath:

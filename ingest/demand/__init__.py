@@ -4,5 +4,3 @@ steps    required subscriptions, and the steps to get there: pure
 calls    requests to publishers: Subscribe, Renew, Pause, Resume, Unsubscribe
 worker   carries out the steps
 """
-
-from __future__ import annotations

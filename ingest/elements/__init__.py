@@ -1,3 +1,1 @@
 """Parts of requests and answers that several operations share: endpoints, filters, topics, protection of pushes."""
-
-from __future__ import annotations

@@ -11,11 +11,9 @@ from lxml import etree
 from arborcast.core.security.outbound import AddressPolicy, Refusal, place_of
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.topic_model.namespaces import WSA
-from arborcast.topic_model.projections.pull_points import PullPoints
-from arborcast.topic_model.records.control import PullPointRecord
 from arborcast.topic_model.subscriptions import EndpointReference, doubled_header
 from arborcast.wire import limits
-from arborcast.wire.endpoints import Kind, read_reference
+from arborcast.wire.endpoints import read_reference
 from arborcast.wire.errors import ConsumerRefused, InvalidRequest
 from arborcast.wire.fragments import Source
 
@@ -57,21 +55,3 @@ def refused(address: str, refusal: Refusal) -> ConsumerRefused:
     """The error that tells a subscriber why its address is not pushed to. A password in it is not repeated."""
     shown = "" if refusal.rule == "userinfo" else f" {address[:200]!r}"
     return ConsumerRefused(f"the ConsumerReference{shown} {refusal.reason}", refusal.rule)
-
-
-def judge_consumer(
-    reference: EndpointReference, own: OwnAddresses, points: PullPoints, policy: AddressPolicy
-) -> PullPointRecord | None:
-    """The pull point of ours that a ConsumerReference means, None for an address that may be pushed to.
-
-    Raises ConsumerRefused.
-    """
-    target = own.target_of_url(reference.address)
-    if target is not None and target.kind is Kind.PULL_POINT:
-        point = points.get(target.id)
-        if point is not None:
-            return point
-        if own.is_ours(reference.address):
-            raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {target.id[:200]!r}")
-    check_consumer(reference, own, policy)
-    return None

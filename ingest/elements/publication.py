@@ -26,7 +26,6 @@ from arborcast.wire.errors import InvalidRequest
 VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIABLE = "ValidUntil", "Lifespan", "Type", "Priority", "Reliable"
 
 MERGE = "Merge"
-
 """Only of requests: those that are named otherwise are not equal."""
 
 _MESSAGES = "Messages"

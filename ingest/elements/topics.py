@@ -23,7 +23,6 @@ from arborcast.wire.errors import OperationRefused
 from arborcast.wire.topics import PublishedTopic, read_published
 
 Form = Literal["set", "expressions"]
-
 """The topics as a wstop:TopicSet, or the roots of all trees as wsnt:TopicExpression elements."""
 
 # A topic set of this many topics is about 5 MB of XML. A larger one has to be exported.

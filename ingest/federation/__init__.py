@@ -3,5 +3,3 @@
 Unused without `federation.name`. Messages between engines and forwarding rules are in `topic_model.records.peers`;
 links are subscriptions, pushed by the dispatch.
 """
-
-from __future__ import annotations

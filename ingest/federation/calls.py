@@ -21,7 +21,6 @@ from arborcast.ingest.federation.topology import (
     MemberRegistration,
     Registered,
     Topology,
-    read_topology,
 )
 
 T = TypeVar("T")
@@ -58,33 +57,25 @@ class Administrator:
 
     def register(self, registration: MemberRegistration) -> Future[Registered]:
         """Become a member."""
-        return self._call("POST", MEMBERS, msgspec.json.encode(registration), self._registered)
+        return self._call("POST", MEMBERS, msgspec.json.encode(registration), Registered)
 
-    def beat(self, name: str, number: int) -> Future[None]:
+    def beat(self, name: str, number: int) -> Future[object]:
         """Report the member of this name and number as alive."""
-        body = msgspec.json.encode(Beat(number))
-        return self._call("POST", heartbeat_path(quote(name, safe="")), body, lambda answer: None)
+        return self._call("POST", heartbeat_path(quote(name, safe="")), msgspec.json.encode(Beat(number)), object)
 
     def topology(self, after: int = -1) -> Future[Topology]:
         """The topology, as soon as its version is newer than `after`; the current one after LONG_POLL_S."""
-        return self._call("GET", f"{TOPOLOGY}?after={after}", b"", self._topology, LONG_POLL_S + _TIMEOUT_S)
+        return self._call("GET", f"{TOPOLOGY}?after={after}", b"", Topology, LONG_POLL_S + _TIMEOUT_S)
 
-    def _call(
-        self, method: str, path: str, body: bytes, read: Callable[[bytes], T], total_s: float = _TIMEOUT_S
-    ) -> Future[T]:
+    def _call(self, method: str, path: str, body: bytes, kind: type[T], total_s: float = _TIMEOUT_S) -> Future[T]:
+        def read(answer: bytes) -> T:
+            try:
+                return msgspec.json.decode(answer or b"null", type=kind)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                what = f"{self._url} answered without a {kind.__name__}: {error}"
+                raise NoAnswer(f"{what}; is another program there?") from error
+
         return call(self._client, self._url, method, path, body, self._keys, read, total_s)
-
-    def _registered(self, answer: bytes) -> Registered:
-        try:
-            return msgspec.json.decode(answer, type=Registered)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NoAnswer(f"{self._url} answered without a registration: {error}") from error
-
-    def _topology(self, answer: bytes) -> Topology:
-        topology = read_topology(answer)
-        if topology is None:
-            raise NoAnswer(f"{self._url} answered without a topology: is another program there?")
-        return topology
 
 
 def call(

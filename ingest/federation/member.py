@@ -7,18 +7,18 @@ administrator is away everything continues.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from arborcast.core.backoff import Backoff
+from arborcast.core.backoff import Backoff, repeated, retried
 from arborcast.core.errors import DeliveryError, InfrastructureError, PeerError
 from arborcast.core.files import write_atomically
 from arborcast.core.http_client import HttpClient
@@ -158,7 +158,7 @@ class _DatagramAddresses:
         found: dict[str, str] = {}
         for each in topology.members if not self._outbound.https_only else ():
             if each.datagram_port and each.group == self._settings.group and each.engine != self._settings.engine:
-                address = await self._in_thread(functools.partial(address_of, each))
+                address = await self._in_thread(partial(address_of, each))
                 if address and self._outbound.allows_datagrams(each.engine, address, each.datagram_port):
                     found[each.engine] = datagram_url(address, each.datagram_port)
         self._found, self._resolved = found, (topology.version, now + _RESOLVE_S)
@@ -261,35 +261,22 @@ class FederationMember:
     async def run(self) -> None:
         """Until cancelled. Failures are logged and retried."""
         self.topology = read_file(self._file)
+        known = DeliveryError, InfrastructureError, PeerError
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._forever("the administrator", self._membership.renew, BEAT_S))
-                tasks.create_task(self._forever("the topology", self._follow, 0.0))
-                tasks.create_task(self._forever("links to other engines", self._keep_links, _LOOK_S))
-                tasks.create_task(self._forever("wanted topics", self._tell, 0.0))
+                for what, work, pause_s in (
+                    ("the administrator", self._membership.renew, BEAT_S),
+                    ("the topology", self._follow, 0.0),
+                    ("links to other engines", self._keep_links, _LOOK_S),
+                    ("wanted topics", self._tell, _TELL_S),
+                ):
+                    tasks.create_task(repeated(f"federation, {what}", work, pause_s, _BACKOFF, *known))
         finally:
             for task in self._tasks:
                 task.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._membership.administrator.close()
             self._told.peers.close()
-
-    async def _forever(self, what: str, work: Callable[[], Coroutine[Any, Any, None]], pause_s: float) -> None:
-        failures, said = 0, ""
-        while True:
-            try:
-                await work()
-            except (DeliveryError, InfrastructureError, PeerError) as error:
-                if str(error) != said:
-                    said = str(error)
-                    logger.warning("federation, %s: %s", what, error)
-                failures += 1
-                await asyncio.sleep(_BACKOFF.jittered(failures))
-            else:
-                if said:
-                    logger.info("federation, %s: well again", what)
-                failures, said = 0, ""
-                await asyncio.sleep(pause_s)
 
     # The administrator
 
@@ -325,19 +312,12 @@ class FederationMember:
             and each.peer.datagrams != "only"  # their arrival is not guaranteed
         ]
         position = self._gateway.table.position
-        while chosen:
-            try:
-                sent = await self._in_thread(lambda: takeover.send_again(self._kafka, chosen, since_s, position))
-            except InfrastructureError as error:
-                logger.warning(
-                    "notifications that the former representative may not have forwarded cannot be sent now: %s", error
-                )
-                await asyncio.sleep(_BACKOFF.longest_s)
-            else:
-                logger.info(
-                    "%d notifications that the former representative may not have forwarded are sent again", sent
-                )
-                return
+        if chosen:
+            send = partial(takeover.send_again, self._kafka, chosen, since_s, position)
+            what = "notifications that the former representative may not have forwarded"
+            pauses = Backoff(_BACKOFF.longest_s, _BACKOFF.longest_s)
+            sent = await retried(what, lambda: self._in_thread(send), pauses, InfrastructureError)
+            logger.info("%d %s are sent again", sent, what)
 
     # Links
 
@@ -380,7 +360,6 @@ class FederationMember:
                 said = interest.together(tell.topics), interest.together(tell.others)
                 if self._told.is_due(to, said, member.number, now):
                     self._spawn(self._told.tell(to, member.url))
-        await asyncio.sleep(_TELL_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -6,6 +6,7 @@ A payload is one XML element. Text that is none travels in the element that loos
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,27 +14,24 @@ from xml.sax.saxutils import escape
 
 from lxml import etree
 
-from arborcast.core.errors import ExpressionError
+from arborcast.client.calls import single_topic
 from arborcast.ingest.elements.filters import DELIVERY, Filters, read_delivery_policy, read_filters
 from arborcast.ingest.elements.properties import properties_of, read_stored
 from arborcast.ingest.state.pull_queues import HandedOut
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.namespaces import MESSAGE_TYPE, wsnt
-from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
+from arborcast.topic_model.patterns.patterns import EVERYTHING
 from arborcast.topic_model.subscriptions import DeliveryPolicy
-from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import InvalidRequest
 from arborcast.wire.frames import MessageBody, SubscribeBody
 
+topic_of = lru_cache(1_000)(single_topic)
 
-@lru_cache(1_000)
-def topic_of(text: str) -> TopicPath:
-    """The one topic that a friendly text names. Raises ExpressionError."""
-    topic = parse_normal(parse_friendly(text).normal).single_topic()
-    if topic is None:
-        raise ExpressionError(f"{text[:200]!r} selects several topics; a notification is published on one")
-    return topic
+
+# What begins so and is no element is refused: a mistake must not become a text.
+begins_element = re.compile(rb"\s*+<[^\s<>&!]").match
+"""Whether a payload is to be read as an element, where the client does not say so."""
 
 
 def loose_payload(text: bytes) -> bytes:

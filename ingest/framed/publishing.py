@@ -1,4 +1,4 @@
-"""What one connection publishes: in the order of its frames, and many under way at a time.
+"""The publications of one connection: in the order of its frames, and many under way at a time.
 
 Frames that came together are stored together. The next ones do not wait for Kafka's acknowledgement, only for topics
 that are new: their record comes first.
@@ -10,31 +10,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.ingest.elements.properties import producer_with
 from arborcast.ingest.elements.publication import checked_key, said_in
 from arborcast.ingest.framed.messages import loose_payload, topic_of
-from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
+from arborcast.ingest.http.inflight import Inflight, Reservation
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.operations.http_publish import read_payload
-from arborcast.ingest.operations.publishing import (
-    UNACCEPTED,
-    Checked,
-    PublishingClient,
-    PublishRequest,
-    check,
-    joined,
-    store,
-)
-from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.message_types import kept_type
-from arborcast.topic_model.records.notifications import Notification
+from arborcast.ingest.operations.publishing import Checked, PublishingClient, check_message, store_each
 from arborcast.wire import frames
-from arborcast.wire.envelope import Request
 from arborcast.wire.frames import LOOSE, Frame, FrameKind, ReceiptBody
-from arborcast.wire.xml_reading import memory_to_read
 
 logger = logging.getLogger(__name__)
 
@@ -48,24 +34,22 @@ _MOST_BYTES = 4 * 1024 * 1024
 _FULL = "many publications wait"
 
 
-class FrameSender(Protocol):
-    """The part of the connection that is needed."""
+class Link(Protocol):
+    """The connection of a session."""
 
     def send(self, data: bytes) -> None: ...
 
     def read(self, more: bool, why: str) -> None:
-        """Leave what comes in the network for this reason, or no longer for this one; it is read when none is left."""
+        """Leave received data in the network for this reason, or no longer for it; without a reason it is read."""
 
+    async def until_writable(self) -> None:
+        """Return when the client reads its messages."""
 
-class _Wanted(NamedTuple):
-    """A frame whose notification may be stored."""
+    def known(self) -> None:
+        """CONNECTED is sent: frames may have framed.max_frame_bytes."""
 
-    frame: Frame
-    checked: Checked
-
-    @property
-    def notification(self) -> Notification:
-        return self.checked.notifications[0]
+    def close(self) -> None:
+        """Send the rest, then close."""
 
 
 class Publisher:
@@ -75,11 +59,11 @@ class Publisher:
         self,
         gateway: Gateway,
         inflight: Inflight,
-        link: FrameSender,
-        enter: Callable[[Frame], tuple[Caller | None, str]],
+        link: Link,
+        enter: Callable[[Frame], PublishingClient],
         refuse: Callable[[Frame, BaseException], None],
     ) -> None:
-        """`enter` says who publishes, and what rates count by; `refuse` answers with an error."""
+        """`enter` returns the client of a frame, `refuse` answers with an error."""
         self._gateway = gateway
         self._inflight = inflight
         self._link = link
@@ -88,8 +72,7 @@ class Publisher:
         self._waiting: deque[Frame] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
-        self._frames = 0
-        self._bytes = 0
+        self._frames = self._bytes = 0
         self._reads = True
         self._memory = Reservation(inflight)
 
@@ -110,101 +93,74 @@ class Publisher:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                together: list[_Wanted] = []
+                together: list[tuple[Frame, Checked]] = []
                 for _ in range(_AT_ONCE):
                     if not self._waiting:
                         break  # or it was closed meanwhile
                     frame = self._waiting.popleft()
                     try:
-                        wanted = await self._read(frame)
-                    except (PeerError, InfrastructureError) as error:
-                        self._answered([frame], error)
-                        continue
+                        checked = await self._checked(frame)
                     except Exception as error:
-                        logger.exception("a PUBLISH failed")
-                        self._answered([frame], error)
+                        self._answered(frame, error)
                         continue
-                    if wanted.notification.message_id:
+                    if checked.notifications[0].message_id:
                         # A repetition is known by all that was stored with it, so it is stored alone.
                         self._store(together)
-                        self._store([wanted])
+                        self._store([(frame, checked)])
                         together = []
                     else:
-                        together.append(wanted)
+                        together.append((frame, checked))
                 self._store(together)
                 await asyncio.sleep(0)  # the current publications are passed to Kafka in this order
         finally:
             self._reader = None
 
-    async def _read(self, frame: Frame) -> _Wanted:
-        """The request of a frame, checked. Raises PeerError or InfrastructureError."""
-        gateway = self._gateway
-        caller, client = self._enter(frame)
+    async def _checked(self, frame: Frame) -> Checked:
+        """Raises PeerError or InfrastructureError."""
+        publisher = self._enter(frame)
         body = frames.read_body(frame, frames.PublishBody)
         topic, key = topic_of(body.topic), checked_key(body.key)
         said = said_in(body.valid_until, body.lifespan, body.type.strip(), body.priority, body.reliable)
-        request = await self._payload(loose_payload(body.payload) if frame.flags & LOOSE else body.payload)
-        source = request.source(1)
-        notification = Notification(
-            gateway.ids.next(),
+        return await check_message(
+            self._gateway,
+            self._inflight,
+            publisher,
             topic,
-            source.fragment(source.node(request.operation)),
-            UNACCEPTED,
+            loose_payload(body.payload) if frame.flags & LOOSE else body.payload,
+            said,
             producer=producer_with(body.properties) if body.properties else b"",
             message_id=key,
-            type=kept_type(str(request.operation.tag)),
         )
-        publisher = PublishingClient(caller, client)
-        checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: said}))
-        await gateway.admit({topic: ""})
-        return _Wanted(frame, checked)
 
-    async def _payload(self, payload: bytes) -> Request:
-        reservation = Reservation(self._inflight)
-        try:
-            if not self._inflight.take(reservation, memory_to_read(payload, self._gateway.settings.max_elements)):
-                raise self._inflight.no_memory()
-            if len(payload) <= SMALL:
-                return read_payload(payload, b"", "the payload")
-            return await asyncio.to_thread(read_payload, payload, b"", "the payload")
-        finally:
-            reservation.release()
-
-    def _store(self, together: Sequence[_Wanted]) -> None:
+    def _store(self, together: Sequence[tuple[Frame, Checked]]) -> None:
         if together:
             task = asyncio.get_running_loop().create_task(self._accept(together))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
-    async def _accept(self, together: Sequence[_Wanted]) -> None:
+    async def _accept(self, together: Sequence[tuple[Frame, Checked]]) -> None:
+        # All of one owner: the connection is of one client.
+        results: Sequence[bool | Exception]
         try:
-            # All of one owner: the connection is of one client.
-            new = await store(self._gateway, joined([each.checked for each in together]))
-        except (PeerError, InfrastructureError) as error:
-            if len(together) > 1 and isinstance(error, PeerError):
-                for each in together:  # one of them is refused, and the others are not to be
-                    await self._accept([each])
-                return
-            self._answered([each.frame for each in together], error)
+            results = await store_each(self._gateway, [checked for _, checked in together])
         except Exception as error:
-            logger.exception("PUBLISH failed")
-            self._answered([each.frame for each in together], error)
-        else:
-            self._link.send(
-                b"".join(
-                    frames.encode(
-                        FrameKind.RECEIPT, each.frame.correlation, ReceiptBody(each.notification.id if new else "")
-                    )
-                    for each in together
-                )
-            )
-            self._answered([each.frame for each in together])
+            results = [error] * len(together)
+        receipts = bytearray()
+        for (frame, checked), result in zip(together, results, strict=True):
+            if isinstance(result, bool):
+                receipt = ReceiptBody(checked.notifications[0].id if result else "")
+                receipts += frames.encode(FrameKind.RECEIPT, frame.correlation, receipt)
+        if receipts:
+            self._link.send(bytes(receipts))
+        for (frame, _), result in zip(together, results, strict=True):
+            self._answered(frame, None if isinstance(result, bool) else result)
 
-    def _answered(self, published: Sequence[Frame], error: BaseException | None = None) -> None:
+    def _answered(self, frame: Frame, error: Exception | None) -> None:
         if error is not None:
-            for frame in published:
-                self._refuse(frame, error)
-        self._count(-len(published), -sum(len(frame.body) for frame in published))
+            if not isinstance(error, (PeerError, InfrastructureError)):
+                logger.error("a PUBLISH failed", exc_info=error)
+            self._refuse(frame, error)
+        self._count(-1, -len(frame.body))
 
     def _count(self, number: int, size: int) -> None:
         self._frames += number

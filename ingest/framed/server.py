@@ -11,13 +11,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.framed.session import Counts, Edge, FramedSession, FrameLimits
+from arborcast.ingest.framed.session import Edge, FramedSession
+from arborcast.ingest.framed.subscriptions import Counts
 from arborcast.ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
 from arborcast.ingest.http.tls import ServerTls, TlsAcceptor
 from arborcast.ingest.operations.gateway import Gateway
@@ -51,11 +51,11 @@ _STOP_S = 3.0
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """One connection; the SessionLink of its session, and the Body of a frame that is not whole."""
+    """One connection; the Link of its session, and the Body of a frame that is not whole."""
 
     def __init__(self, server: FramedServer) -> None:
         self._server = server
-        self._decoder = Decoder(min(limits.UNKNOWN_CLIENT, server.edge.limits.max_frame_bytes))
+        self._decoder = Decoder(min(limits.UNKNOWN_CLIENT, server.edge.settings.max_frame_bytes))
         self._memory: Reservation | None = None  # for the frame that is not whole
         self._held: frozenset[str] = frozenset()  # why it is not read
         self._transport: asyncio.Transport | None = None
@@ -139,7 +139,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.refuse("InfrastructureError", reason, RETRY_AFTER_S)
 
     def known(self) -> None:
-        self._decoder.limit = self._server.edge.limits.max_frame_bytes
+        self._decoder.limit = self._server.edge.settings.max_frame_bytes
         if self._unknown:
             self._unknown = False
             self._server.known(self._peer)
@@ -184,8 +184,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def refuse(self, code: str, text: str, retry_after: float | None = None) -> None:
         """Say why, and end."""
         logger.debug("a connection from %s is cut off: %s", self._peer, text)
-        refused = self._server.edge.counts.refused
-        refused[code] = refused.get(code, 0) + 1
+        self._server.edge.counts.refused[code] += 1
         self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody(code, text, retry_after)))
         self._decoder.clear()
         self._release()
@@ -207,16 +206,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         return bool(self._held)
 
 
-@dataclass(frozen=True)
-class Times:
-    """After how long who is cut off, in seconds."""
-
-    connect_s: float
-    frame_s: float
-    idle_s: float
-    unread_s: float
-
-
 class FramedServer:
     """All connections of this process."""
 
@@ -229,10 +218,9 @@ class FramedServer:
         started: Callable[[], bool],
         tls: ServerTls | None = None,
     ) -> None:
-        self.edge = Edge(gateway, inflight, FrameLimits(settings.max_frame_bytes, settings.idle_s), started)
+        self.edge = Edge(gateway, inflight, settings, started)
         self.buffer = memoryview(bytearray(_BUFFER))
-        self._settings = settings
-        self._times = Times(_CONNECT_S, gateway.settings.request_timeout_s, settings.idle_s, limits.send_timeout_s)
+        self._unread_s = limits.send_timeout_s
         each = limits.connections_per_client
         self._peers = PeerConnections(each) if each else None
         self._unknown = PeerConnections(_MOST_UNKNOWN)
@@ -288,7 +276,7 @@ class FramedServer:
             return f"{_MOST_UNKNOWN} connections from this address have no CONNECTED yet"
         if too_many:
             return "there are too many connections from this address"
-        if len(self._connections) > self._settings.max_connections:
+        if len(self._connections) > self.edge.settings.max_connections:
             return "there are too many connections"
         return ""
 
@@ -317,17 +305,17 @@ class FramedServer:
 
     def sweep(self, now: float) -> None:
         """Cut off who keeps a connection for nothing."""
-        times = self._times
+        frame_s, idle_s = self.edge.gateway.settings.request_timeout_s, self.edge.settings.idle_s
         for each in list(self._connections):
-            if each.unread_since and now - each.unread_since > times.unread_s:
+            if each.unread_since and now - each.unread_since > self._unread_s:
                 each.cut_off()
-            elif each.session is not None and each.session.unknown and now - each.made_at > times.connect_s:
-                each.refuse("NotAuthenticated", f"no CONNECT came within {times.connect_s:g} s")
+            elif each.session is not None and each.session.unknown and now - each.made_at > _CONNECT_S:
+                each.refuse("NotAuthenticated", f"no CONNECT came within {_CONNECT_S:g} s")
             elif each.held and each.session is not None:
                 each.session.look(now)  # what it sends is left in the network
-            elif each.unfinished and now - each.whole_at > times.frame_s:
-                each.refuse("FrameError", f"a frame was not there as a whole within {times.frame_s:g} s")
-            elif now - each.heard_at > times.idle_s:
-                each.refuse("Idle", f"nothing came for {times.idle_s:g} s: send PING")
+            elif each.unfinished and now - each.whole_at > frame_s:
+                each.refuse("FrameError", f"a frame was not there as a whole within {frame_s:g} s")
+            elif now - each.heard_at > idle_s:
+                each.refuse("Idle", f"nothing came for {idle_s:g} s: send PING")
             elif each.session is not None:
                 each.session.look(now)

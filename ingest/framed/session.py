@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from lxml import etree
 
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
 from arborcast.ingest.access.grants import ClientRequest
-from arborcast.ingest.framed import publishing, subscriptions
-from arborcast.ingest.framed.publishing import Publisher
-from arborcast.ingest.framed.subscriptions import Sender
+from arborcast.ingest.framed import subscriptions
+from arborcast.ingest.framed.publishing import Link, Publisher
+from arborcast.ingest.framed.subscriptions import Counts, Outgoing, Sender
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.topic_model.grants import Caller
+from arborcast.ingest.operations.publishing import PublishingClient, again
+from arborcast.ingest.settings import FramedSettings
 from arborcast.wire import frames, limits
 from arborcast.wire.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooLarge, TooManyRequests
 from arborcast.wire.frames import Frame, FrameError, FrameKind, ReceiptBody
@@ -34,36 +34,8 @@ _ASK_AGAIN_S = 60.0
 # SUBSCRIBE and UNSUBSCRIBE that are under way at a time; while more wait, the connection is not read.
 _MOST_ASKED = 16
 
-# Beyond so many messages without an answer, in all subscriptions of a connection, no further ones are claimed.
-_MOST_UNANSWERED = 20_000
-
-# So many subscriptions of a connection claim messages at a time: what they have claimed is in memory until it is sent.
-_MOST_CLAIMING = 8
-
 # Why a connection is not read.
 _CONNECTING, _ASKED = "CONNECT is under way", "many requests wait"
-
-
-@dataclass(frozen=True)
-class FrameLimits:
-    """What clients have to keep to."""
-
-    max_frame_bytes: int
-    idle_s: float
-
-
-@dataclass
-class Counts:
-    """What all connections have come to."""
-
-    received: dict[str, int] = field(default_factory=dict)
-    """Frames by type."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Errors that were answered, by kind."""
-    sent: int = 0
-    """Messages to subscribers."""
-    unreadable: int = 0
-    """Messages of pull points that were given up, because they cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -72,29 +44,16 @@ class Edge:
 
     gateway: Gateway
     inflight: Inflight
-    limits: FrameLimits
+    settings: FramedSettings
     started: Callable[[], bool]
     counts: Counts = field(default_factory=Counts)
-
-
-class SessionLink(publishing.FrameSender, Protocol):
-    """The part of the connection that is needed."""
-
-    async def until_writable(self) -> None:
-        """Return when the client reads what it is sent."""
-
-    def known(self) -> None:
-        """CONNECTED is sent: frames may have framed.max_frame_bytes."""
-
-    def close(self) -> None:
-        """Send the rest, then close."""
 
 
 class _Requests:
     """SUBSCRIBE and UNSUBSCRIBE of one connection, in their order. While more than `_MOST_ASKED` are under way, the
     connection is not read."""
 
-    def __init__(self, inflight: Inflight, link: SessionLink) -> None:
+    def __init__(self, inflight: Inflight, link: Link) -> None:
         self._inflight = inflight
         self._link = link
         self._memory = Reservation(inflight)
@@ -127,48 +86,10 @@ class _Requests:
         self._memory.release()
 
 
-class _Unanswered:
-    """Messages that were sent and have no answer yet, by their number on the connection."""
-
-    def __init__(self) -> None:
-        self._senders: dict[int, Sender] = {}
-        self._numbers = itertools.count(1)
-        self._few: asyncio.Event | None = None  # set when there are few again
-
-    def add(self, sender: Sender) -> int:
-        """The number of a message that is about to be sent."""
-        number = next(self._numbers) % _NUMBERS
-        self._senders[number] = sender
-        if len(self._senders) >= _MOST_UNANSWERED and self._few is None:
-            self._few = asyncio.Event()
-        return number
-
-    def pop(self, number: int) -> Sender | None:
-        """The sender of a message that is answered."""
-        sender = self._senders.pop(number, None)
-        if len(self._senders) < _MOST_UNANSWERED:
-            self._go_on()
-        return sender
-
-    def forget(self, sender: Sender) -> None:
-        """Await no answers to the messages of a subscription that has ended."""
-        self._senders = {number: each for number, each in self._senders.items() if each is not sender}
-        self._go_on()
-
-    async def until_few(self) -> None:
-        while self._few is not None:
-            await self._few.wait()
-
-    def _go_on(self) -> None:
-        if self._few is not None:
-            self._few.set()
-            self._few = None
-
-
 class FramedSession:
-    """One connection, and the Way of its subscriptions. `scope` says where it comes from, as for a request of HTTP."""
+    """One connection. `scope` has its addresses, as that of a request of HTTP."""
 
-    def __init__(self, edge: Edge, link: SessionLink, scope: Mapping[str, Any]) -> None:
+    def __init__(self, edge: Edge, link: Link, scope: Mapping[str, Any]) -> None:
         self._edge = edge
         self._link = link
         self._scope = scope
@@ -177,19 +98,16 @@ class FramedSession:
         self._early: list[Frame] | None = None  # what came while it is asked who it is
         self._publisher: Publisher | None = None
         self._consumers: dict[str, tuple[Sender, asyncio.Task[None], bool]] = {}
-        self._unanswered = _Unanswered()
         self._tasks: set[asyncio.Task[None]] = set()
         # These are made when they are needed: an idle connection is small.
         self._requests: _Requests | None = None
-        self._claiming: asyncio.Semaphore | None = None
+        self._outgoing: Outgoing | None = None
         self._subscribing = 0
         self.connected = False
 
     def received(self, frame: Frame) -> None:
         """One frame. Raises FrameError where nothing further can be."""
-        name = _NAMES.get(frame.kind, "unknown")
-        counts = self._edge.counts.received
-        counts[name] = counts.get(name, 0) + 1
+        self._edge.counts.received[_NAMES.get(frame.kind, "unknown")] += 1
         if self._early is not None:
             self._early.append(frame)
             if sum(len(each.body) for each in self._early) > limits.UNKNOWN_CLIENT:
@@ -241,9 +159,8 @@ class FramedSession:
             case FrameKind.UNSUBSCRIBE:
                 self._ask(frame, self._unsubscribe)
             case FrameKind.ACK | FrameKind.REFUSE:
-                consumer = self._unanswered.pop(frame.correlation)
-                if consumer is not None:
-                    consumer.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
+                if self._outgoing is not None:
+                    self._outgoing.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
             case FrameKind.PING:
                 self._link.send(frames.encode(FrameKind.PONG, frame.correlation))
             case FrameKind.PONG:
@@ -266,8 +183,8 @@ class FramedSession:
             self._scope = {**self._scope, "headers": _credentials(said)}
             await self._ask_who()
             self._asked_at = asyncio.get_running_loop().time()
-            limits = self._edge.limits
-            answer = frames.ConnectedBody(secrets.token_urlsafe(12), limits.max_frame_bytes, limits.idle_s)
+            settings = self._edge.settings
+            answer = frames.ConnectedBody(secrets.token_urlsafe(12), settings.max_frame_bytes, settings.idle_s)
             self._link.send(frames.encode(FrameKind.CONNECTED, frame.correlation, answer))
             self.connected = True
             self._link.known()
@@ -294,14 +211,9 @@ class FramedSession:
         await gate.identify(client, _NOBODY)
         self._client = client
 
-    def _enter(self, frame: Frame) -> tuple[Caller | None, str]:
-        """Who asks, and what rates count by. Raises AccessRefused."""
-        gate = self._edge.gateway.gate
-        if gate is None or self._client is None:
-            return None, ""
-        caller = gate.again(self._client)
-        gate.received(self._client, len(frame.body))
-        return caller, self._client.client
+    def _enter(self, frame: Frame) -> PublishingClient:
+        """Raises AccessRefused."""
+        return again(self._edge.gateway, self._client, len(frame.body))
 
     def look(self, now: float) -> None:
         """Check the identity again after the interval, also of a client that only receives."""
@@ -344,18 +256,20 @@ class FramedSession:
             self._link.send(frames.encode(FrameKind.RECEIPT, frame.correlation, ReceiptBody(made)))
 
     async def _subscribe(self, frame: Frame) -> str:
-        caller, client = self._enter(frame)
+        client = self._enter(frame)
         wanted = frames.read_body(frame, frames.SubscribeBody)
         if len(self._consumers) + self._subscribing >= limits.CONNECTION_SUBSCRIPTIONS:
             raise InvalidRequest(f"a connection may have {limits.CONNECTION_SUBSCRIPTIONS} subscriptions")
         self._subscribing += 1
         try:
-            made = await subscriptions.subscribe(self._edge.gateway, wanted, caller, client)
+            made = await subscriptions.subscribe(self._edge.gateway, wanted, client.caller, client.client)
         finally:
             self._subscribing -= 1
         if made.id in self._consumers:
             raise InvalidRequest(f"this connection has the subscription {wanted.name!r} already")
-        consumer = Sender(self._edge.gateway, self, made.id, wanted.window)
+        if self._outgoing is None:
+            self._outgoing = Outgoing(self._link, self._edge.counts)
+        consumer = Sender(self._edge.gateway, self._outgoing, made.id, wanted.window)
         task = asyncio.get_running_loop().create_task(self._consume(consumer))
         self._consumers[made.id] = consumer, task, bool(wanted.name)
         return made.id
@@ -369,51 +283,23 @@ class FramedSession:
         else:
             # It was ended by another client.
             self._consumers.pop(consumer.subscription, None)
-            self._unanswered.forget(consumer)
+            consumer.outgoing.forget(consumer)
             error = InvalidRequest(f"the subscription {consumer.subscription} has ended")
             self._link.send(_error(0, error, "SubscriptionEnded"))
 
     async def _unsubscribe(self, frame: Frame) -> str:
-        caller, _ = self._enter(frame)
+        caller = self._enter(frame).caller
         identifier = frames.read_body(frame, frames.UnsubscribeBody).subscription
         consumer, task, _ = self._consumers.pop(identifier, (None, None, False))
         if consumer is not None and task is not None:
             task.cancel()
             consumer.close()
-            self._unanswered.forget(consumer)
+            consumer.outgoing.forget(consumer)
         await subscriptions.unsubscribe(self._edge.gateway, identifier, caller)
         return identifier
 
-    def number(self, consumer: Sender) -> int:
-        self._edge.counts.sent += 1
-        return self._unanswered.add(consumer)
-
-    @property
-    def claiming(self) -> asyncio.Semaphore:
-        if self._claiming is None:
-            self._claiming = asyncio.Semaphore(_MOST_CLAIMING)
-        return self._claiming
-
-    def unreadable(self, consumer: Sender, offset: int, error: PeerError) -> None:
-        self._edge.counts.unreadable += 1
-        logger.warning(
-            "the message at offset %d of the pull point %s is given up: it cannot be read: %s",
-            offset,
-            consumer.subscription,
-            error,
-        )
-
-    def send(self, data: bytes) -> None:
-        self._link.send(data)
-
-    async def until_writable(self) -> None:
-        await self._unanswered.until_few()
-        await self._link.until_writable()
-
     def _refuse(self, frame: Frame, error: BaseException) -> None:
-        refused = self._edge.counts.refused
-        code = _code(error)
-        refused[code] = refused.get(code, 0) + 1
+        self._edge.counts.refused[_code(error)] += 1
         self._link.send(_error(frame.correlation, error))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -425,8 +311,6 @@ class FramedSession:
 _NAMES = {int(kind): kind.name for kind in FrameKind}
 
 _ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})
-
-_NUMBERS = 2**32
 
 # No identity within.
 _NOBODY = etree.Element("connect")

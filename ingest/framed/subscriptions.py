@@ -11,16 +11,18 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
 from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.framed.messages import filters_of, message_of, policy_of
+from arborcast.ingest.framed.publishing import Link
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
@@ -34,9 +36,16 @@ from arborcast.wire.frames import LOOSE, FrameKind, SubscribeBody
 
 logger = logging.getLogger(__name__)
 
-
 # So many messages are claimed at a time.
 _AT_ONCE = 100
+
+# Beyond so many messages without an answer, in all subscriptions of a connection, no further ones are claimed.
+_MOST_UNANSWERED = 20_000
+
+# So many subscriptions of a connection claim messages at a time: what they have claimed is in memory until it is sent.
+_MOST_CLAIMING = 8
+
+_NUMBERS = 2**32
 
 # How long one waits for messages before it is looked whether all is as it was.
 _WAIT_S = 60.0
@@ -86,23 +95,57 @@ def _durable_id(owner: str, name: str) -> str:
     return f"d{base64.urlsafe_b64encode(digest).decode()}"
 
 
-class Way(Protocol):
-    """The way of messages to a client."""
+@dataclass
+class Counts:
+    """Frames and messages of all connections."""
 
-    def send(self, data: bytes) -> None: ...
+    received: Counter[str] = field(default_factory=Counter)
+    """Frames by type."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """ERROR frames by class of the error."""
+    sent: int = 0
+    """Messages to subscribers."""
+    unreadable: int = 0
+    """Unreadable messages of pull points, which were given up."""
 
-    @property
-    def claiming(self) -> asyncio.Semaphore:
+
+class Outgoing:
+    """The messages to one client, of all its subscriptions: sent, and waiting for their answers by number."""
+
+    def __init__(self, link: Link, counts: Counts) -> None:
+        self.link = link
+        self.counts = counts
+        self.claiming = asyncio.Semaphore(_MOST_CLAIMING)
         """Held from the claim of messages until they are sent."""
+        self._unanswered: dict[int, Sender] = {}
+        self._numbers = itertools.count(1)
+        self._few = asyncio.Event()
+
+    def number(self, sender: Sender) -> int:
+        """The number of the next message, whose answer goes to this sender."""
+        number = next(self._numbers) % _NUMBERS
+        self._unanswered[number] = sender
+        self.counts.sent += 1
+        return number
+
+    def answered(self, number: int, *, taken: bool) -> None:
+        """The client has this message, or refuses it."""
+        sender = self._unanswered.pop(number, None)
+        self._few.set()
+        if sender is not None:
+            sender.answered(number, taken=taken)
+
+    def forget(self, sender: Sender) -> None:
+        """Wait for no answers to the messages of a subscription that has ended."""
+        self._unanswered = {number: each for number, each in self._unanswered.items() if each is not sender}
+        self._few.set()
 
     async def until_writable(self) -> None:
-        """Return when the client reads the messages that it is sent, and answers them."""
-
-    def number(self, consumer: Sender) -> int:
-        """For a message that is about to be sent: its answer goes to this consumer."""
-
-    def unreadable(self, consumer: Sender, offset: int, error: PeerError) -> None:
-        """A message that waited at this offset was given up."""
+        """Return when the client reads its messages, and answers them."""
+        while len(self._unanswered) >= _MOST_UNANSWERED:
+            self._few.clear()
+            await self._few.wait()
+        await self.link.until_writable()
 
 
 @dataclass(eq=False)
@@ -119,11 +162,11 @@ class _Claim:
 class Sender:
     """One subscription on one connection: sends its messages, and takes the answers to them."""
 
-    def __init__(self, gateway: Gateway, way: Way, subscription: str, window: int) -> None:
+    def __init__(self, gateway: Gateway, outgoing: Outgoing, subscription: str, window: int) -> None:
         self.subscription = subscription
         self.given: dict[int, _Claim] = {}
         self._gateway = gateway
-        self._way = way
+        self.outgoing = outgoing
         self._window = window
         self._room = asyncio.Event()
         self._room.set()
@@ -136,8 +179,8 @@ class Sender:
             try:
                 await self._renew()
                 await self._gateway.pulls.until_waiting(self.subscription, _WAIT_S)
-                async with self._way.claiming:
-                    await self._way.until_writable()
+                async with self.outgoing.claiming:
+                    await self.outgoing.until_writable()
                     room = min(self._window - len(self.given), _AT_ONCE)
                     handout = await self._gateway.pulls.take(self.subscription, room, 0)
                     if handout.messages:
@@ -178,9 +221,11 @@ class Sender:
                     message, loose = message_of(each, self.subscription)
                 except PeerError as error:
                     claim.taken.append(each.offset)
-                    self._way.unreadable(self, each.offset, error)
+                    self.outgoing.counts.unreadable += 1
+                    where = each.offset, self.subscription, error
+                    logger.warning("the message at offset %d of the pull point %s cannot be read: %s", *where)
                     continue
-                number = self._way.number(self)
+                number = self.outgoing.number(self)
                 claim.open[number] = each.offset
                 self.given[number] = claim
                 out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
@@ -194,7 +239,7 @@ class Sender:
             return
         if len(self.given) >= self._window:
             self._room.clear()
-        self._way.send(bytes(out))
+        self.outgoing.link.send(bytes(out))
 
     async def _renew(self) -> None:
         """A subscription that ends with the connection goes on as long as that is there."""

@@ -63,7 +63,6 @@ class FreedMemory:
 
 
 SMALL: Final = limits.SMALL_REQUEST
-
 """A body up to this is read without a reservation, and parsed on the event loop.
 
 A request that carries no notifications may have no more: what a Subscribe says is kept in the memory of every process,
@@ -71,7 +70,6 @@ and what any of them says is walked through element by element.
 """
 
 RESERVATION: Final = "arborcast.reservation"
-
 """Where a request's Reservation is, in its ASGI scope."""
 
 # The share of the budget for bodies that arrive in pieces, and the share at which no further one may wait.

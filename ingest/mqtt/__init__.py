@@ -9,5 +9,3 @@
 Outgoing messages are pushes (`dispatch/delivery/transport/mqtt.py`). The folder can be deleted, with that file,
 `core/mqtt/`, and the lines in `engine/gateway/` that run it.
 """
-
-from __future__ import annotations

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections import Counter
 
-from arborcast.core.backoff import Backoff
+from arborcast.core.backoff import Backoff, repeated
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.incoming import Incoming
 from arborcast.ingest.mqtt.outgoing import keep_subscriptions
 from arborcast.ingest.mqtt.rules import Rules
-from arborcast.ingest.mqtt.session import Session, SessionLost
+from arborcast.ingest.mqtt.session import Session
 from arborcast.ingest.operations.gateway import Gateway
 
 logger = logging.getLogger(__name__)
@@ -49,26 +50,21 @@ class MqttBridge:
 
     async def _hold_session(self) -> None:
         gateway, settings, loop = self._gateway, self._settings, asyncio.get_running_loop()
-        incoming = Incoming(gateway, self._rules, settings, self.counts)
+        incoming = Incoming(gateway, self._inflight, self._rules, settings, self.counts)
         filters = [each.filter for each in self._rules.incoming.values()]
-        failures, logged = 0, ""
-        while True:
-            session = self._session = Session(
+
+        async def session() -> None:
+            self._session = Session(
                 settings, gateway.outbound, filters, incoming, self._inflight, gateway.settings.max_body_bytes
             )
             began = loop.time()
             try:
-                await session.run()
-            except SessionLost as error:
-                if loop.time() - began > _LASTS_S:
-                    failures, logged = 0, ""
-                failures += 1
-                if str(error) != logged:
-                    logged = str(error)
-                    logger.warning("mqtt: %s; trying again", error)
-            except Exception:
-                failures += 1
-                logger.exception("mqtt: the session failed; trying again")
+                await self._session.run()
+            except InfrastructureError as error:
+                if loop.time() - began <= _LASTS_S:
+                    raise
+                logger.warning("mqtt: %s; trying again", error)
             finally:
                 self._session = None
-            await asyncio.sleep(_BACKOFF.jittered(failures))
+
+        await repeated("mqtt", session, _BACKOFF.first_s, _BACKOFF, Exception)

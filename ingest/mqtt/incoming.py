@@ -7,9 +7,7 @@ counted and logged; it is settled all the same, since another delivery would fai
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,29 +18,15 @@ from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.publication import Publication
-from arborcast.ingest.framed.messages import loose_payload
-from arborcast.ingest.http.inflight import SMALL
+from arborcast.ingest.framed.messages import begins_element, loose_payload
+from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.operations.http_publish import read_payload
-from arborcast.ingest.operations.publishing import (
-    UNACCEPTED,
-    Checked,
-    PublishingClient,
-    PublishRequest,
-    check,
-    joined,
-    store,
-)
-from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.message_types import kept_type
-from arborcast.topic_model.records.notifications import Notification
+from arborcast.ingest.operations.publishing import Checked, again, check_message, store_each
 from arborcast.wire import limits
 from arborcast.wire.errors import InvalidRequest, TooLarge, TooManyRequests
 
 logger = logging.getLogger(__name__)
-
-_ELEMENT = re.compile(rb"\s*+<[^\s<>&!]")
 
 AT_ONCE = 100
 """Messages that are stored together."""
@@ -78,9 +62,12 @@ async def entered(gateway: Gateway, settings: MqttSettings) -> ClientRequest | N
 class Incoming:
     """Stores messages with the rights of `mqtt.act_as`."""
 
-    def __init__(self, gateway: Gateway, rules: Rules, settings: MqttSettings, counts: Counter[str]) -> None:
+    def __init__(
+        self, gateway: Gateway, inflight: Inflight, rules: Rules, settings: MqttSettings, counts: Counter[str]
+    ) -> None:
         """Adds to `counts` by outcome."""
         self._gateway = gateway
+        self._inflight = inflight
         self._rules = rules
         self._settings = settings
         self._user: ClientRequest | None = None
@@ -130,49 +117,23 @@ class Incoming:
         if topic is None:
             raise _Dropped("unmatched", "no rule selects it: a subscription of an earlier rule is left")
         gateway, payload = self._gateway, message.payload
-        if not _ELEMENT.match(payload):
+        if not begins_element(payload):
             payload = loose_payload(payload)
         if len(payload) > gateway.settings.max_body_bytes:
             raise TooLarge(f"the message has {len(payload)} bytes, {gateway.settings.max_body_bytes} are taken")
-        what = "the payload"
-        if len(payload) <= SMALL:
-            request = read_payload(payload, b"", what)
-        else:
-            request = await asyncio.to_thread(read_payload, payload, b"", what)
-        source = request.source(1)
-        notification = Notification(
-            gateway.ids.next(),
-            topic,
-            source.fragment(source.node(request.operation)),
-            UNACCEPTED,
-            type=kept_type(str(request.operation.tag)),
-        )
         said = Publication(lifespan_ms=min(message.lifespan_s * 1000, limits.LIFESPAN_MS))
-        publisher = PublishingClient(*self._client(len(message.payload)))
-        checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: said}))
-        await gateway.admit({topic: ""})
-        return checked
-
-    def _client(self, size: int) -> tuple[Caller | None, str]:
-        gate = self._gateway.gate
-        if gate is None or self._user is None:
-            return None, ""
-        caller = gate.again(self._user)
-        gate.received(self._user, size)
-        return caller, self._user.client
+        publisher = again(gateway, self._user, len(message.payload))
+        return await check_message(gateway, self._inflight, publisher, topic, payload, said)
 
     async def _store(self, together: Sequence[Checked]) -> None:
         """Raises InfrastructureError when Kafka does not have all of them."""
-        try:
-            await store(self._gateway, joined(together))
-        except PeerError as error:
-            if len(together) == 1:
-                self._refuse("refused", together[0].notifications[0].topic, error)
-                return
-            for each in together:  # one of them is refused, and the others are not to be
-                await self._store([each])
-        else:
-            self._counts["accepted"] += len(together)
+        for checked, result in zip(together, await store_each(self._gateway, together), strict=True):
+            if isinstance(result, InfrastructureError):
+                raise result
+            if isinstance(result, bool):
+                self._counts["accepted"] += 1
+            else:
+                self._refuse("refused", checked.notifications[0].topic, result)
 
     def _refuse(self, outcome: str, topic: str | None, why: object) -> None:
         self._counts[outcome] += 1

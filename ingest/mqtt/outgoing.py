@@ -7,9 +7,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
+from arborcast.core.backoff import Backoff, repeated, retried
 from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.core.mqtt.settings import MqttSettings, for_mqtt
 from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 # Interval at which the subscriptions of the rules are looked at.
 _LOOK_S = 1.0
 
+_BACKOFF = Backoff(_LOOK_S, _LOOK_S)
+
 # Subscriptions that are looked at together, before the event loop serves others.
 _WALK = 10_000
 
@@ -36,19 +40,10 @@ _PREFIX = "mqtt."
 
 async def keep_subscriptions(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule]) -> None:
     """Until cancelled; without rules until those of earlier ones have ended. Failures are logged and retried."""
-    logged, ended = "", False
-    while rules or not ended:
-        try:
-            if not ended:
-                await end_others(gateway, rules)
-                ended = True
-            await keep(gateway, settings, rules)
-            logged = ""
-        except (PeerError, InfrastructureError) as error:
-            if str(error) != logged:
-                logged = str(error)
-                logger.warning("mqtt: subscriptions of [out] rules cannot be changed: %s; trying again", error)
-        await asyncio.sleep(_LOOK_S)
+    what = "mqtt: subscriptions of [out] rules cannot be changed"
+    await retried(what, partial(end_others, gateway, rules), _BACKOFF, PeerError, InfrastructureError)
+    if rules:
+        await repeated(what, partial(keep, gateway, settings, rules), _LOOK_S, _BACKOFF, PeerError, InfrastructureError)
 
 
 async def keep(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule]) -> None:

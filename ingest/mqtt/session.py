@@ -12,14 +12,14 @@ import contextlib
 import logging
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import islice
 from typing import Any
 
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from arborcast.core.backoff import Backoff
+from arborcast.core.backoff import Backoff, retried
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.mqtt.connection import ConnectFailed, connect, make_client, properties_of, refusal_of
 from arborcast.core.mqtt.settings import LOOP_PROPERTY, MqttSettings
@@ -46,10 +46,6 @@ _BACKOFF = Backoff(0.5, 15.0)
 _RETAINED_IF_NEW = 1
 
 
-class SessionLost(Exception):
-    """The connection has ended, or was not made. The message says why."""
-
-
 class Session:
     """One connection."""
 
@@ -62,7 +58,7 @@ class Session:
         inflight: Inflight,
         largest: int,
     ) -> None:
-        """`largest` is what a message may have. Of one with more than twice as much the broker sends nothing."""
+        """`largest` is the size of the largest accepted message. The broker sends none of more than twice that size."""
         self._settings = settings
         self._policy = policy
         self._filters = filters
@@ -79,14 +75,14 @@ class Session:
         self.connected = False
 
     async def run(self) -> None:
-        """Until cancelled. Raises SessionLost when the connection is over."""
+        """Until cancelled. Raises InfrastructureError when the connection is over, or cannot be made."""
         try:
             client = make_client(self._settings, self._settings.client_id, _CONNECT_S, manual_ack=True)
             client.on_connect, client.on_disconnect = self._connected, self._disconnected
             client.on_subscribe, client.on_message = self._subscribed, self._received
             await asyncio.to_thread(connect, client, self._settings, self._policy, self._properties(), clean=False)
         except ConnectFailed as error:
-            raise SessionLost(str(error)) from error
+            raise InfrastructureError(str(error)) from error
         client.on_socket_close = lambda *_: self._stop_reading()
         tasks = [self._loop.create_task(work) for work in (self._take(client), self._tick(client))]
         try:
@@ -144,20 +140,14 @@ class Session:
                 client.loop_write()
 
     async def _take(self, client: Client) -> None:
-        failures = 0
+        def store() -> Awaitable[int]:
+            return self._incoming.take([each for *_, each in islice(self._messages, AT_ONCE)])
+
         while True:
             self._arrived.clear()
             while self._messages:
-                try:
-                    settled = await self._incoming.take([each for *_, each in islice(self._messages, AT_ONCE)])
-                except InfrastructureError as error:
-                    failures += 1
-                    if failures == 1:
-                        logger.warning("mqtt: messages wait at the broker: %s", error)
-                    await asyncio.sleep(max(_BACKOFF.jittered(failures), error.retry_after or 0.0))
-                    continue
-                failures = 0
-                for _ in range(settled):
+                waiting = "mqtt: messages wait at the broker"
+                for _ in range(await retried(waiting, store, _BACKOFF, InfrastructureError)):
                     identifier, qos, message = self._messages.popleft()
                     client.ack(identifier, qos)
                     self._inflight.lessen(self._memory, len(message.payload) + _OVERHEAD)
@@ -210,4 +200,4 @@ class Session:
     def _lose(self, why: str) -> None:
         self.connected = False
         if not self._over.done():
-            self._over.set_exception(SessionLost(why))
+            self._over.set_exception(InfrastructureError(why))

@@ -2,5 +2,3 @@
 
 `gateway` is what all of them share. A new operation goes here; `ingest.http.app` lists it.
 """
-
-from __future__ import annotations

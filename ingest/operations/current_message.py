@@ -17,7 +17,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
 from arborcast.ingest.access.grants import check_read
 from arborcast.ingest.addresses import FACTORIES, Target
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
 from arborcast.topic_model.records import notifications
@@ -139,11 +139,8 @@ async def get_current_message(gateway: Gateway, request: Request, _target: Targe
         raise _none(f"there was no message on the topic {path[:200]!r} yet")
     if found[0].is_over(to_ms(gateway.now())):
         raise _none(f"the last message on the topic {path[:200]!r} was valid for a time that is over")
-    payload = found[0].payload.decode()
-    return Reply(
-        f'<wsnt:GetCurrentMessageResponse xmlns:wsnt="{WSNT}">{payload}</wsnt:GetCurrentMessageResponse>',
-        f"{ACTION_BW}/NotificationProducer/GetCurrentMessageResponse",
-    )
+    name = "wsnt", WSNT, "GetCurrentMessageResponse"
+    return reply_of(name, found[0].payload.decode(), port_type=f"{ACTION_BW}/NotificationProducer")
 
 
 async def check_few(gateway: Gateway, subscription: Subscription, client: str) -> None:
@@ -227,5 +224,4 @@ def _none(reason: str) -> OperationRefused:
 
 
 OPERATIONS: tuple[Operation, ...] = (Operation(wsnt("GetCurrentMessage"), get_current_message, FACTORIES),)
-
 """What the broker's address offers."""

@@ -17,7 +17,7 @@ from arborcast.core.telemetry.tracing import Tracing
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.addresses import NotificationIds, OwnAddresses, Target
 from arborcast.ingest.consumers import DnsCheck, OwnershipProof, check_name
-from arborcast.ingest.elements.endpoints import judge_consumer
+from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
 from arborcast.ingest.http.asgi import Receive, Scope, Send
@@ -40,7 +40,7 @@ from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
-from arborcast.wire.errors import OperationRefused
+from arborcast.wire.errors import ConsumerRefused, OperationRefused
 from arborcast.wire.times import utc_now
 
 # Parallel appends of new topics. With one, a request just after its beginning would wait for two.
@@ -210,16 +210,36 @@ class Reply:
     """Called in any case, with whether the answer has left."""
 
 
+def reply_of(
+    name: tuple[str, str, str],
+    content: str = "",
+    *,
+    port_type: str = "",
+    attributes: str = "",
+    finish: Callable[[bool], None] | None = None,
+) -> Reply:
+    """An answer in the element of this prefix, namespace and local name. Its action begins with `port_type`, else with
+    the namespace. `attributes` are written text, such as declarations of further prefixes."""
+    prefix, namespace, local = name
+    element = f'{prefix}:{local} xmlns:{prefix}="{namespace}"{attributes}'
+    body = f"<{element}>{content}</{prefix}:{local}>" if content else f"<{element}/>"
+    return Reply(body, f"{port_type or namespace}/{local}", finish)
+
+
 @dataclass(frozen=True)
 class Stored:
-    """An empty 202 that says in a header under which ids the messages of a Notify are stored, in their order; none
-    where that is not known."""
+    """An empty 202 with the ids of stored notifications in a header, in their order; none for a repetition, which is
+    stored under other ids."""
 
     ids: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, notifications: Sequence[Notification], new: bool) -> Stored:
+        """`new` is the result of `publishing.store`."""
+        return cls([each.id for each in notifications] if new else ())
+
 
 Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored | None]]
-
 """Performs an operation; None answers with an empty 202. Raises PeerError or InfrastructureError."""
 
 
@@ -251,8 +271,15 @@ def endpoint_of(
 ) -> tuple[EndpointReference, PullPointRecord | None]:
     """An endpoint of a client, and the pull point of ours that this is, None for an address that may be called;
     `outbound` instead of the gateway's policy. Raises ConsumerRefused."""
-    point = judge_consumer(reference, gateway.own, gateway.pull_points, outbound or gateway.outbound)
-    return (reference, None) if point is None else (EndpointReference(point.address), point)
+    target = gateway.own.target_of_url(reference.address)
+    if target is not None and target.kind is Kind.PULL_POINT:
+        point = gateway.pull_points.get(target.id)
+        if point is not None:
+            return EndpointReference(point.address), point
+        if gateway.own.is_ours(reference.address):
+            raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {target.id[:200]!r}")
+    check_consumer(reference, gateway.own, outbound or gateway.outbound)
+    return reference, None
 
 
 async def check_callable(gateway: Gateway, url: str, owner: str, *, once: bool = False, hook: bool = False) -> None:

@@ -26,12 +26,15 @@ from arborcast.ingest.elements.publication import (
     read_said,
 )
 from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
-from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
+from arborcast.ingest.operations.publishing import (
+    PublishingClient,
+    PublishRequest,
+    notification_of,
+    publish,
+    read_payload,
+)
 from arborcast.topic_model import legacy_content
-from arborcast.topic_model.message_types import kept_type
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath, parse_path
-from arborcast.wire import xml_reading
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import (
     AccessRefused,
@@ -68,14 +71,6 @@ _NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
 _TEXT = b"text/plain; charset=utf-8"
 
 
-def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the body") -> Request:
-    """A request around a payload's element, for any thread. Raises UnreadableRequest."""
-    root, document = xml_reading.read_payload(payload, content_type, what)
-    request = Request("1.1", root, None, document, root)
-    request.source(1)
-    return request
-
-
 def media_type(content_type: bytes) -> bytes:
     """The media type in a Content-Type, in lower case and without parameters."""
     return content_type.partition(b";")[0].strip().lower()
@@ -102,7 +97,7 @@ class Publish:
         elif media not in _XML:
             named = f"not {media.decode('latin-1')[:100]!r}" if media else "and this body has no Content-Type"
             raise WrongMedia(f"application/xml, text/xml and application/json are published, {named}")
-        return read_payload(body, content_type)
+        return read_payload(body, content_type, "the body")
 
     def _wrapped(self, body: bytes) -> bytes:
         try:
@@ -120,19 +115,11 @@ class Publish:
         return payload
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
-        topic, said, source = self._path(self._topic), self._said(), request.source(1)
-        notification = Notification(
-            gateway.ids.next(),
-            topic,
-            source.fragment(source.node(request.operation)),
-            UNACCEPTED,
-            message_id=checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1")),
-            traceparent=request.traceparent,
-            type=kept_type(str(request.operation.tag)),
-        )
+        topic, said = self._path(self._topic), self._said()
+        key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
+        notification = notification_of(gateway, topic, request, message_id=key)
         publisher = PublishingClient(request.caller, request.client, target)
-        published = await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))
-        return Stored(published.ids)
+        return await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))
 
     def _path(self, topic: str) -> TopicPath:
         try:

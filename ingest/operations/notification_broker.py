@@ -19,7 +19,7 @@ from arborcast.ingest.elements.publication import by_id, of_request
 from arborcast.ingest.elements.reply_to import read_reply_to
 from arborcast.ingest.elements.topics import TopicMemory
 from arborcast.ingest.operations import publishing
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored, reply_of
 from arborcast.ingest.operations.publishing import NO_PUBLICATIONS, UNACCEPTED, PublishingClient, PublishRequest
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.soap.shapes import FoundPayload, Shapes
@@ -82,8 +82,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
         _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])
-    new = await publishing.store(gateway, checked)
-    return Stored([each.id for each in notifications] if new else ())
+    return Stored.of(notifications, await publishing.store(gateway, checked))
 
 
 async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -111,21 +110,30 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
 
 def subscribe_reply(granted: Subscription, now: datetime, made_secret: str = "") -> Reply:
     """SubscribeResponse; with the signing secret that was made for it, empty for none."""
-    body = (
-        f'<wsnt:SubscribeResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
-        f"<wsa:Address>{answers.text(granted.address)}</wsa:Address></wsnt:SubscriptionReference>"
+    return reply_of(
+        ("wsnt", WSNT, "SubscribeResponse"),
+        f"{reference_element('wsnt:SubscriptionReference', granted.address)}"
         f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
-        f"{termination_element(granted)}{secret_element(made_secret)}</wsnt:SubscribeResponse>"
+        f"{termination_element(granted)}{secret_element(made_secret)}",
+        port_type=f"{ACTION_BW}/NotificationProducer",
     )
-    return Reply(body, f"{ACTION_BW}/NotificationProducer/SubscribeResponse")
+
+
+def reference_element(name: str, address: str) -> str:
+    """An endpoint reference of ours."""
+    return f'<{name} xmlns:wsa="{WSA}"><wsa:Address>{answers.text(address)}</wsa:Address></{name}>'
 
 
 def termination_element(subscription: Subscription) -> str:
-    """wsnt:TerminationTime of an answer; nil for no end."""
-    if subscription.terminates_ms is None:
-        return f'<wsnt:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
-    moment = times.from_ms(subscription.terminates_ms)
-    return f"<wsnt:TerminationTime>{times.written(moment)}</wsnt:TerminationTime>"
+    """wsnt:TerminationTime of an answer."""
+    return time_element("wsnt:TerminationTime", subscription.terminates_ms)
+
+
+def time_element(name: str, at_ms: int | None) -> str:
+    """A time of an answer; nil for none."""
+    if at_ms is None:
+        return f'<{name} xmlns:xsi="{XSI}" xsi:nil="true"/>'
+    return f"<{name}>{times.written(times.from_ms(at_ms))}</{name}>"
 
 
 def requested_termination(element: etree._Element, now: datetime, *, initial: bool) -> int | None:

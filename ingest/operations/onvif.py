@@ -13,13 +13,17 @@ from lxml import etree
 from arborcast.core.errors import UnknownResource
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import read_filters, read_policy
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
-from arborcast.ingest.operations.notification_broker import requested_termination, termination_element
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
+from arborcast.ingest.operations.notification_broker import (
+    reference_element,
+    requested_termination,
+    termination_element,
+)
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import locked_subscription, replace
 from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
-from arborcast.topic_model.namespaces import WSA, WSNT
+from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import answers, limits, times
 from arborcast.wire.endpoints import Kind
@@ -59,14 +63,11 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
             addressing=request.addressing is not None,
         ),
     )
-    body = (
-        f'<tev:CreatePullPointSubscriptionResponse xmlns:tev="{TEV}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
-        f"<tev:SubscriptionReference><wsa:Address>{answers.text(created.address)}</wsa:Address>"
-        "</tev:SubscriptionReference>"
-        f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
-        f"{termination_element(created)}</tev:CreatePullPointSubscriptionResponse>"
+    content = (
+        f"{reference_element('tev:SubscriptionReference', created.address)}"
+        f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>{termination_element(created)}"
     )
-    return Reply(body, f"{TEV}/EventPortType/CreatePullPointSubscriptionResponse")
+    return _plain("CreatePullPointSubscriptionResponse", content, "EventPortType")
 
 
 async def pull_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -80,12 +81,13 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
     end = subscription.terminates_ms
     # The schema knows no nil here: what never ends is said to end far away.
     terminates = times.LATEST if end is None else times.from_ms(end)
-    body = (
-        f'<tev:PullMessagesResponse xmlns:tev="{TEV}"><tev:CurrentTime>{times.written(gateway.now())}'
-        f"</tev:CurrentTime><tev:TerminationTime>{times.written(terminates)}</tev:TerminationTime>"
-        f"{handout.text()}</tev:PullMessagesResponse>"
+    return reply_of(
+        ("tev", TEV, "PullMessagesResponse"),
+        f"<tev:CurrentTime>{times.written(gateway.now())}</tev:CurrentTime>"
+        f"<tev:TerminationTime>{times.written(terminates)}</tev:TerminationTime>{handout.text()}",
+        port_type=f"{TEV}/PullPointSubscription",
+        finish=handout.finish,
     )
-    return Reply(body, f"{TEV}/PullPointSubscription/PullMessagesResponse", handout.finish)
 
 
 async def set_synchronization_point(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -160,12 +162,10 @@ def _message_limit(operation: etree._Element) -> int:
 
 
 def _plain(element: str, content: str, port_type: str) -> Reply:
-    body = f'<tev:{element} xmlns:tev="{TEV}" xmlns:wsnt="{WSNT}">{content}</tev:{element}>'
-    return Reply(body, f"{TEV}/{port_type}/{element}")
+    return reply_of(("tev", TEV, element), content, port_type=f"{TEV}/{port_type}", attributes=f' xmlns:wsnt="{WSNT}"')
 
 
 _BROKER = frozenset({Kind.BROKER})
-"""What the event service offers beyond base notification."""
 
 TDS = "http://www.onvif.org/ver10/device/wsdl"
 
@@ -233,11 +233,7 @@ def _address(gateway: Gateway, kind: Kind) -> str:
 
 
 def _reply(operation: str, content: str) -> Reply:
-    name = f"{operation}Response"
-    return Reply(f'<tds:{name} xmlns:tds="{TDS}" xmlns:tt="{_TT}">{content}</tds:{name}>', f"{TDS}/{name}")
-
-
-"""What the device service offers."""
+    return reply_of(("tds", TDS, f"{operation}Response"), content, attributes=f' xmlns:tt="{_TT}"')
 
 
 OPERATIONS: tuple[Operation, ...] = (

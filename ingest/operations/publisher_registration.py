@@ -10,11 +10,11 @@ from arborcast.core.errors import ExpressionError, UnknownDialect, UnknownResour
 from arborcast.ingest.access.grants import check_offer, may_manage, owner_of
 from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.elements.endpoints import check_consumer, read_endpoint
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_callable, check_share
-from arborcast.ingest.operations.notification_broker import requested_termination
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_callable, check_share, reply_of
+from arborcast.ingest.operations.notification_broker import reference_element, requested_termination
 from arborcast.ingest.operations.subscribing import check_supported
 from arborcast.topic_model.expressions import XPATH
-from arborcast.topic_model.namespaces import ACTION_BRW, WSA, WSN_BR, wsn_br
+from arborcast.topic_model.namespaces import ACTION_BRW, WSN_BR, wsn_br
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.records.control import (
@@ -26,7 +26,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.control import registration_key as key_of
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
-from arborcast.wire import answers, limits, times
+from arborcast.wire import limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
@@ -53,14 +53,12 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
     await gateway.admit({path: "" for path in singles if path is not None})
     await gateway.changes.commit([RegistrationRecord(registration)])
-    body = (
-        f'<wsn-br:RegisterPublisherResponse xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}">'
-        f"<wsn-br:PublisherRegistrationReference><wsa:Address>{answers.text(registration.address)}</wsa:Address>"
-        "</wsn-br:PublisherRegistrationReference><wsn-br:ConsumerReference>"
-        f"<wsa:Address>{answers.text(consumer_address(gateway, registration))}</wsa:Address>"
-        "</wsn-br:ConsumerReference></wsn-br:RegisterPublisherResponse>"
+    return reply_of(
+        ("wsn-br", WSN_BR, "RegisterPublisherResponse"),
+        reference_element("wsn-br:PublisherRegistrationReference", registration.address)
+        + reference_element("wsn-br:ConsumerReference", consumer_address(gateway, registration)),
+        port_type=f"{ACTION_BRW}/RegisterPublisher",
     )
-    return Reply(body, f"{ACTION_BRW}/RegisterPublisher/RegisterPublisherResponse")
 
 
 async def destroy_registration(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -74,10 +72,8 @@ async def destroy_registration(gateway: Gateway, request: Request, target: Targe
     async with gateway.locks.hold(identifier):
         find_registration(gateway, request, identifier)
         await gateway.changes.commit(ending(identifier, "destroyed", times.to_ms(gateway.now())))
-    return Reply(
-        f'<wsn-br:DestroyRegistrationResponse xmlns:wsn-br="{WSN_BR}"/>',
-        f"{ACTION_BRW}/PublisherRegistrationManager/DestroyRegistrationResponse",
-    )
+    name = "wsn-br", WSN_BR, "DestroyRegistrationResponse"
+    return reply_of(name, port_type=f"{ACTION_BRW}/PublisherRegistrationManager")
 
 
 def find_registration(gateway: Gateway, request: Request, identifier: str) -> Registration:
@@ -183,5 +179,4 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(wsn_br("RegisterPublisher"), register_publisher, frozenset({Kind.BROKER})),
     Operation(wsn_br("DestroyRegistration"), destroy_registration, frozenset({Kind.BROKER, Kind.REGISTRATION})),
 )
-
 """RegisterPublisher at the broker and at /wsn/registrations, DestroyRegistration where the registration is."""

@@ -1,11 +1,12 @@
 """Publishing, the same at every door: rights, registration, types, new topics, rates, reply addresses, repetitions.
 
-A door translates what it receives into a `PublishRequest` and calls `publish`. The framed edge stores several requests
-together, so it calls the two halves, `check` and `store`, itself.
+A door translates what it receives into a `PublishRequest` and calls `publish`. A door whose client sends message after
+message calls the two halves: `check_message` for each, and `store_each` for several together.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,23 +14,27 @@ from typing import NamedTuple
 import msgspec
 from lxml import etree
 
-from arborcast.core.errors import UnknownResource
+from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError, UnknownResource
 from arborcast.core.xml import xml_parser
-from arborcast.ingest.access.grants import check_publish, check_reserved, may_manage, owner_of
+from arborcast.ingest.access.grants import ClientRequest, check_publish, check_reserved, may_manage, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
-from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, check_callable, endpoint_of
+from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
+from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, Stored, check_callable, endpoint_of
 from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model.grants import Caller
+from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.projections.registrations import permits
 from arborcast.topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-from arborcast.wire import times
+from arborcast.wire import times, xml_reading
 from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, InvalidRequest, NotRegistered
+from arborcast.wire.xml_reading import memory_to_read
 
 # Bytes of a payload that is written as canonical XML, which is done on the event loop: a few milliseconds. libxml2's
 # time grows with the square of the namespace declarations.
@@ -78,18 +83,74 @@ class Checked(NamedTuple):
     accepted_ms: int | None
 
 
-class PublishResult(NamedTuple):
-    """The ids under which a request is stored, in the order of its notifications; none for a repetition, which is
-    stored under other ids."""
+def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the payload") -> Request:
+    """A request around a payload's element, for any thread. Raises UnreadableRequest."""
+    root, document = xml_reading.read_payload(payload, content_type, what)
+    request = Request("1.1", root, None, document, root)
+    request.source(1)
+    return request
 
-    ids: Sequence[str]
+
+def notification_of(
+    gateway: Gateway, topic: TopicPath, request: Request, *, producer: bytes = b"", message_id: str = "", kind: str = ""
+) -> Notification:
+    """A notification with the payload of `read_payload`; of the type `kind`, else of that of its element."""
+    source, element = request.source(1), request.operation
+    return Notification(
+        gateway.ids.next(),
+        topic,
+        source.fragment(source.node(element)),
+        UNACCEPTED,
+        producer=producer,
+        message_id=message_id,
+        traceparent=request.traceparent,
+        type=kind or kept_type(str(element.tag)),
+    )
 
 
-async def publish(gateway: Gateway, request: PublishRequest) -> PublishResult:
+def again(gateway: Gateway, client: ClientRequest | None, size: int) -> PublishingClient:
+    """A known client with one more request of `size` bytes; `client` is None without authentication. Raises
+    AccessRefused."""
+    if gateway.gate is None or client is None:
+        return PublishingClient()
+    caller = gateway.gate.again(client)
+    gateway.gate.received(client, size)
+    return PublishingClient(caller, client.client)
+
+
+async def check_message(
+    gateway: Gateway,
+    inflight: Inflight,
+    publisher: PublishingClient,
+    topic: TopicPath,
+    payload: bytes,
+    said: Publication,
+    *,
+    producer: bytes = b"",
+    message_id: str = "",
+) -> Checked:
+    """One message, read within the memory for requests, and checked; its topic is there when this returns. Raises as
+    `check`, MalformedMessage, and InfrastructureError without free memory."""
+    reservation = Reservation(inflight)
+    try:
+        if not inflight.take(reservation, memory_to_read(payload, gateway.settings.max_elements)):
+            raise inflight.no_memory()
+        if len(payload) <= SMALL:
+            request = read_payload(payload)
+        else:
+            request = await asyncio.to_thread(read_payload, payload)
+    finally:
+        reservation.release()
+    notification = notification_of(gateway, topic, request, producer=producer, message_id=message_id)
+    checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: said}))
+    await gateway.admit({topic: ""})
+    return checked
+
+
+async def publish(gateway: Gateway, request: PublishRequest) -> Stored:
     """Check a request and store it: when this returns, it is in the log. Raises as `check` and `store`."""
     checked = await check(gateway, request)
-    new = await store(gateway, checked)
-    return PublishResult([each.id for each in checked.notifications] if new else ())
+    return Stored.of(checked.notifications, await store(gateway, checked))
 
 
 async def check(gateway: Gateway, request: PublishRequest) -> Checked:
@@ -127,6 +188,23 @@ async def store(gateway: Gateway, checked: Checked) -> bool:
         return await gateway.repeats.once(request, lambda: _store(gateway, checked, request))
     await _store(gateway, checked)
     return True
+
+
+async def store_each(gateway: Gateway, requests: Sequence[Checked]) -> list[bool | ArborcastError]:
+    """The results of `store` for requests of one owner, in their order: stored together, and one by one where one of
+    them is refused. Behind an InfrastructureError nothing is stored."""
+    try:
+        return [await store(gateway, joined(requests))] * len(requests)
+    except InfrastructureError as error:
+        return [error] * len(requests)
+    except PeerError as error:
+        if len(requests) == 1:
+            return [error]
+    results: list[bool | ArborcastError] = []
+    for each in requests:
+        failed = bool(results) and isinstance(results[-1], InfrastructureError)
+        results += results[-1:] if failed else await store_each(gateway, [each])
+    return results
 
 
 def joined(requests: Sequence[Checked]) -> Checked:

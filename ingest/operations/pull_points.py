@@ -19,8 +19,9 @@ from arborcast.ingest import addresses
 from arborcast.ingest.access.grants import may_manage, owner_of
 from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.elements.publication import NOTHING_SAID, of_request
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
-from arborcast.topic_model.namespaces import ACTION_BW, WSA, WSNT, wsa, wsnt
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share, reply_of
+from arborcast.ingest.operations.notification_broker import reference_element
+from arborcast.topic_model.namespaces import ACTION_BW, WSNT, wsa, wsnt
 from arborcast.topic_model.records.control import (
     ControlRecord,
     PullPointRecord,
@@ -29,7 +30,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
-from arborcast.wire import answers, limits, times
+from arborcast.wire import limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest, OperationRefused
@@ -66,11 +67,8 @@ async def create_pull_point(gateway: Gateway, request: Request, target: Target) 
     """Create a pull point, or find the one of the same name."""
     owner = owner_of(request.caller)
     address = await open_pull_point(gateway, _name(request.operation), owner, provisional=target.old)
-    body = (
-        f'<wsnt:CreatePullPointResponse xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:PullPoint>'
-        f"<wsa:Address>{answers.text(address)}</wsa:Address></wsnt:PullPoint></wsnt:CreatePullPointResponse>"
-    )
-    return Reply(body, f"{ACTION_BW}/CreatePullPoint/CreatePullPointResponse")
+    content = reference_element("wsnt:PullPoint", address)
+    return reply_of(("wsnt", WSNT, "CreatePullPointResponse"), content, port_type=f"{ACTION_BW}/CreatePullPoint")
 
 
 async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisional: bool) -> str:
@@ -120,8 +118,8 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
     handout = await gateway.pulls.take(point.id, maximum, wait_s, request.gone)
     if not handout.elements:
         _existing(gateway, request, identifier)  # it may have been destroyed while we waited
-    body = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">{handout.text()}</wsnt:GetMessagesResponse>'
-    return Reply(body, f"{ACTION_BW}/PullPoint/GetMessagesResponse", handout.finish)
+    name = "wsnt", WSNT, "GetMessagesResponse"
+    return reply_of(name, handout.text(), port_type=f"{ACTION_BW}/PullPoint", finish=handout.finish)
 
 
 async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -131,8 +129,7 @@ async def destroy_pull_point(gateway: Gateway, request: Request, target: Target)
         point = _existing(gateway, request, identifier)
         await end_pull_point(gateway, point.id)
     gateway.pulls.forget(point.id)
-    body = f'<wsnt:DestroyPullPointResponse xmlns:wsnt="{WSNT}"/>'
-    return Reply(body, f"{ACTION_BW}/PullPoint/DestroyPullPointResponse")
+    return reply_of(("wsnt", WSNT, "DestroyPullPointResponse"), port_type=f"{ACTION_BW}/PullPoint")
 
 
 async def put(gateway: Gateway, request: Request, target: Target) -> None:

@@ -22,8 +22,8 @@ from lxml import etree
 
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import write_delivery_policy, write_form
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
-from arborcast.ingest.operations.notification_broker import requested_termination
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
+from arborcast.ingest.operations.notification_broker import requested_termination, time_element
 from arborcast.ingest.operations.publisher_registration import find_registration
 from arborcast.ingest.operations.subscription_manager import end, locked_subscription, replace
 from arborcast.topic_model.expressions import DIALECTS
@@ -39,7 +39,6 @@ from arborcast.topic_model.namespaces import (
     WSRF_RL,
     WSRF_RP,
     WSTOP,
-    XSI,
     wsn_br,
     wsnt,
     wsrf_rl,
@@ -60,17 +59,18 @@ async def set_termination_time(gateway: Gateway, request: Request, target: Targe
         now = gateway.now()
         terminates_ms = _requested(request.operation, now)
         renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
-    return _resource_lifetime_reply(
-        "ScheduledResourceTermination",
-        "SetTerminationTimeResponse",
-        f"{_new_time(renewed)}<wsrf-rl:CurrentTime>{times.written(now)}</wsrf-rl:CurrentTime>",
+    return reply_of(
+        ("wsrf-rl", WSRF_RL, "SetTerminationTimeResponse"),
+        f"{time_element('wsrf-rl:NewTerminationTime', renewed.terminates_ms)}"
+        f"<wsrf-rl:CurrentTime>{times.written(now)}</wsrf-rl:CurrentTime>",
+        port_type=f"{ACTION_RLW}/ScheduledResourceTermination",
     )
 
 
 async def destroy(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End the subscription."""
     await end(gateway, request, target)
-    return _resource_lifetime_reply("ImmediateResourceTermination", "DestroyResponse", "")
+    return reply_of(("wsrf-rl", WSRF_RL, "DestroyResponse"), port_type=f"{ACTION_RLW}/ImmediateResourceTermination")
 
 
 def _requested(operation: etree._Element, now: datetime) -> int | None:
@@ -87,24 +87,10 @@ def _requested(operation: etree._Element, now: datetime) -> int | None:
         raise OperationRefused(str(error), "TerminationTimeChangeRejectedFault") from error
 
 
-def _new_time(subscription: Subscription) -> str:
-    if subscription.terminates_ms is None:
-        return f'<wsrf-rl:NewTerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
-    moment = times.from_ms(subscription.terminates_ms)
-    return f"<wsrf-rl:NewTerminationTime>{times.written(moment)}</wsrf-rl:NewTerminationTime>"
-
-
-def _resource_lifetime_reply(port_type: str, name: str, content: str) -> Reply:
-    return Reply(
-        f'<wsrf-rl:{name} xmlns:wsrf-rl="{WSRF_RL}">{content}</wsrf-rl:{name}>', f"{ACTION_RLW}/{port_type}/{name}"
-    )
-
-
 _ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
-
 """What a subscription's address offers; at the broker's address the subscription must be named in the message."""
 
-_PREFIXES = f'xmlns:wsnt="{WSNT}" xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}" xmlns:wsrf-rl="{WSRF_RL}"'
+_PREFIXES = f' xmlns:wsnt="{WSNT}" xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}" xmlns:wsrf-rl="{WSRF_RL}"'
 
 _Read = Callable[[], Awaitable[str]]
 
@@ -142,9 +128,8 @@ async def get_resource_property_document(gateway: Gateway, request: Request, tar
 
 
 def _reply(operation: str, content: str) -> Reply:
-    name = f"{operation}Response"
-    body = f'<wsrf-rp:{name} xmlns:wsrf-rp="{WSRF_RP}" {_PREFIXES}>{content}</wsrf-rp:{name}>'
-    return Reply(body, f"{ACTION_RPW}/{operation}/{name}")
+    name = "wsrf-rp", WSRF_RP, f"{operation}Response"
+    return reply_of(name, content, port_type=f"{ACTION_RPW}/{operation}", attributes=_PREFIXES)
 
 
 def _qname(element: etree._Element) -> str:
@@ -268,15 +253,10 @@ def _of_registration(gateway: Gateway, registration: Registration) -> _Resource:
 
 
 def _times(gateway: Gateway, terminates_ms: int | None) -> Mapping[str, _Read]:
-    end = (
-        f'<wsrf-rl:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
-        if terminates_ms is None
-        else f"<wsrf-rl:TerminationTime>{times.written(times.from_ms(terminates_ms))}</wsrf-rl:TerminationTime>"
-    )
     now = times.written(gateway.now())
     return {
         wsrf_rl("CurrentTime"): _constant(f"<wsrf-rl:CurrentTime>{now}</wsrf-rl:CurrentTime>"),
-        wsrf_rl("TerminationTime"): _constant(end),
+        wsrf_rl("TerminationTime"): _constant(time_element("wsrf-rl:TerminationTime", terminates_ms)),
     }
 
 

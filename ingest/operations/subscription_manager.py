@@ -9,12 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
+from arborcast.core.backoff import Backoff, repeated
 from arborcast.core.errors import InfrastructureError, UnknownResource
 from arborcast.ingest.access.grants import may_manage
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.protection import read_credentials, read_secret, secret_element
 from arborcast.ingest.operations import publisher_registration, pull_points
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
 from arborcast.ingest.operations.notification_broker import requested_termination, termination_element
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
@@ -36,11 +37,8 @@ async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
         terminates_ms = requested_termination(element, now, initial=False)
         renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
     # The other way round than in SubscribeResponse: so says the schema.
-    body = (
-        f'<wsnt:RenewResponse xmlns:wsnt="{WSNT}">{termination_element(renewed)}'
-        f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime></wsnt:RenewResponse>"
-    )
-    return Reply(body, f"{ACTION_BW}/SubscriptionManager/RenewResponse")
+    content = f"{termination_element(renewed)}<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
+    return _reply("RenewResponse", "SubscriptionManager", content)
 
 
 async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -52,14 +50,14 @@ async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Rep
         await _end_of_endpoint(gateway, request, endpoint)
     else:
         await end(gateway, request, target)
-    return _empty("UnsubscribeResponse", "SubscriptionManager")
+    return _reply("UnsubscribeResponse", "SubscriptionManager")
 
 
 async def pause(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Stop pushing until resumed."""
     async with locked_subscription(gateway, request, target) as subscription:
         await replace(gateway, subscription, paused=True)
-    return _empty("PauseSubscriptionResponse", "PausableSubscriptionManager")
+    return _reply("PauseSubscriptionResponse", "PausableSubscriptionManager")
 
 
 async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -68,7 +66,7 @@ async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
         resumed = SubscriptionRecord(msgspec.structs.replace(subscription, paused=False))
         # Whether or not our view knows of a suspension yet.
         await gateway.changes.commit([resumed, Tombstone(suspension_key(subscription.id))])
-    return _empty("ResumeSubscriptionResponse", "PausableSubscriptionManager")
+    return _reply("ResumeSubscriptionResponse", "PausableSubscriptionManager")
 
 
 async def end(gateway: Gateway, request: Request, target: Target) -> None:
@@ -139,8 +137,8 @@ async def replace(gateway: Gateway, subscription: Subscription, **changes: objec
     return changed
 
 
-def _empty(element: str, port_type: str) -> Reply:
-    return Reply(f'<wsnt:{element} xmlns:wsnt="{WSNT}"/>', f"{ACTION_BW}/{port_type}/{element}")
+def _reply(name: str, port_type: str, content: str = "") -> Reply:
+    return reply_of(("wsnt", WSNT, name), content, port_type=f"{ACTION_BW}/{port_type}")
 
 
 _ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
@@ -165,7 +163,7 @@ async def rotate_secret(gateway: Gateway, request: Request, target: Target) -> R
         changed, made_secret, until = gateway.protector.with_secret(subscription, secret, now_ms, overlap_ms)
         await replace(gateway, subscription, protection=changed.protection)
     end = "" if until is None else f"<p:OldUntil>{times.written(times.from_ms(until))}</p:OldUntil>"
-    return _reply(_ROTATE, secret_element(made_secret) + end)
+    return reply_of(("p", ARBORCAST_POLICY, f"{_ROTATE}Response"), secret_element(made_secret) + end)
 
 
 async def set_credentials(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -174,15 +172,7 @@ async def set_credentials(gateway: Gateway, request: Request, target: Target) ->
     async with locked_subscription(gateway, request, target) as subscription:
         changed = gateway.protector.with_credentials(subscription, credentials)
         await replace(gateway, subscription, protection=changed.protection)
-    return _reply(_SET, "")
-
-
-def _reply(operation: str, content: str) -> Reply:
-    name = f"{operation}Response"
-    return Reply(f'<p:{name} xmlns:p="{ARBORCAST_POLICY}">{content}</p:{name}>', f"{ARBORCAST_POLICY}/{name}")
-
-
-"""What a subscription's address offers beside the standard's operations."""
+    return reply_of(("p", ARBORCAST_POLICY, f"{_SET}Response"))
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -205,16 +195,15 @@ _AT_ONCE = 500
 
 async def end_expired_forever(gateway: Gateway) -> None:
     """Run until cancelled."""
-    while True:
-        try:
-            ended = await end_expired(gateway)
-            await end_expired_registrations(gateway)
-            await pull_points.end_unused(gateway)
-        except InfrastructureError as error:
-            logger.warning("expired subscriptions, registrations and pull points cannot be ended now: %s", error)
-            ended = 0
-        if ended < _AT_ONCE:
-            await asyncio.sleep(_INTERVAL_S)
+
+    async def end() -> None:
+        ended = await end_expired(gateway)
+        await end_expired_registrations(gateway)
+        await pull_points.end_unused(gateway)
+        await asyncio.sleep(_INTERVAL_S if ended < _AT_ONCE else 0.0)
+
+    what = "expired subscriptions, registrations and pull points cannot be ended now"
+    await repeated(what, end, 0.0, Backoff(_INTERVAL_S, _INTERVAL_S), InfrastructureError)
 
 
 async def end_expired(gateway: Gateway) -> int:

@@ -24,7 +24,7 @@ from arborcast.core.errors import ConditionError, TopicNotSupported, UnknownReso
 from arborcast.ingest.access.grants import check_subscribe, may_manage, owner_of
 from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.elements.filters import DELIVERY, SubscriptionPolicy, read_filters, read_policy
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share, reply_of
 from arborcast.ingest.operations.notification_broker import PAYLOAD_DEPTH
 from arborcast.ingest.operations.publishing import PublishingClient, check_rights, check_types
 from arborcast.ingest.operations.subscribing import check_filters
@@ -69,7 +69,7 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
             # Another gateway had the same wish at the same time.
             await gateway.changes.commit(ending_trigger(made.id, "removed", times.to_ms(gateway.now())))
             raise
-    return _reply(_CREATE, made.id)
+    return reply_of(("p", ARBORCAST_POLICY, f"{_CREATE}Response"), attributes=f' Id="{made.id}"')
 
 
 async def destroy_trigger(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -82,7 +82,7 @@ async def destroy_trigger(gateway: Gateway, request: Request, _target: Target) -
         if found is None or not may_manage(request.caller, found.owner, found.topics):
             raise UnknownResource(f"there is no trigger {name[:200]!r} (any more)")
         await gateway.changes.commit(ending_trigger(found.id, "removed", times.to_ms(gateway.now())))
-    return _reply(_DESTROY, found.id)
+    return reply_of(("p", ARBORCAST_POLICY, f"{_DESTROY}Response"), attributes=f' Id="{found.id}"')
 
 
 def matches_itself(subscription: Subscription, trigger: Trigger, tree: TopicTree) -> bool:
@@ -185,11 +185,6 @@ def _check_free(gateway: Gateway, name: str, mine: str = "") -> None:
     known = gateway.table.triggers.named(name)
     if known is not None and known.id != mine:
         raise InvalidRequest(f"there is a trigger {name} already: choose another name, or remove that one first")
-
-
-def _reply(operation: str, trigger_id: str) -> Reply:
-    name = f"{operation}Response"
-    return Reply(f'<p:{name} xmlns:p="{ARBORCAST_POLICY}" Id="{trigger_id}"/>', f"{ARBORCAST_POLICY}/{name}")
 
 
 OPERATIONS: tuple[Operation, ...] = (

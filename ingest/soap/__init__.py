@@ -1,3 +1,1 @@
 """SOAP at the gateway: its WSDL, and envelopes of known shapes. Reading and writing of envelopes is in `wire`."""
-
-from __future__ import annotations

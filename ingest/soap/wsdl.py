@@ -54,11 +54,9 @@ def published_documents(jar: Path) -> Mapping[str, bytes]:
 
 
 NAMESPACE = "urn:arborcast:wsdl"
-
 """Target namespace of our services and bindings."""
 
 FOLDER = "/wsn/wsdl/"
-
 """Path below which the published documents are served."""
 
 _WSDL = "http://schemas.xmlsoap.org/wsdl/"

@@ -1,3 +1,1 @@
 """The gateway's views of the logs, and its writers."""
-
-from __future__ import annotations

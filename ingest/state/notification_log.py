@@ -15,8 +15,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
+from arborcast.core.backoff import Backoff, retried
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import (
     RETRY_AFTER_S,
@@ -300,19 +302,9 @@ class NotificationLog:
                 append.future.set_exception(error)
 
     async def _connect(self) -> None:
-        warned = False
-        while self._topics is None and not self._ended:
-            try:
-                await asyncio.to_thread(self._find_producer)
-            except InfrastructureError as error:
-                # Once: this goes on twice a second while the broker is away.
-                logger.log(logging.DEBUG if warned else logging.WARNING, "notifications cannot be accepted: %s", error)
-                warned = True
-                await asyncio.sleep(_RECONNECT_S)
-            else:
-                self._attach()
-
-    def _attach(self) -> None:
+        find = partial(asyncio.to_thread, self._find_producer)
+        pauses = Backoff(_RECONNECT_S, _RECONNECT_S)
+        await retried("notifications cannot be accepted", find, pauses, InfrastructureError)
         if self._topics is not None:  # else the gateway stops
             self._topics.producer.attach()
             logger.info("notifications are accepted")

@@ -35,7 +35,6 @@ _BUCKET = 8 * _ENTRY
 _BUCKETS = 1 << 15
 
 TABLE_BYTES = _BUCKETS * _BUCKET
-
 """Size of the memory behind a RepeatMemory."""
 
 # The monotonic clock begins with the machine's start, and requests acknowledged before that must have a time as well.

@@ -13,7 +13,8 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import zmq
@@ -78,8 +79,16 @@ class _Publication(NamedTuple):
     lost: int = 0
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Inlet(NamedTuple):
+    """A socket from which messages are taken, each with a frame that names its sender, while `is_read`."""
+
+    name: str
+    socket: zmq.Socket[bytes]
+    take: Callable[[list[bytes], zmq.Frame | None], None]
+    is_read: Callable[[], bool]
+
+
+class _Asked(NamedTuple):
     """A REQ that waits until what it asks for is in force."""
 
     identity: bytes
@@ -224,6 +233,7 @@ class ZmqEdge:
         self._asked: list[_Asked] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
         self._retries = _Retries()
+        self._inlets = self._open_inlets()
         self._stopping = False
         factory = replace(gateway, user=settings.user, password=settings.password, name="zmq")
         self._gateway = _GatewayConnections(
@@ -264,38 +274,44 @@ class ZmqEdge:
     def _turn(self) -> None:
         poller = zmq.Poller()
         poller.register(self._calls.event, zmq.POLLIN)
-        sockets, has_room, retries = self._sockets, self._gateway.has_room, self._retries
-        for opened, wanted in (
-            (sockets.xpub, True),
-            (sockets.sub, True),
-            (sockets.pull, has_room and not retries),
-            (sockets.router, has_room),
-            (sockets.results, has_room and not retries),
-        ):
-            if opened is not None and wanted:
-                poller.register(opened, zmq.POLLIN)
-        if sockets.tasks is not None and self._tasks:
-            poller.register(sockets.tasks, zmq.POLLOUT)
+        for each in self._inlets:
+            if each.is_read():
+                poller.register(each.socket, zmq.POLLIN)
+        if self._sockets.tasks is not None and self._tasks:
+            poller.register(self._sockets.tasks, zmq.POLLOUT)
         ready = dict(poller.poll(_TURN_MS if not self._asked else _ASKED_MS))
         self._calls.run()
-        for opened, take in (
-            (sockets.xpub, self._subscription),
-            (sockets.sub, lambda parts, last: self._publish("publish", parts, _user_of(last))),
-            (sockets.pull, lambda parts, last: self._publish("pipeline", parts, _user_of(last))),
-            (sockets.router, lambda parts, last: self._request(parts, _user_of(last))),
-            (sockets.results, lambda parts, last: self._result(parts, _user_of(last))),
-        ):
-            if opened is not None and opened in ready:
-                self._each(opened, take)
-        if sockets.tasks in ready:
+        for each in self._inlets:
+            if each.socket in ready:
+                self._take(each)
+        if self._sockets.tasks in ready:
             self._hand_out()
         if self._asked:
             self._answer_ready()
-        for publication in retries.due(time.monotonic()):
+        for publication in self._retries.due(time.monotonic()):
             self._store(publication)
 
-    def _each(self, opened: zmq.Socket[bytes], take: Callable[[list[bytes], zmq.Frame | None], None]) -> None:
-        whole = bool(self._sockets.clients) or opened is self._sockets.xpub  # with who has sent it
+    def _open_inlets(self) -> list[_Inlet]:
+        sockets, always = self._sockets, lambda: True
+
+        def has_room() -> bool:
+            return self._gateway.has_room
+
+        def stores() -> bool:
+            return self._gateway.has_room and not self._retries
+
+        found = (
+            ("subscribe", sockets.xpub, self._subscription, always),
+            ("publish", sockets.sub, self._publish, always),
+            ("pipeline", sockets.pull, partial(self._publish, by="pipeline"), stores),
+            ("asked", sockets.router, self._request, has_room),
+            ("results", sockets.results, self._result, stores),
+        )
+        return [_Inlet(name, opened, take, is_read) for name, opened, take, is_read in found if opened is not None]
+
+    def _take(self, inlet: _Inlet) -> None:
+        opened = inlet.socket
+        whole = bool(self._sockets.clients) or opened is self._sockets.xpub  # with its sender
         for _ in range(_TURN):
             parts: list[bytes] = []
             last: zmq.Frame | None = None
@@ -308,19 +324,15 @@ class ZmqEdge:
                         parts.append(part)
             except zmq.Again:
                 return
-            take(parts, last)
+            try:
+                inlet.take(parts, last)
+            except MessageError as error:
+                self.counts.note(inlet.name, error.reason, str(error))
 
-    def _publish(self, by: str, parts: Sequence[bytes], user: str) -> None:
+    def _publish(self, parts: Sequence[bytes], last: zmq.Frame | None, by: str = "publish") -> None:
         if not self._gateway.has_room and by == "publish":
-            self.counts.note(by, "lost", "the queue to the gateway is full")
-            return
-        try:
-            body, flags = read_publication(parts)
-        except MessageError as error:
-            self.counts.note(by, error.reason, str(error))
-            return
-
-        self._store(_Publication(by, body, flags, user))
+            raise MessageError("lost", "the queue to the gateway is full")
+        self._store(_Publication(by, *read_publication(parts), _user_of(last)))
 
     def _store(self, publication: _Publication) -> None:
         by, body, flags, user, _ = publication
@@ -338,12 +350,16 @@ class ZmqEdge:
 
         self._gateway.publish(body, flags, user, answer)
 
-    def _request(self, parts: list[bytes], user: str) -> None:
-        identity, *rest = parts
+    def _request(self, parts: list[bytes], last: zmq.Frame | None) -> None:
+        try:
+            self._read_request(parts[0], parts[1:], _user_of(last))
+        except MessageError as error:
+            self._reply(parts[0], b"error", str(error).encode())
+            raise
+
+    def _read_request(self, identity: bytes, rest: list[bytes], user: str) -> None:
         if len(rest) < 2 or rest[0]:
-            self.counts.note("asked", "parts", "a REQ has an empty part in front, and a word")
-            self._reply(identity, b"error", b"a request is: publish, topic, payload [, properties]; or ready, prefix")
-            return
+            raise MessageError("parts", "a request is: publish, topic, payload [, properties]; or ready, prefix")
         word, *said = rest[1:]
         if word == b"ready" and len(said) == 1:
             if len(self._asked) >= _MOST_ASKED or len(said[0]) > LONGEST_PREFIX:
@@ -351,14 +367,9 @@ class ZmqEdge:
                 return
             self._asked.append(_Asked(identity, expression_of(said[0]), time.monotonic() + _READY_S))
             return
-        try:
-            if word != b"publish":
-                raise MessageError("word", f"publish and ready are known, not {word[:60].decode('utf-8', 'replace')!r}")
-            body, flags = read_publication(said)
-        except MessageError as error:
-            self.counts.note("asked", error.reason, str(error))
-            self._reply(identity, b"error", str(error).encode())
-            return
+        if word != b"publish":
+            raise MessageError("word", f"publish and ready are known, not {word[:60].decode('utf-8', 'replace')!r}")
+        body, flags = read_publication(said)
 
         def answer(name: str, error: ArborcastError | None) -> None:
             self.counts.note("asked", "refused" if error else "accepted", str(error or ""))
@@ -366,31 +377,19 @@ class ZmqEdge:
 
         self._gateway.publish(body, flags, user, answer)
 
-    def _result(self, parts: list[bytes], user: str) -> None:
+    def _result(self, parts: list[bytes], last: zmq.Frame | None) -> None:
         if len(parts) != 3:
-            self.counts.note("results", "parts", f"a result has task id, topic and payload, not {len(parts)} parts")
-            return
-        try:
-            body, flags = read_publication(parts[1:])
-            body.properties = {"task": read_topic(parts[0])}
-        except MessageError as error:
-            self.counts.note("results", error.reason, str(error))
-            return
-
-        self._store(_Publication("results", body, flags, user))
+            raise MessageError("parts", f"a result has task id, topic and payload, not {len(parts)} parts")
+        body, flags = read_publication(parts[1:])
+        body.properties = {"task": read_topic(parts[0])}
+        self._store(_Publication("results", body, flags, _user_of(last)))
 
     def _subscription(self, parts: list[bytes], last: zmq.Frame | None) -> None:
         """A receiver asks for a prefix, or takes it back."""
         begins, prefix, peer = parts[0][:1], parts[0][1:], _peer_of(last)
         if begins == b"\x00" and self._wanted.end(prefix, peer):
             self._not_wanted(prefix)
-        if begins != b"\x01":
-            return
-        try:
-            if not self._wanted.begin(prefix, peer):
-                return
-        except MessageError as error:
-            self.counts.note("subscribe", error.reason, str(error))
+        if begins != b"\x01" or not self._wanted.begin(prefix, peer):
             return
         expression = expression_of(prefix)
         self._prefixes.setdefault(expression, set()).add(prefix)

@@ -6,19 +6,17 @@ element travels as text. Topics are written `a/b`, `{urn:t}a/b`, or `a:b` as the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from arborcast.core.errors import PeerError, TopicError
+from arborcast.ingest.framed.messages import begins_element
 from arborcast.topic_model.topics import MAX_DEPTH, ancestors, parse_path
 from arborcast.wire.frames import LOOSE, PublishBody
 
 Form = Literal["slash", "colon"]
-
-_ELEMENT = re.compile(rb"\s*+<[^\s<>&!]")
 
 
 class MessageError(PeerError):
@@ -39,8 +37,7 @@ def read_publication(parts: Sequence[bytes]) -> tuple[PublishBody, int]:
             properties = msgspec.json.decode(parts[2], type=dict[str, str])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MessageError("properties", f"properties are one JSON object of texts: {error!s:.200}") from error
-    # What begins like an element and is none is refused by the gateway: a mistake must not become a text.
-    loose = 0 if _ELEMENT.match(parts[1]) else LOOSE
+    loose = 0 if begins_element(parts[1]) else LOOSE
     return PublishBody(read_topic(parts[0]), parts[1], properties), loose
 
 

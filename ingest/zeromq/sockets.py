@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import zmq
@@ -79,7 +79,8 @@ class Sockets:
         self._keys = public, secret
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", _Known(self.clients))
+        known = SimpleNamespace(callback=lambda _domain, key: key.decode("ascii", "replace") in self.clients)
+        self._authenticator.configure_curve_callback("*", known)
 
     def _open(self, name: str, kind: int) -> zmq.Socket[bytes] | None:
         address: str = getattr(self._settings, name)
@@ -116,17 +117,6 @@ class Sockets:
             opened.close(0)
             raise ConfigError(f"zmq.{name} = {address}: {error}; choose another address") from error
         return opened
-
-
-class _Known:
-    """Which keys may connect."""
-
-    def __init__(self, clients: Mapping[str, KnownClient]) -> None:
-        self._clients = clients
-
-    def callback(self, _domain: str, key: bytes) -> bool:
-        """Asked by the authenticator, in its thread."""
-        return key.decode("ascii", "replace") in self._clients
 
 
 def _clients(settings: ZmqSettings) -> dict[str, KnownClient]:

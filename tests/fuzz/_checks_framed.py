@@ -8,8 +8,9 @@ from functools import cache
 
 from lxml import etree
 
-from arborcast.ingest.framed.session import Edge, FramedSession, FrameLimits
+from arborcast.ingest.framed.session import Edge, FramedSession
 from arborcast.ingest.http.inflight import Inflight
+from arborcast.ingest.settings import FramedSettings
 from arborcast.ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
 from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes
 from arborcast.topic_model.expressions import parse_friendly
@@ -87,9 +88,8 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 async def _converse(received: list[Frame]) -> None:
     parts, link = GatewayParts(), _Link()
-    session = FramedSession(
-        Edge(parts.gateway, Inflight(2**26), FrameLimits(_LIMIT, 60), lambda: True), link, {"headers": []}
-    )
+    settings = FramedSettings(max_frame_bytes=_LIMIT)
+    session = FramedSession(Edge(parts.gateway, Inflight(2**26), settings, lambda: True), link, {"headers": []})
     for frame in received:
         if link.open:
             session.received(frame)

@@ -7,5 +7,3 @@
 
 What the old system did and the standard does not, lives here and (how pushes look) in `dispatch.delivery.envelope`.
 """
-
-from __future__ import annotations

@@ -23,7 +23,6 @@ from arborcast.wire.fragments import Node, Source
 from arborcast.wire.xml_reading import check_payload, memory_to_read
 
 WSNT_MANAGER = "http://docs.oasis-open.org/wsnMgr/b-2"
-
 """What later relatives call the namespace of base notification."""
 
 _NAMESPACES = (WSNT, WSNT_SLASH, WSNT_MANAGER)

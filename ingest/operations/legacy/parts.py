@@ -12,7 +12,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
+from arborcast.core.backoff import Backoff, repeated
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
 from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.addresses import Target, derived_id
@@ -195,12 +197,8 @@ async def give_up(gateway: Gateway, message: OpenMessage, reason: Reason, detail
 
 async def look_after_forever(gateway: Gateway) -> None:
     """Run until cancelled, in one gateway: assemble abandoned messages, give up stalled ones."""
-    while True:
-        try:
-            await look_after(gateway)
-        except InfrastructureError as error:
-            logger.warning("incomplete messages cannot be checked now: %s", error)
-        await asyncio.sleep(_LOOK_S)
+    what, pauses = "incomplete messages cannot be checked now", Backoff(_LOOK_S, _LOOK_S)
+    await repeated(what, partial(look_after, gateway), _LOOK_S, pauses, InfrastructureError)
 
 
 async def look_after(gateway: Gateway) -> None:

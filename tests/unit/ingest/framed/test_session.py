@@ -20,7 +20,7 @@ from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.framed import server, session, subscriptions
+from arborcast.ingest.framed import server, subscriptions
 from arborcast.ingest.framed.publishing import Publisher
 from arborcast.ingest.settings import FramedSettings, ZmqSettings
 from arborcast.ingest.zeromq.edge import ZmqEdge
@@ -682,7 +682,7 @@ def test_who_does_not_read_answers_is_not_read_either(edge: FramedEdge, dial: Co
 
 
 def test_few_messages_are_without_an_answer(edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MOST_UNANSWERED", 150)
+    monkeypatch.setattr(subscriptions, "_MOST_UNANSWERED", 150)
     raw = dial(edge)
     raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", window=10_000)))
     name = frames.read_body(raw.read(), frames.ReceiptBody).id

@@ -282,7 +282,8 @@ def test_the_outbound_policy_holds(world: World, caplog: pytest.LogCaptureFixtur
 
 
 def incoming(parts: GatewayParts, folder: Path, counts: Counter[str]) -> Incoming:
-    return Incoming(parts.gateway, rules_of(folder, IN), MqttSettings(url="mqtt://127.0.0.1"), counts)
+    settings = MqttSettings(url="mqtt://127.0.0.1")
+    return Incoming(parts.gateway, Inflight(2**26), rules_of(folder, IN), settings, counts)
 
 
 def messages(*payloads: bytes) -> list[MqttMessage]:
@@ -313,6 +314,14 @@ def test_a_refused_message_is_counted_once_however_often_its_batch_is_tried(tmp_
             asyncio.run(made.take(taken))
     parts.notifications.error = None
     assert asyncio.run(made.take(taken)) == 2
+    assert counts == {"accepted": 1, "refused": 1, "repeated": 0}
+
+
+def test_a_message_with_more_elements_than_may_be_is_refused(tmp_path: Path) -> None:
+    parts, counts = GatewayParts(), Counter[str]()
+    most = parts.gateway.settings.max_elements
+    taken = messages(*(b"<x>" + b"<y/>" * number + b"</x>" for number in (most, 10)))
+    assert asyncio.run(incoming(parts, tmp_path, counts).take(taken)) == 2
     assert counts == {"accepted": 1, "refused": 1, "repeated": 0}
 
 

@@ -269,6 +269,8 @@ def _delivery(
     rows = sorted(rows, key=itemgetter("started_at", "number"))
     endpoint = known.consumer.address if known else str(rows[-1]["endpoint"] if rows else row.get("endpoint", ""))
     steps = [_attempt_step(each) for each in rows]
+    if name in evidence.pulled:
+        steps.append(evidence.pulled[name])
     if rows:
         outcome, why = _outcome(evidence, name, known, rows[-1])
     elif name in evidence.waiting:
@@ -309,7 +311,8 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
     detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:
-            return "delivered", "stored in the pull point of the subscription"
+            pulled = evidence.pulled.get(known.id)
+            return "delivered", "stored in the pull point of the subscription" + (f"; {pulled.what}" if pulled else "")
         case "delivered" if known is not None and known.trigger is not None:
             what = "its payload" if known.trigger.payload else "the same payload"
             as_ = detail.removeprefix("published ")

@@ -192,11 +192,13 @@ matched, but it was not to have it; `pending`: nothing is known yet; `no match`:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happened, in words. `at` None: when is not known."""
+    """Something that happened, in words. `at` None: when is not known. `where` is an endpoint, or a place in the
+    log."""
 
     at: datetime | None
     what: str
     detail: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)

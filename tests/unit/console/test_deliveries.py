@@ -172,7 +172,9 @@ def test_a_notification_is_chosen_from_the_newest_ones(browser: Browser, asked: 
 
 def test_who_is_not_well_comes_first(browser: Browser, asked: list[Any]) -> None:
     browser.get("/deliveries?notification=01ab")
-    assert [each.text_content() for each in browser.page.xpath("//section/header/h2")][1:] == ["s2", "http://one/"]
+    (table,) = browser.page.xpath("//table[.//th='Where']")
+    assert table.xpath("thead//th/text()") == ["Time", "Step", "Where", "Detail"]
+    assert [each.text_content() for each in table.xpath(".//td[3]/a")] == ["s2", "http://one/"]
     ((function, (_, notification, subscription)),) = asked
     assert (function, notification, subscription) == (trace.trace, "01ab", "")
     assert "2026-01-01 00:00:00.123 accepted" in browser.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -86,6 +87,6 @@ def test_the_story_has_the_time_of_the_fetch() -> None:
         pulled={"s": fetched, "t": WAITS},
     )
     one, two = explain(found).deliveries
-    assert one.steps[1:] == [fetched]
+    assert one.steps[1:] == [replace(fetched, where="http://s/")]
     assert one.why == "stored in the pull point of the subscription; fetched"
     assert two.why == "stored in the pull point of the subscription; not fetched yet"

@@ -19,6 +19,7 @@ from arborcast.engine.terminal import console, error_console, print_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.console import RenderableType
     from rich.text import Text
 
     from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
@@ -72,8 +73,10 @@ def _print(story: Story, json: bool) -> None:
     if json:
         print_json(document(story))
     else:
-        for line in format_story(story):
-            console().print(line, soft_wrap=True)
+        from rich.text import Text
+
+        for each in format_story(story):
+            console().print(each, soft_wrap=isinstance(each, Text))
 
 
 def _story(notification: str, subscription: str, config: Path | None, home: Path | None) -> Story:
@@ -101,8 +104,9 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def format_story(story: Story) -> Iterable[Text]:
-    """The story for people, line by line. Times are UTC."""
+def format_story(story: Story) -> Iterable[RenderableType]:
+    """The story for people: its lines, with one table of all steps. Times are UTC."""
+    from rich.table import Column, Table
     from rich.text import Text
 
     from arborcast.core.telemetry.tracing import trace_of
@@ -117,48 +121,45 @@ def format_story(story: Story) -> Iterable[Text]:
         yield Text.assemble(("  cause    ", "dim"), one_line(story.cause))
     if story.traceparent:
         yield Text.assemble(("  trace    ", "dim"), trace_of(story.traceparent), ("  " + story.traceparent, "dim"))
-    first_at = next((step.at for step in story.steps if step.at), None)
-    for step in story.steps:
-        yield _line(step, first_at, "  ")
     if not story.deliveries:
         yield Text("  No subscribers of this topic.", style="yellow")
     if len(story.deliveries) > 1:
         counts = Counter(delivery.outcome for delivery in story.deliveries)
         said = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
         yield Text("  " + said, style="bold")
+    first_at = next((step.at for step in story.steps if step.at), None)
+    times = Column("time", no_wrap=True), Column("after", justify="right", no_wrap=True)
+    table = Table(*times, "step", "where", "detail", box=None, pad_edge=False, header_style="dim")
+    for step in story.steps:
+        table.add_row(*_cells(step, first_at))
     # Failing ones first.
     order = sorted(story.deliveries, key=lambda each: each.outcome == "delivered")
     for delivery in order[:_SHOWN]:
-        yield from _delivery(delivery, first_at)
+        for step in delivery.steps:
+            table.add_row(*_cells(step, first_at))
+        table.add_row("", "", *_outcome(delivery))
+    yield table
     if len(order) > _SHOWN:
         yield Text(f"  and {len(order) - _SHOWN} more: --json lists all", style="dim")
     for note in story.notes:
         yield Text(one_line(f"note: {note}"), style="dim")
 
 
-def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Text]:
+def _cells(step: Step, first_at: datetime | None) -> Iterable[Text]:
     from rich.text import Text
 
-    outcome, style = WORDS.get(delivery.outcome, delivery.outcome), _STYLES[delivery.outcome]
-    yield Text.assemble(("  subscription ", "bold"), delivery.subscription, "  ", (outcome, style))
-    if delivery.expression:
-        verb = "filter" if delivery.outcome == "no match" else "matched by"
-        to = f", at {delivery.endpoint}" if delivery.endpoint else ""
-        yield Text.assemble((f"    {verb} ", "dim"), one_line(delivery.expression + to))
-    for step in delivery.steps:
-        yield _line(step, first_at, "    ")
-    said = "" if delivery.why.startswith(outcome) else f"{outcome}: "
-    yield Text.assemble((f"    {said}", style), one_line(delivery.why))
+    at = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03d}" if step.at else ""
+    since = f"{(step.at - first_at).total_seconds() * 1000:+.0f} ms" if step.at and first_at else ""
+    yield from (Text(at, style="dim"), Text(since, style="dim"))
+    yield from map(Text, map(one_line, (step.what, step.where, step.detail)))
 
 
-def _line(step: Step, first_at: datetime | None, indent: str) -> Text:
+def _outcome(delivery: DeliveryStory) -> Iterable[Text]:
+    """The last cells of the row with the outcome, which has no time."""
     from rich.text import Text
 
-    at = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03d}" if step.at else " " * 23
-    since = f"{(step.at - first_at).total_seconds() * 1000:+9.0f} ms" if step.at and first_at else " " * 12
-    return Text.assemble(
-        indent,
-        (f"{at} {since}  ", "dim"),
-        one_line(step.what),
-        ("  " + one_line(step.detail) if step.detail else "", "dim"),
-    )
+    verb = "filter" if delivery.outcome == "no match" else "matched by"
+    said = f"{delivery.why}; {verb} {delivery.expression}" if delivery.expression else delivery.why
+    at = f", at {delivery.endpoint}" if delivery.endpoint and not delivery.steps else ""
+    yield Text(WORDS.get(delivery.outcome, delivery.outcome), style=_STYLES[delivery.outcome])
+    yield from (Text(delivery.subscription), Text(one_line(said + at)))

@@ -82,7 +82,8 @@ _ASKER_DEPTH = 7
 # Of an answer that went through a pull point, which keeps no headers.
 _RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('RelatesTo')}"
 
-_PACKAGE = f"{wsnt('SubscriptionReference')}/{wsa('Metadata')}/{{{ARBORCAST_DELIVERY}}}Package"
+# In pull points, which keep no headers.
+_METADATA = f"{wsnt('SubscriptionReference')}/{wsa('Metadata')}/{{{ARBORCAST_DELIVERY}}}"
 
 # Brokers of the HPwsn family push one message, its content as text.
 _OLD_PUSH = f"{{{HPWSN_PUSH}}}notificationProcess"
@@ -281,12 +282,11 @@ def read_messages(
             source.fragment(payload),
             None if topic is None else read_topic(topic),
             address,
-            ids[number] if number < len(ids) else "",
+            ids[number] if number < len(ids) else (message.findtext(f"{_METADATA}Notification") or "").strip(),
             attempt,
             relates_to=(message.findtext(_RELATED) or "").strip(),
         )
-        # In pull points, which keep no headers.
-        package = message.findtext(_PACKAGE)
+        package = message.findtext(f"{_METADATA}Package")
         received.append(_as_part(made, package, address or "", _content_of_notify) if package else made)
         number += 1
     return received

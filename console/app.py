@@ -5,6 +5,8 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -24,6 +26,7 @@ from arborcast.console.screens import (
     trying,
 )
 from arborcast.console.screens.receiver import ReceiverPage
+from arborcast.console.screens.topics.documents import EXPORTED
 from arborcast.console.signing import SigningIn
 from arborcast.core.errors import ArborcastError, InfrastructureError, NotFound
 from arborcast.core.security.web_pages import PageRule
@@ -43,6 +46,13 @@ SCREENS: tuple[Screen, ...] = (
 """In the order of the navigation."""
 
 _YEAR_S = 365 * 24 * 3600
+
+# Pages and static files from this size on: a packet holds a smaller one.
+_COMPRESSED_BYTES = 1024
+_LEVEL = 4
+
+# Streams, whose events must leave at once, and exported documents: of a million topics they have hundreds of megabytes.
+_NOT_COMPRESSED = ("text/event-stream", *EXPORTED)
 
 
 def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
@@ -89,6 +99,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
 
     app = Starlette(
         routes=routes,
+        middleware=[Middleware(GZipMiddleware, _COMPRESSED_BYTES, _LEVEL, exclude_content_types=_NOT_COMPRESSED)],
         exception_handlers={HTTPException: refused, ArborcastError: refused, Exception: refused},
     )
     pages = PageRule(console.settings.console.host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.subscriptions import SubscriptionFilter, listed
+from arborcast.admin.subscriptions import SubscriptionFilter, listed, one
 from arborcast.console.console import Console, Screen, go
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
@@ -27,7 +28,7 @@ _NOTIFICATION = re.compile(r"[0-9a-f]{32}")
 # Of a kind, in the list of the search.
 _MATCHES = 8
 
-# Endpoints that are listed; the screen Subscriptions has all.
+# Endpoints and suspended subscriptions that are listed; the screen Subscriptions has all.
 _FAILING = 10
 
 LINKS: Mapping[str, tuple[str, str]] = {
@@ -62,7 +63,13 @@ def _look(console: Console, request: Request) -> Look:
     async def look(_age_s: float) -> Seen:
         seen = await console.health.look()
         health = EndpointsHealth(seen)
+        suspensions = console.control.suspensions if console.ready() else ()
+        newest = heapq.nlargest(_FAILING, suspensions, key=lambda each: each.at_ms)
         values = {
+            "suspended": [
+                each for each in (one(console.control, each.id) for each in newest) if each and each.suspended
+            ],
+            "suspended_count": len(suspensions),
             "health": console.health.known(),
             "links": LINKS,
             "tiles": [(each, _TILES[each.name]) for each in tiles(seen.samples)],

@@ -25,12 +25,23 @@ from arborcast.engine.monitoring.figures import WORDS, many
 from arborcast.ingest.access.grants import may_manage
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.subscriptions import Subscription
 
 _MOST = 20
 
 # Of one subscription.
 _TESTS_PER_MINUTE = 10
+
+
+async def rotated(
+    console: Console, protector: Protector, subscription: Subscription, by: Operator
+) -> tuple[Subscription, str]:
+    """Give a subscription another signing secret, and return both; the former one signs, too, for the overlap. Raises
+    UnsupportedPolicy, InfrastructureError."""
+    changed, secret, _ = protector.with_secret(subscription, b"", time_ms(), protector.overlap_ms)
+    await console.changes.commit(by, "subscriptions rotate-secret", [SubscriptionRecord(changed)])
+    return changed, secret
 
 
 class ReceiverPage:
@@ -70,9 +81,7 @@ class ReceiverPage:
                     await self._console.changes.commit(by, f"subscriptions {change}", records)
                 said = "It is paused." if change == "pause" else "It is active."
             case "rotate":
-                overlap_ms = self._protector.overlap_ms
-                changed, secret, _ = self._protector.with_secret(subscription, b"", time_ms(), overlap_ms)
-                await self._console.changes.commit(by, "subscriptions rotate-secret", [SubscriptionRecord(changed)])
+                changed, secret = await rotated(self._console, self._protector, subscription, by)
                 # Shown once, in this answer: no later page has it.
                 return await self._page(request, changed, secret=secret)
             case _:

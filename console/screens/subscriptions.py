@@ -28,8 +28,10 @@ from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
 from arborcast.console.questions import Answer
+from arborcast.console.screens.receiver import rotated
 from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.engine.monitoring.figures import WORDS, many
+from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, queue_topic
 
@@ -57,6 +59,7 @@ class SubscriptionsScreen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._protector = Protector(console.settings.secrets)
 
     def routes(self) -> list[Route]:
         console = self._console
@@ -143,7 +146,10 @@ class SubscriptionsScreen:
         )
 
     async def one(self, request: Request) -> Response:
-        control, name = self._console.control, request.path_params["id"]
+        return self._one(request, request.path_params["id"])
+
+    def _one(self, request: Request, name: str, secret: str = "") -> Response:
+        control = self._console.control
         one, subscription = admin.one(control, name), control.table.get(name)
         if topic := queue_topic(name):
             return go(f"/queues?{urlencode({'queue': topic})}")
@@ -160,18 +166,20 @@ class SubscriptionsScreen:
         return self._console.slow_page(
             request,
             "subscriptions/one.html",
-            self._health(request),
+            self._health(request, name),
             one=one,
+            secret=secret,
+            signed=bool(subscription.protection and subscription.protection.secrets),
+            overlap_s=self._protector.overlap_ms / 1000,
             conditions=conditions_of(subscription),
             details=_details(subscription),
         )
 
     async def live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._health(request))
+        return self._console.live_page(request, self._health(request, request.path_params["id"]))
 
-    def _health(self, request: Request) -> Look:
+    def _health(self, request: Request, name: str) -> Look:
         """The health of its endpoint: speed, pending deliveries, the last response, and the last attempts."""
-        name = request.path_params["id"]
 
         async def look(age_s: float) -> Seen:
             subscription = self._console.control.table.get(name)
@@ -231,15 +239,18 @@ class SubscriptionsScreen:
         )
 
     async def act(self, request: Request, form: FormData) -> Response:
-        """Pause, resume or end the selected ones, or send one a test. The end needs a confirmation."""
+        """Pause, resume or end the selected ones, send one a test, or rotate its secret. The end and the rotation need
+        a confirmation."""
         action = next((each for each in _DONE if each == text_of(form, "action")), None)
         chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
-        listed = own_path(text_of(form, "back"))
-        listed = listed if listed.partition("?")[0] == "/subscriptions" else ""
+        back = text_of(form, "back")
+        listed = own_path(back) if back.partition("?")[0] in ("/", "/subscriptions") else ""
         one = f"/subscriptions/{quote(chosen[0], safe='')}" if len(chosen) == 1 else ""
         onward = listed or one or "/subscriptions"
         if text_of(form, "action") == "test" and one:
             return await self._test(request, chosen[0], one)
+        if text_of(form, "action") == "rotate" and one:
+            return await self._rotate(request, form, chosen[0], one)
         if action is None:
             raise HTTPException(400, "Choose an action: pause, resume or delete.")
         if not chosen:
@@ -264,10 +275,25 @@ class SubscriptionsScreen:
         self._console.note(visitor_of(request.scope), f"{said}{more}.")
         return go((listed or "/subscriptions") if action == "end" else onward)
 
-    async def _test(self, request: Request, name: str, onward: str) -> Response:
+    async def _rotate(self, request: Request, form: FormData, name: str, onward: str) -> Response:
+        await self._console.changes.catch_up()
+        subscription = self._client(name)
+        if not text_of(form, "sure"):
+            self._console.note(visitor_of(request.scope), "Confirm that you will pass the new secret on.")
+            return go(onward)
+        _, secret = await rotated(self._console, self._protector, subscription, operator(request))
+        # Shown once, in this answer: no later page has it.
+        return self._one(request, name, secret)
+
+    def _client(self, name: str) -> Subscription:
+        """The subscription of a client. Raises HTTPException for others."""
         subscription = self._console.control.table.get(name)
         if subscription is None or subscription.trigger is not None or subscription.peer is not None:
             raise HTTPException(404, "Subscription not found, or ended.")
+        return subscription
+
+    async def _test(self, request: Request, name: str, onward: str) -> Response:
+        subscription = self._client(name)
         sent = await self._console.questions.ask_log(receiver_page.send_test, subscription, operator(request))
         self._console.note(visitor_of(request.scope), f"Test {sent} sent.")
         return go(onward)

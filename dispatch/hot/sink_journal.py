@@ -26,16 +26,16 @@ from arborcast.topic_model.subscriptions import Subscription
 
 
 def stored_element(notification: Notification, subscription: Subscription) -> bytes:
-    """The wsnt:NotificationMessage in a pull point: self-contained, since its later answer is unknown. A part has its
-    Package beside the address."""
+    """The wsnt:NotificationMessage in a pull point: self-contained, since its later answer is unknown. The metadata
+    beside the address have the notification's id, and the Package of a part."""
     package = package_of(notification) if notification.package else ""
-    if package:
-        package = f'<ac:Package xmlns:ac="{ARBORCAST_DELIVERY}">{escape(package)}</ac:Package>'
-        package = f"<wsa:Metadata>{package}</wsa:Metadata>"
+    package = f"<ac:Package>{escape(package)}</ac:Package>" if package else ""
     return b"".join(
         (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
-            f"<wsa:Address>{escape(subscription.address)}</wsa:Address>{package}</wsnt:SubscriptionReference>".encode(),
+            f'<wsa:Address>{escape(subscription.address)}</wsa:Address><wsa:Metadata xmlns:ac="{ARBORCAST_DELIVERY}">'
+            f"<ac:Notification>{escape(notification.original_id)}</ac:Notification>{package}</wsa:Metadata>"
+            "</wsnt:SubscriptionReference>".encode(),
             topic_element(notification.topic, notification.prefixes),
             notification.producer,
             b"<wsnt:Message>",

@@ -62,7 +62,7 @@ from arborcast.topic_model.records.control import (
     erasure_key,
 )
 from arborcast.topic_model.records.notifications import Notification, notification_in
-from arborcast.topic_model.records.pull import Claimed, Settled, StoredMessage
+from arborcast.topic_model.records.pull import ERASED, Claimed, Settled, StoredMessage
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -348,7 +348,7 @@ class Eraser(Work):
 
     def _take_out(self, pull_point: str, offset: int) -> Iterator[tuple[bytes, bytes]]:
         """The records that take a message out of a pull point, like those of a gateway that has handed it out."""
-        claim = secrets.token_hex(8)
+        claim = f"{ERASED}{secrets.token_hex(8)}"
         yield pull.encode(pull_point, Claimed(claim, offset, offset, self._now_ms() + _CLAIM_MS))
         yield pull.encode(pull_point, Settled(claim))
 

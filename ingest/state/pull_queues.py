@@ -12,6 +12,7 @@ import logging
 import secrets
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ from arborcast.topic_model.records.xml_ids import any_clash
 KeyedRecord = tuple[str, PullRecord]
 """A record and its pull point."""
 
+# What a trace can show of settled messages; a start reads this amount in a second.
+_KEPT_S = 3600.0
+_KEPT_BYTES = 16 * 1024 * 1024
+
 
 class PullView(LogView[KeyedRecord]):
     """The waiting messages of pull points. `changed(pull_point_id)` is called when a message has been added to one."""
@@ -45,22 +50,49 @@ class PullView(LogView[KeyedRecord]):
     ) -> None:
         self._kafka = kafka
         self.store = PullStore(limits, changed)
+        self.read_bytes = 0
+        """Bytes of all messages that were read."""
         super().__init__(PULL_LOG, on_failure)
 
     def _make_follower(self) -> LogFollower[KeyedRecord]:
         return LogFollower(self._kafka, PULL_LOG, decode, self._take, wait_ms=int(POLL_S * 1000), forgetful=True)
 
     def _fold(self, record: KeyedRecord, offset: int) -> None:
+        if isinstance(record[1], StoredMessage):
+            self.read_bytes += len(record[1].element)
         self.store.apply(*record, offset)
+
+
+class SettledRecords:
+    """How long settled records stay in the log, for `arborcast trace`: for `kept_s` seconds, or until `kept_bytes` of
+    messages are behind them, because each start reads them."""
+
+    def __init__(self, kept_s: float, kept_bytes: int) -> None:
+        self._kept_s = kept_s
+        self._kept_bytes = kept_bytes
+        self._marks: deque[tuple[float, int, int]] = deque()
+
+    def end(self, now_s: float, read_bytes: int, settled: int) -> int:
+        """Up to which offset they may be deleted now, if all before the offset `settled` are settled."""
+        self._marks.append((now_s, read_bytes, settled))
+        end = 0
+        while self._marks:
+            at, size, before = self._marks[0]
+            if now_s - at < self._kept_s and read_bytes - size < self._kept_bytes:
+                break
+            end = before
+            self._marks.popleft()
+        return end
 
 
 class PullLog(LoggedState[KeyedRecord]):
     """Appends to the log and looks records up in it. Used on the event loop's thread."""
 
-    def __init__(self, kafka: KafkaSettings, view: PullView) -> None:
+    def __init__(self, kafka: KafkaSettings, view: PullView, kept_s: float = _KEPT_S) -> None:
         super().__init__(kafka, LogWriter(kafka, PULL_LOG), lambda keyed: encode(*keyed), view)
         self._kafka = kafka
         self._pulls = view
+        self._settled = SettledRecords(kept_s, _KEPT_BYTES)
         self._cut = 0
 
     async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]:
@@ -73,9 +105,10 @@ class PullLog(LoggedState[KeyedRecord]):
         return found
 
     async def cut(self) -> None:
-        """Let Kafka delete settled records, so that a start has little to read. Never raises."""
+        """Let Kafka delete old settled records, so that a start has little to read. Never raises."""
         earliest, applied = self._pulls.store.earliest(), self._pulls.applied
-        before = applied if earliest is None else min(earliest, applied)
+        settled = applied if earliest is None else min(earliest, applied)
+        before = self._settled.end(time.monotonic(), self._pulls.read_bytes, settled)
         if before > self._cut:
             try:
                 await asyncio.to_thread(self._delete_before, before)

@@ -56,6 +56,7 @@ PAGES = (
     "/publishers",
     "/operations",
     "/deliveries",
+    "/deliveries?notification=01ab",
     "/deliveries/waiting",
     "/deliveries/dead/01ab",
     "/deliveries/dead",

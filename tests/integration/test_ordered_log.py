@@ -122,7 +122,7 @@ def test_what_was_settled_is_deleted_from_the_log(kafka_settings: KafkaSettings,
     async def work() -> None:
         failures: list[Exception] = []
         view = PullView(kafka_settings, PullLimits(10, 10_000, 10_000), failures.append, lambda _: None)
-        log = PullLog(kafka_settings, view)
+        log = PullLog(kafka_settings, view, kept_s=0)
         queues = PullQueues(view.store, log, lambda _: True, claim_s=30, max_bytes=10_000, max_nodes=10_000)
         view.start()
         await view.until_caught_up()

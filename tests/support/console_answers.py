@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
-from arborcast.admin import cameras, dead_letters, erasures, federation, messages, operations, queues, slo, waiting
+from arborcast.admin import (
+    cameras,
+    dead_letters,
+    erasures,
+    federation,
+    messages,
+    operations,
+    queues,
+    slo,
+    trace,
+    waiting,
+)
 from arborcast.admin.dead_letters import Letter, LetterList, WholeLetter
 from arborcast.admin.erasures import RequestedErasure
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
@@ -19,6 +31,7 @@ from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.operations.slo import Objective, Objectives, SubscriptionObjective
+from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -170,6 +183,26 @@ def _attempt(number: int, name: str, state: State, status: int, body: bytes = b"
 
 ATTEMPTS = (_attempt(1, "n2", "delivered", 202), _attempt(0, "n1", "parked", 503, b"<b>no room</b>"))
 
+_STEP = Step(
+    datetime(2026, 1, 1, tzinfo=UTC),
+    "attempt 1: no answer after 20 ms",
+    "(connect: refused)",
+    f"{PARKED.endpoint}/{'x' * 90}",
+)
+
+STORY = Story(
+    notification=PARKED.notification,
+    found=True,
+    topic=PARKED.topic,
+    payload="<hot/>",
+    steps=[Step(None, "stored in the log", where="partition 1, offset 9")],
+    deliveries=[
+        DeliveryStory("s1", PARKED.endpoint, f"{PARKED.topic}//.", "waiting", "queued", [_STEP, _STEP]),
+        DeliveryStory("s3", PARKED.endpoint, "a//.", "delivered", "delivered on attempt 1", [_STEP]),
+    ],
+    notes=["the logs could not be read"],
+)
+
 OBJECTIVE = Objective(1_799_400, 310, 12, 5_120, 0.99982, 0.821, 0.0, 0.3)
 
 ERASURE = Erasure(
@@ -203,6 +236,7 @@ ANSWERS: Mapping[Any, Any] = {
     dead_letters.listed: LetterList((LETTER,), 0),
     dead_letters.first_whole: WholeLetter(LETTER, "anna", "urn:m7", "", "p7", "no room", "<hot/>"),
     messages.recent: (RecentNotification(PARKED.notification, PARKED.topic, _AT_MS),),
+    trace.trace: STORY,
     messages.last_attempts: LastAttempts(ATTEMPTS, complete=True),
 }
 

@@ -30,6 +30,10 @@ class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="messag
     valid_until_ms: int = 0
 
 
+ERASED = "erased-"
+"""The beginning of a claim by which an erasure takes messages out."""
+
+
 class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
     """`claim` takes all waiting messages at the offsets from `first` to `last`. After `until_ms` (milliseconds since
     the epoch) any gateway may return them."""

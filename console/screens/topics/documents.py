@@ -25,6 +25,9 @@ _TYPES: Final[dict[Format, tuple[str, str]]] = {
     "json": ("topics.json", "application/json"),
 }
 
+EXPORTED = tuple(kind for _, kind in _TYPES.values())
+"""The media types of exported documents."""
+
 # Maximum number of skipped entries in a message.
 _NAMED = 5
 

@@ -228,7 +228,7 @@ def _steps(evidence: Evidence) -> list[Step]:
         steps.append(Step(utc(accepted.accepted_ms), by, ", ".join(said)))
     if evidence.offset >= 0:
         place = f"partition {evidence.partition}, offset {evidence.offset}"
-        steps.append(Step(utc(evidence.logged_ms) if evidence.logged_ms else None, "stored in the log", place))
+        steps.append(Step(utc(evidence.logged_ms) if evidence.logged_ms else None, "stored in the log", where=place))
     if evidence.evaluated is not None:
         matched = evidence.evaluated
         wanted = f"{matched.subscriptions} subscription" + "s" * (matched.subscriptions != 1)
@@ -269,6 +269,8 @@ def _delivery(
     rows = sorted(rows, key=itemgetter("started_at", "number"))
     endpoint = known.consumer.address if known else str(rows[-1]["endpoint"] if rows else row.get("endpoint", ""))
     steps = [_attempt_step(each) for each in rows]
+    if name in evidence.pulled:
+        steps.append(replace(evidence.pulled[name], where=endpoint))
     if rows:
         outcome, why = _outcome(evidence, name, known, rows[-1])
     elif name in evidence.waiting:
@@ -287,21 +289,20 @@ _WAITS = {"redriven": "retried", "reported": "failed, its receiver says", "no-re
 
 def _attempt_step(row: AttemptRow) -> Step:
     status, error, detail = row["status"], row["error"], str(row["detail"])
+    at, where = _time(row, "started_at"), str(row["endpoint"])
     if not row["push"]:
         waits = _WAITS.get(str(error), "queued")
         done = "done, its receiver says" if row["batch"] == -1 else "delivered"
         what = {"parked": waits, "dead": "failed", "delivered": done}.get(str(row["state"]), str(row["state"]))
-        return Step(_time(row, "started_at"), what, detail or str(error))
+        return Step(at, what, detail or str(error), where)
     if row["state"] == "delivered" and not status:
         # Into a log of ours: of a pull point, or of notifications.
-        return Step(_time(row, "started_at"), "stored", detail or f"for {row['endpoint']}")
+        return Step(at, "stored", detail, where)
     answer = f"HTTP {status}" if status else "no answer"
     took = f"after {cast(float, row['duration_ms']):.0f} ms"
-    company = f", together with {cast(int, row['messages']) - 1} others" if cast(int, row["messages"]) > 1 else ""
-    trouble = f" ({error}: {detail})" if error and detail not in ("", f"HTTP {status}") else f" ({error})" * bool(error)
-    return Step(
-        _time(row, "started_at"), f"attempt {row['number']}: {answer} {took}", f"to {row['endpoint']}{company}{trouble}"
-    )
+    company = f"together with {cast(int, row['messages']) - 1} others " if cast(int, row["messages"]) > 1 else ""
+    trouble = f"({error}: {detail})" if error and detail not in ("", f"HTTP {status}") else f"({error})" * bool(error)
+    return Step(at, f"attempt {row['number']}: {answer} {took}", f"{company}{trouble}".strip(), where)
 
 
 def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: AttemptRow) -> tuple[Outcome, str]:
@@ -309,7 +310,8 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
     detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:
-            return "delivered", "stored in the pull point of the subscription"
+            pulled = evidence.pulled.get(known.id)
+            return "delivered", "stored in the pull point of the subscription" + (f"; {pulled.what}" if pulled else "")
         case "delivered" if known is not None and known.trigger is not None:
             what = "its payload" if known.trigger.payload else "the same payload"
             as_ = detail.removeprefix("published ")

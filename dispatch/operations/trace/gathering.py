@@ -4,7 +4,7 @@ seconds behind them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -17,17 +17,28 @@ from deltalake.exceptions import DeltaError
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, erased_by
-from arborcast.dispatch.operations.trace.story import AttemptRow, ControlHistory, Evidence, MatchedBy, Row, Taken
+from arborcast.dispatch.operations.trace.story import (
+    AttemptRow,
+    ControlHistory,
+    Evidence,
+    MatchedBy,
+    Row,
+    Step,
+    Taken,
+    utc,
+)
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
 from arborcast.dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
 from arborcast.topic_model.records import control as records
-from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records import notifications, pull
 from arborcast.topic_model.records.notifications import Notification, made_at
+from arborcast.topic_model.records.pull import ERASED, Claimed, Returned, Settled, StoredMessage
 
 # Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
 # table there may be some that it does not have.
@@ -42,6 +53,8 @@ _APPEND_MS = 60_000
 _MOST_RECORDS = 300_000
 
 _MOST_SECONDS = 20.0
+
+_MOST_PULLED = 100_000
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,7 @@ class Gatherer:
         rows: list[AttemptRow] = list(self._rows(ATTEMPTS, notification_id, notes))
         waiting = {row["subscription"]: row["due_at"] for row in self._rows(RETRIES, notification_id, notes)}
         control, evaluated, taken = ControlHistory(), None, None
+        pulled: Mapping[str, Step] = {}
         try:
             if self.away:
                 raise InfrastructureError(self.away)
@@ -75,6 +89,7 @@ class Gatherer:
             if evaluated is not None and evaluated.thinned:
                 found = replace(found, instead=self._instead(found, control, rows, notes))
             taken = self._taken(found)
+            pulled = self._pulled(notification_id, control, rows, notes)
         except InfrastructureError as error:
             notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
         asked = {str(row["subscription"]) for row in rows} | ({subscription} if subscription else set())
@@ -85,6 +100,7 @@ class Gatherer:
             evaluated=evaluated,
             attempts=rows,
             waiting=waiting,
+            pulled=pulled,
             forgotten=self._forgotten(sorted(asked - control.states.keys())),
             endpoints=self._health({str(row["endpoint"]) for row in rows if row["state"] == "parked"}),
             notes=notes,
@@ -97,6 +113,17 @@ class Gatherer:
         if known is None:
             return None
         return Taken(found.offset < max(known.position, known.taken), found.offset < known.position)
+
+    def _pulled(
+        self, notification_id: str, control: ControlHistory, rows: Sequence[AttemptRow], notes: list[str]
+    ) -> Mapping[str, Step]:
+        """Its last steps in pull points, as far as the log still has them."""
+        pulling = {name for name in control.states if (last := control.last(name)) is not None and last.pull_point}
+        stored = [_milliseconds(row["started_at"]) for row in rows if row["subscription"] in pulling]
+        if not stored:
+            return {}
+        log = self._log(PULL_LOG, min(stored) - _CLOCKS_MS, notes, _MOST_PULLED)
+        return in_pull_points(log, notification_id, max(stored) + _APPEND_MS)
 
     def _archived(self, notification_id: str, notes: list[str]) -> Evidence:
         """From the archive."""
@@ -257,11 +284,48 @@ class Gatherer:
                 firsts = {each: first for each, first in firsts.items() if each == only % len(firsts)}
             for count, record in enumerate(log.read_from(firsts)):
                 if count >= most or time.monotonic() > deadline:
-                    notes.append(
-                        f"the tables are far behind the {name} log: only its next {count} records were searched"
-                    )
+                    notes.append(f"only {count} records of the {name} log were searched: there are more")
                     return
                 yield record
+
+
+def in_pull_points(records: Iterable[ConsumerRecord], notification_id: str, until_ms: int) -> dict[str, Step]:
+    """The last step of a notification in the pull point of each subscription: these records are the log from its
+    storing on. Without an open step, none after `until_ms` is read."""
+    steps: dict[str, Step] = {}
+    waiting: dict[bytes, dict[int, StoredMessage]] = {}
+    claimed: dict[tuple[bytes, str], tuple[int, dict[int, StoredMessage]]] = {}
+    for record in records:
+        if record.timestamp > until_ms and not claimed and not any(waiting.values()):
+            break
+        point, value = record.key or b"", record.value or b""
+        if point not in waiting and notification_id.encode() not in value:
+            continue
+        mine = waiting.setdefault(point, {})
+        match pull.decode(point, value)[1]:
+            case StoredMessage(notification=name) as message if name == notification_id:
+                mine[record.offset] = message
+                steps[message.subscription] = _WAITS_IN_POINT
+            case Claimed(claim=claim, first=first, last=last):
+                taken = {each: mine.pop(each) for each in list(mine) if first <= each <= last}
+                if taken:
+                    claimed[point, claim] = record.timestamp, taken
+                for message in taken.values():
+                    steps[message.subscription] = Step(utc(record.timestamp), "handed out, not confirmed yet")
+            case Settled(claim=claim) | Returned(claim=claim) as end if (point, claim) in claimed:
+                at_ms, taken = claimed.pop((point, claim))
+                for offset, message in taken.items():
+                    if isinstance(end, Returned) and offset not in end.settled:
+                        mine[offset] = message
+                        steps[message.subscription] = _WAITS_IN_POINT
+                        continue
+                    over = 0 < message.valid_until_ms <= at_ms
+                    what = "erased" if claim.startswith(ERASED) else "expired there" if over else "fetched"
+                    steps[message.subscription] = Step(utc(record.timestamp), what)
+    return steps
+
+
+_WAITS_IN_POINT = Step(None, "not fetched yet")
 
 
 def _evaluated_in(record: ConsumerRecord, notification_id: str, before: MatchedBy | None) -> MatchedBy | None:

@@ -157,7 +157,8 @@ class Evidence:
     `attempts` are in order of time. `waiting` are the subscriptions for which the retries table has it, with the time
     when they are due. `forgotten` are rows of the table of subscriptions, for those that the control log does not have
     any more; `endpoints` the latest rows about the health of endpoints. `instead` are the notifications that
-    subscriptions with a minimum interval had before this one. `notes` are for the reader: what could not be looked at.
+    subscriptions with a minimum interval had before this one. `pulled` are the last steps in pull points, by
+    subscription. `notes` are for the reader: what could not be looked at.
     `now` is the time of the look: a try that was due before is not announced for it.
     """
 
@@ -174,6 +175,7 @@ class Evidence:
     forgotten: Mapping[str, Row] = field(default_factory=dict)
     endpoints: Mapping[str, Row] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
+    pulled: Mapping[str, Step] = field(default_factory=dict)
     notes: Sequence[str] = ()
     now: datetime | None = None
 
@@ -190,11 +192,13 @@ matched, but it was not to have it; `pending`: nothing is known yet; `no match`:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happened, in words. `at` None: when is not known."""
+    """Something that happened, in words. `at` None: when is not known. `where` is an endpoint, or a place in the
+    log."""
 
     at: datetime | None
     what: str
     detail: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)

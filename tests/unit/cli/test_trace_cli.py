@@ -38,6 +38,7 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
     result = CliRunner().invoke(app, ["trace", "n1", "--home", str(home)], env={"COLUMNS": "200"})
 
     assert result.exit_code == 0, result.output
+    bad, good = "pending bad", "delivered good"
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     for expected in (
         "topic a/b",
@@ -46,14 +47,14 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
         "2026-01-02 12:00:00.000 +0 ms accepted by the gateway from http://me/, with priority 5",
         "2026-01-02 12:00:00.000 +0 ms stored in the log partition 0, offset 0",
         "1 delivered, 1 pending",
-        "subscription bad pending",
-        "2026-01-02 12:00:00.060 +60 ms attempt 1: HTTP 503 after 10 ms to http://bad/ (server-error)",
-        "pending: queued after earlier messages: HTTP 503",
-        "subscription good delivered",
-        "2026-01-02 12:00:00.040 +40 ms attempt 1: HTTP 202 after 10 ms to http://good/",
+        "time after step where detail",
+        "2026-01-02 12:00:00.060 +60 ms attempt 1: HTTP 503 after 10 ms http://bad/ (server-error)",
+        f"{bad} queued after earlier messages: HTTP 503",
+        "2026-01-02 12:00:00.040 +40 ms attempt 1: HTTP 202 after 10 ms http://good/",
+        f"{good} delivered on attempt 1",
     ):
         assert expected in lines
-    assert lines.index("subscription bad pending") < lines.index("subscription good delivered"), "trouble comes first"
+    assert [line.startswith(bad) for line in lines if line.startswith((bad, good))] == [True, False], "trouble first"
     assert any(line.startswith("note: the logs could not be read") for line in lines)
 
 
@@ -77,3 +78,21 @@ def test_unknown_notification_is_an_error_that_says_what_was_looked_at(home: Pat
     assert "32 hexadecimal digits" in str(result.exception)
     old = CliRunner().invoke(app, ["trace", "018bcfe5687b7000b000000000000000", "--home", str(home)])
     assert "the id was made at 2023-11-14 22:13:20 UTC" in str(old.exception)
+
+
+def test_the_tables_are_read_without_what_takes_longer_to_load_than_the_question(home: Path) -> None:
+    code = (
+        "import sys\nfrom arborcast.cli import app\napp(standalone_mode=False)\n"
+        "print(*sorted({'numpy', 'pandas', 'pyarrow', 'pyspark'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "trace", "n1", "--home", str(home)], capture_output=True, text=True, check=True
+    )
+    assert "1 delivered, 1 pending" in done.stdout
+    assert done.stderr.split() == []
+
+
+def test_a_narrow_terminal_shows_whole_times(home: Path) -> None:
+    result = CliRunner().invoke(app, ["trace", "n1", "--home", str(home)], env={"COLUMNS": "80"})
+    assert "2026-01-02 12:00:00.060  +60 ms" in result.output
+    assert "…" not in result.output

@@ -157,7 +157,9 @@ def test_a_notification_is_chosen_from_the_newest_ones_and_what_failed_comes_fir
     browser.get("/deliveries")
     (link,) = browser.page.xpath("//td//a[code='01ab']/@href")
     browser.get(link)
-    assert [each.text_content() for each in browser.page.xpath("//section/header/h2")][1:] == ["s2", "http://one/"]
+    (table,) = browser.page.xpath("//table[.//th='Where']")
+    assert table.xpath("thead//th/text()") == ["Time", "Step", "Where", "Detail"]
+    assert [each.text_content() for each in table.xpath(".//td[3]/a")] == ["s2", "http://one/"]
     assert "2026-01-01 00:00:00.123 accepted" in browser.text
     (newest, _), (function, (_, notification, subscription)) = asked
     assert (newest, function, notification, subscription) == (messages.recent, trace.trace, "01ab", "")

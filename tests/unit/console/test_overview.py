@@ -19,6 +19,7 @@ from arborcast.topic_model.records.control import (
     Erasure,
     ErasureScope,
     SubscriptionRecord,
+    SubscriptionSuspended,
     TopicPolicy,
     TopicRecord,
 )
@@ -187,3 +188,25 @@ def test_a_stream_that_waits_does_not_hold_up_another() -> None:
 
     assert asyncio.run(run()) == ["0", "1", "2"]
     assert closed == ["slow"]
+
+
+def test_a_suspended_subscription_is_resumed_from_its_row(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine(parts, monkeypatch)
+    browser.get("/")
+    assert "Suspended subscriptions" not in browser.text
+    made = [make_subscription(f"s{number}", "a//.", consumer=f"http://{number}.example/in") for number in range(12)]
+    parts.put(*map(SubscriptionRecord, made))
+    parts.put(
+        *(SubscriptionSuspended(each.id, "HTTP 503", since_ms=1, at_ms=number) for number, each in enumerate(made))
+    )
+    browser.get("/")
+    rows = browser.page.xpath("//section[.//h2='Suspended subscriptions']//tbody/tr")
+    assert len(rows) == 10, "the newest"
+    assert [each.text_content() for each in rows[0][2:]] == ["HTTP 503", "Resume"]
+    assert "The newest of 12." in browser.text
+    browser.submit("/subscriptions/act", action="resume")
+    assert "s11" not in parts.control.suspensions
+    assert (len(parts.control.suspensions), browser.page.findtext("head/title")) == (11, "Overview · Arborcast")
+    assert "1 subscription resumed." in browser.answer.text

@@ -15,6 +15,7 @@ from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.health import EngineHealth
 from arborcast.console.pages import _moment
 from arborcast.core.errors import InfrastructureError, NotFound
+from arborcast.core.security.keyring import KeyFile, add_key
 from arborcast.engine.monitoring.watching import EngineView
 from arborcast.topic_model.expressions import CONCRETE
 from arborcast.topic_model.publishers import Registration
@@ -25,8 +26,8 @@ from arborcast.topic_model.records.control import (
     TopicRecord,
     TriggerRecord,
 )
-from arborcast.topic_model.records.operations import Operator
-from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, Trigger
+from arborcast.topic_model.records.operations import OperationBegun, Operator
+from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, TopicFilter, Trigger
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
 from tests.support.console_answers import ANSWERS, PARKED, Asked, answering
@@ -311,3 +312,33 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
             break
         browser.get(following[0])
     assert sorted(seen) == sorted(each.id for each in made)
+
+
+def test_the_secret_of_a_signed_subscription_is_rotated_and_shown_once(tmp_path: Path) -> None:
+    add_key(tmp_path / "secrets.keys", "k1")
+    parts = console_parts(tmp_path)
+    keys = KeyFile(Path(parts.console.settings.secrets.key_file))
+    made = make_subscription("s1", "a", consumer="http://one.example/in")
+    former = SigningSecret(keys.seal(b"x" * 32, made.sealing_context()))
+    parts.put(SubscriptionRecord(msgspec.structs.replace(made, protection=Protection((former,)))))
+    browser = Browser(parts.app)
+    browser.get("/subscriptions/s1")
+    assert "within 1 d; until then pushes have both signatures" in browser.text
+    browser.submit("/subscriptions/act", action="rotate")
+    assert "Confirm that you will pass the new secret on." in browser.answer.text
+    assert not parts.operations
+    browser.submit("/subscriptions/act", action="rotate", sure="yes")
+    (shown,) = browser.page.xpath("//code[starts-with(text(), 'whsec_')]/text()")
+    now = parts.control.table.get("s1")
+    assert now is not None
+    assert now.protection is not None
+    assert [each.sealed for each in now.protection.secrets][1:] == [former.sealed]
+    (begun,) = (each for each in parts.operations if isinstance(each, OperationBegun))
+    assert (begun.what, shown in str(begun)) == ("subscriptions rotate-secret", False)
+    browser.get("/subscriptions/s1")
+    assert "whsec_" not in browser.answer.text
+
+
+def test_an_unsigned_subscription_has_no_secret_to_rotate(browser: Browser) -> None:
+    browser.get("/subscriptions/s1")
+    assert "Rotate secret" not in browser.text

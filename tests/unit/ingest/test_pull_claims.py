@@ -10,7 +10,7 @@ import pytest
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.operations.pull_points import PULL
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues
+from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues, SettledRecords
 from arborcast.topic_model.records.pull import Claimed, Returned, Settled, StoredMessage
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -274,3 +274,13 @@ def test_destroying_wakes_those_who_wait(parts: GatewayParts) -> None:
         return await asyncio.wait_for(waiting, 45)
 
     assert asyncio.run(pull()).fault == "ResourceUnknownFault"
+
+
+def test_settled_records_stay_for_traces_for_a_time_and_a_size() -> None:
+    settled = SettledRecords(kept_s=100, kept_bytes=1_000)
+    assert settled.end(0, 0, 10) == 0
+    assert settled.end(60, 500, 20) == 0
+    assert settled.end(100, 600, 30) == 10, "old enough"
+    assert settled.end(110, 1_600, 40) == 30, "enough bytes behind it"
+    assert settled.end(1_000, 1_600, 40) == 40
+    assert settled.end(1_001, 1_600, 40) == 0

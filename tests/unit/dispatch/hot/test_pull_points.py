@@ -10,11 +10,13 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 from lxml import etree
 
+from arborcast.client.received import read_push
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import writers
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.sink_journal import SinkJournal, stored_element
 from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.topic_model.namespaces import SOAP11
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import StoredMessage, decode
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
@@ -149,7 +151,12 @@ xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:Producer
     assert topic is not None
     prefix, _, path = (topic.text or "").partition(":")
     assert (topic.nsmap[prefix], path) == ("urn:t", "a/b")
-    validate_element(etree.fromstring(f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'))
+    notify = f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'
+    validate_element(etree.fromstring(notify))
+    body = f'<e:Envelope xmlns:e="{SOAP11}"><e:Body>{notify}</e:Body></e:Envelope>'.encode()
+    (received,) = read_push(body, b"text/xml; charset=utf-8")
+    assert received.notification_id == "n"
+    assert read_push(body, b"text/xml; charset=utf-8", ids="of the header")[0].notification_id == "of the header"
 
 
 def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:

@@ -8,7 +8,7 @@ from arborcast.dispatch.tables.spec import Column, TableSpec
 
 TOPICS = TableSpec(
     name="topics",
-    help="The topic tree: one row for each topic.",
+    help="The topic tree.",
     columns=(
         Column("topic", "string", "The topic, as a canonical path."),
         Column("parent", "string", "The path above, empty for a root topic."),
@@ -16,12 +16,12 @@ TOPICS = TableSpec(
         Column("depth", "integer", "1 for a root topic."),
         Column("code", "string", "The topic's code, empty for none."),
         Column("message_types", "string", "QNames of its message types, separated by spaces."),
-        Column("final", "boolean", "Whether topics below it are forbidden."),
-        Column("retain", "boolean", "Whether its policy retains the last notification."),
-        Column("priority", "integer", "Default priority of its notifications; the largest is pushed first."),
+        Column("final", "boolean", "No topics below it are allowed."),
+        Column("retain", "boolean", "Its policy retains the last notification."),
+        Column("priority", "integer", "Default priority of its notifications."),
         Column("routing", "string", "Its routing policy, empty for none."),
-        Column("publishers", "string", "Its publishers, separated by spaces; empty: all with the right."),
-        Column("queue", "boolean", "Whether it is a work queue."),
+        Column("publishers", "string", "Its only publishers, separated by spaces; empty: all with the right."),
+        Column("queue", "boolean", "It is a work queue."),
         Column("changed_at", "timestamp", "When this state was written to the control log.", "UTC"),
     ),
     key="topic",
@@ -29,16 +29,16 @@ TOPICS = TableSpec(
 
 SUBSCRIPTIONS = TableSpec(
     name="subscriptions",
-    help="Subscriptions: current ones, and ended ones with the reason.",
+    help="Current subscriptions, and ended ones with the reason.",
     columns=(
         Column("subscription", "string", "The subscription's id."),
         Column("state", "string", "active, paused or ended; for suspensions see suspended_at."),
         Column(
             "reason",
             "string",
-            "Reason of the end: unsubscribed, expired, gone (410), removed, destroyed, or unknown.",
+            "Of the end: unsubscribed, expired, gone (410), removed, destroyed, or unknown.",
         ),
-        Column("endpoint", "string", "The address of its pushes."),
+        Column("endpoint", "string", "The address of the pushes."),
         Column("expression", "string", "Its topic expressions as written, one per line; empty: all topics."),
         Column("selector", "string", "Their common normal form; equal ones select equal topics."),
         Column("content", "string", "Its filters on the payload, one per line."),
@@ -47,17 +47,17 @@ SUBSCRIPTIONS = TableSpec(
         Column(
             "form",
             "string",
-            "notify, raw, legacy, or cloudevents- and the content mode; peer for a link to another engine.",
+            "notify, raw, legacy, cloudevents- and the content mode, or peer (a link to another engine).",
         ),
         Column("soap", "string", "SOAP version of its pushes."),
         Column("reliability", "string", "strict, adaptive or timely."),
         Column("order", "string", "acceptance, strict or none."),
-        Column("priority", "integer", "Its priority among subscriptions; the largest is pushed to first."),
+        Column("priority", "integer", "Its priority; the largest is pushed to first."),
         Column("minimum_interval_ms", "long", "Its minimum interval; 0: none.", "ms"),
-        Column("interval_per", "string", "Scope of the minimum interval: topic or subscription; empty: none."),
+        Column("interval_per", "string", "topic or subscription; empty: none."),
         Column("deadline_ms", "long", "Its deadline; 0: none.", "ms"),
-        Column("deadline_per", "string", "Scope of the deadline: topic or subscription; empty: none."),
-        Column("queue_capacity", "integer", "Its capacity as a server of a work queue; 0: it serves none."),
+        Column("deadline_per", "string", "topic or subscription; empty: none."),
+        Column("queue_capacity", "integer", "Its capacity as a server of a work queue; 0: none."),
         Column("fragment_bytes", "long", "Maximum size of a part; 0: whole messages.", "bytes"),
         Column("owner", "string", "The subscriber, empty without authentication."),
         Column("pull_point", "string", "Its pull point, empty for pushes."),
@@ -67,7 +67,7 @@ SUBSCRIPTIONS = TableSpec(
         Column(
             "suspended_at",
             "timestamp",
-            "When the engine suspended it, for a failing endpoint or expensive conditions; null: not suspended.",
+            "When the engine suspended it; null: not suspended.",
             "UTC",
             optional=True,
         ),
@@ -78,13 +78,13 @@ SUBSCRIPTIONS = TableSpec(
 
 ROUTES = TableSpec(
     name="routes",
-    help="Each topic of the tree with each matching subscription, at most tables.max_routes.",
+    help="Each topic with each matching subscription, at most tables.max_routes.",
     columns=(
         Column("topic", "string", "The topic, as a canonical path."),
         Column("subscription", "string", "The subscription's id."),
-        Column("expression", "string", "The normal form of the matching topic expression."),
+        Column("expression", "string", "Normal form of the matching topic expression."),
         Column("state", "string", "active, paused or suspended."),
-        Column("endpoint", "string", "The address of its pushes."),
+        Column("endpoint", "string", "The address of the pushes."),
     ),
 )
 
@@ -95,15 +95,15 @@ RETRIES = TableSpec(
         Column("delivery", "string", "The key of the delivery in the parked log."),
         Column("notification", "string", "The notification's id."),
         Column("subscription", "string", "The subscription's id."),
-        Column("topic", "string", "The notification's topic, as a canonical path."),
+        Column("topic", "string", "The topic, as a canonical path."),
         Column("tries", "integer", "Number of attempts."),
-        Column("counted", "integer", "Attempts that count; probes without an answer do not."),
+        Column("counted", "integer", "Of these, those that count; probes without an answer do not."),
         Column("due_at", "timestamp", "Time of the next attempt; null: in its turn.", "UTC", optional=True),
         Column("accepted_at", "timestamp", "When the gateway accepted the notification.", "UTC"),
         Column("parked_at", "timestamp", "When it was parked.", "UTC"),
         Column("batch", "long", "The batch of its first match."),
         Column("partition", "integer", "Partition of the notification in its log."),
-        Column("offset", "long", "Offset in that partition; within a subscription the order of delivery."),
+        Column("offset", "long", "Offset in that partition: the order of delivery."),
         Column("payload", "binary", "The payload, as in notifications."),
         Column("producer", "binary", "The wsnt:ProducerReference, empty for none."),
     ),
@@ -118,8 +118,8 @@ DEAD_LETTERS = TableSpec(
         Column("delivery", "string", "The key of the delivery in the dead log."),
         Column("notification", "string", "The notification's id."),
         Column("subscription", "string", "The subscription's id."),
-        Column("topic", "string", "The notification's topic, as a canonical path."),
-        Column("endpoint", "string", "The address that was pushed to."),
+        Column("topic", "string", "The topic, as a canonical path."),
+        Column("endpoint", "string", "The address of the pushes."),
         Column("state", "string", "dead (given up) or expired (too old)."),
         Column("error", "string", "Class of the last failure."),
         Column("detail", "string", "The failure, as text."),
@@ -140,15 +140,14 @@ INCOMPLETE = TableSpec(
     columns=(
         Column("message", "string", "The message: the position of its first part, and its owner."),
         Column("identification", "string", "Its Identification in wsnt:Package."),
-        Column("topic", "string", "Its topic, as a canonical path."),
+        Column("topic", "string", "The topic, as a canonical path."),
         Column("owner", "string", "Its publisher, empty without authentication."),
         Column(
             "reason",
             "string",
-            "time: no further part arrived; size: too large; content: the assembled message is invalid; "
-            "lost: parts are no longer in the log.",
+            "time (no further part), size (too large), content (invalid message), or lost (parts have left the log).",
         ),
-        Column("detail", "string", "For content and lost: the failure, as text."),
+        Column("detail", "string", "The failure, as text."),
         Column("had", "string", "Numbers of the present parts, such as 0-3 7."),
         Column("missing", "string", "Numbers of the missing parts; 8- if the last one is unknown."),
         Column("bytes", "long", "Size of the present parts.", "bytes"),
@@ -161,12 +160,12 @@ INCOMPLETE = TableSpec(
 
 NOTIFICATIONS = TableSpec(
     name="notifications",
-    help="Every accepted notification, with its payload: the archive of the notifications log.",
+    help="Every accepted notification, with its payload.",
     columns=(
-        Column("day", "date", "Day of accepted_at; the table is partitioned by it.", "UTC"),
+        Column("day", "date", "Day of accepted_at.", "UTC"),
         Column("notification", "string", "The notification's id. Ids sort in the order of acceptance."),
-        Column("topic", "string", "Its topic, as a canonical path."),
-        Column("accepted_at", "timestamp", "When the gateway accepted it.", "UTC"),
+        Column("topic", "string", "The topic, as a canonical path."),
+        Column("accepted_at", "timestamp", "When the gateway accepted the notification.", "UTC"),
         Column(
             "logged_at",
             "timestamp",
@@ -185,14 +184,14 @@ NOTIFICATIONS = TableSpec(
         Column("traceparent", "string", "The publisher's trace context (W3C), empty for none."),
         Column("control", "long", "The gateway's position in the control log at acceptance; -1: unknown."),
         Column("priority", "integer", "Its priority; the largest is pushed first."),
-        Column("cause", "string", "The notification that caused its publication by a trigger, empty for none."),
+        Column("cause", "string", "The notification that caused it by a trigger, empty for none."),
         Column("hops", "integer", "Number of triggers in a row before it."),
-        Column("path", "string", "The engines that it passed, GROUP/NAME, separated by blanks, empty for none."),
+        Column("path", "string", "Engines before this one, GROUP/NAME, separated by blanks."),
         Column("distribution", "string", "Its routing word, empty for everywhere."),
         Column(
             "erased",
             "string",
-            "The erasure that removed payload and producer, which are empty then; null: none.",
+            "The erasure that removed payload and producer; null: none.",
             optional=True,
         ),
     ),
@@ -203,20 +202,20 @@ NOTIFICATIONS = TableSpec(
 
 ATTEMPTS = TableSpec(
     name="attempts",
-    help="Every attempt to deliver a notification to a subscription, and every decision about it.",
+    help="Every attempt to deliver a notification, and every decision about it.",
     columns=(
-        Column("day", "date", "Day of started_at; the table is partitioned by it.", "UTC"),
-        Column("notification", "string", "The notification's id, the same on every attempt."),
+        Column("day", "date", "Day of started_at.", "UTC"),
+        Column("notification", "string", "The notification's id."),
         Column("subscription", "string", "The subscription's id."),
-        Column("topic", "string", "The notification's topic, as a canonical path."),
-        Column("endpoint", "string", "The address that was pushed to."),
+        Column("topic", "string", "The topic, as a canonical path."),
+        Column("endpoint", "string", "The address of the pushes."),
         Column("number", "integer", "Number of the attempt; 0: a decision without one."),
-        Column("push", "string", "The id of the push; equal for messages in one wsnt:Notify. Empty: none."),
+        Column("push", "string", "The id of the push, one for all messages in it; empty: none."),
         Column(
             "state",
             "string",
-            "State of the delivery: delivered; parked: waits for a retry; dead: given up, a dead "
-            "letter; expired: too old; cancelled: the subscription ended; dropped: omitted by its reliability.",
+            "delivered, parked (waits), dead (given up), expired (too old), cancelled (subscription ended) or dropped "
+            "(omitted).",
         ),
         Column("error", "string", "Class of the failure (see Errors), empty when delivered."),
         Column("detail", "string", "The failure, as text; if delivered, the text of a later result."),
@@ -225,7 +224,7 @@ ATTEMPTS = TableSpec(
         Column("started_at", "timestamp", "When the push began, or the time of the decision.", "UTC"),
         Column("duration_ms", "double", "Duration of the push.", "ms"),
         Column("messages", "integer", "Number of notifications in the push."),
-        Column("request_bytes", "long", "Size of the request's body, shared by all its notifications.", "bytes"),
+        Column("request_bytes", "long", "Size of the request's body, with all its notifications.", "bytes"),
         Column("response_bytes", "long", "Bytes of the answer's body that were read.", "bytes"),
         Column("response", "binary", "Beginning of the answer's body."),
         Column("reused", "boolean", "Whether the push used an open connection."),
@@ -233,7 +232,7 @@ ATTEMPTS = TableSpec(
         Column(
             "next_at",
             "timestamp",
-            "Parked: time of the next attempt; null: in its turn, or never.",
+            "Time of the next attempt; null: in its turn, or never.",
             "UTC",
             optional=True,
         ),
@@ -246,11 +245,11 @@ DELIVERIES = TableSpec(
     name="deliveries",
     help="Every delivery that has ended. Waiting deliveries are in retries.",
     columns=(
-        Column("day", "date", "Day of ended_at; the table is partitioned by it.", "UTC"),
+        Column("day", "date", "Day of ended_at.", "UTC"),
         Column("notification", "string", "The notification's id."),
         Column("subscription", "string", "The subscription's id."),
-        Column("topic", "string", "The notification's topic, as a canonical path."),
-        Column("endpoint", "string", "The address that was pushed to."),
+        Column("topic", "string", "The topic, as a canonical path."),
+        Column("endpoint", "string", "The address of the pushes."),
         Column(
             "state",
             "string",
@@ -272,11 +271,11 @@ DELIVERIES = TableSpec(
 
 ENDPOINT_HEALTH = TableSpec(
     name="endpoint_health",
-    help="Every change in the health of an endpoint; the latest row is the current state.",
+    help="Changes in the health of an endpoint; the latest row is its state.",
     columns=(
-        Column("day", "date", "Day of at; the table is partitioned by it.", "UTC"),
+        Column("day", "date", "Day of at.", "UTC"),
         Column("at", "timestamp", "Time of the change.", "UTC"),
-        Column("endpoint", "string", "The address of its pushes."),
+        Column("endpoint", "string", "The address of the pushes."),
         Column("breaker", "string", "closed: pushes are made; open: no pushes; half-open: a probe is in flight."),
         Column("sick", "boolean", "Whether its messages are parked and served by the redelivery."),
         Column("failures", "integer", "Failed pushes in a row."),
@@ -296,11 +295,11 @@ OPERATIONS = TableSpec(
         Column("door", "string", "command, console or directory."),
         Column("who", "string", "The user; for the directory its address."),
         Column("what", "string", "The operation, such as topics add."),
-        Column("subject", "string", "What was changed: a topic, a subscription, a user, a key, a filter."),
+        Column("subject", "string", "The changed object: a topic, a subscription, a user, a key, a filter."),
         Column("before", "string", "Its value before as JSON, without secrets; empty: there was none."),
         Column("after", "string", "Its value after; empty: it was removed."),
-        Column("more", "long", "Number of further changes of the operation without rows; 0 except in its first row."),
-        Column("result", "string", "What came of it, or why it failed; empty: its process ended meanwhile."),
+        Column("more", "long", "In the first row of an operation: its further changes without rows."),
+        Column("result", "string", "The result, or the reason of the failure; empty: its process ended meanwhile."),
     ),
     key="operation",
     time="at",
@@ -319,8 +318,7 @@ ERASURES = TableSpec(
         Column(
             "subject_sha256",
             "string",
-            "SHA-256 (hexadecimal) of the text that the payloads contained, so that this table does not name the "
-            "person; empty: any text.",
+            "SHA-256 (hexadecimal) of the text in the payloads, which may name a person; empty: any text.",
         ),
         Column("notifications", "long", "Rows of the table notifications whose payload was removed."),
         Column("waiting", "long", "Waiting deliveries that it ended."),
@@ -330,14 +328,14 @@ ERASURES = TableSpec(
         Column(
             "done_at",
             "timestamp",
-            "When no place had a copy, except files that wait for their deletion; null: not done.",
+            "When only files that wait for their deletion had copies; null: not done.",
             "UTC",
             optional=True,
         ),
         Column(
             "kept_until",
             "timestamp",
-            "When the last deleted copy is gone from Kafka and files of tables; null: not done, or Kafka has no limit.",
+            "When Kafka and files of tables have deleted the last copy; null: not done, or Kafka has no limit.",
             "UTC",
             optional=True,
         ),
@@ -350,10 +348,8 @@ SLO = TableSpec(
     name="slo",
     help="Deliveries by hour and subscription against the service level objective.",
     columns=(
-        Column("day", "date", "Day of hour; the table is partitioned by it.", "UTC"),
-        Column(
-            "hour", "timestamp", "The hour in which the first push ended, or the delivery ended without one.", "UTC"
-        ),
+        Column("day", "date", "Day of hour.", "UTC"),
+        Column("hour", "timestamp", "The hour of the end of the first push, or of a delivery without one.", "UTC"),
         Column("subscription", "string", "The subscription's id."),
         Column("owner", "string", "The subscriber, empty without authentication."),
         Column("in_time", "long", "Deliveries taken within slo.latency_s after acceptance."),
@@ -362,8 +358,7 @@ SLO = TableSpec(
         Column(
             "receiver",
             "long",
-            "Deliveries that the receiver refused, did not answer, or delayed (away, paused, suspended); not in the "
-            "objective.",
+            "Deliveries that the receiver refused, did not answer, or delayed; not in the objective.",
         ),
         Column(
             "held_at", "timestamp", "The last fault of the receiver, or wait for it; null: none.", "UTC", optional=True

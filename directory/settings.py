@@ -18,7 +18,7 @@ class DirectorySettings:
     url: str = setting("ldap://127.0.0.1:389", "The LDAP server: ldap://, ldaps:// or ldapi://.")
     base_dn: str = setting("ou=topics,dc=arborcast", "The entry of the tree's virtual root.")
     start_tls: bool = setting(False, "Upgrade ldap:// connections with StartTLS.")
-    ca_file: str = setting("", "PEM file with the authorities of the server's certificate.")
+    ca_file: str = setting("", "Authorities of the server's certificate (PEM).")
     bind: Literal["anonymous", "simple", "external"] = setting("anonymous", "Authentication method.")
     bind_dn: str = setting("", "Entry of a simple bind.")
     password: str = setting("", "Its password.", secret=True)
@@ -27,7 +27,7 @@ class DirectorySettings:
     poll_interval_s: float = setting(
         # An edit of the file takes this long to be seen, and another tenth of a second to have settled.
         0.5,
-        "Poll interval for changes of the file, or of a server without syncrepl.",
+        "Poll interval of the file, or of a server without syncrepl.",
         minimum=0.05,
         unit="s",
     )

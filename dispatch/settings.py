@@ -21,11 +21,11 @@ class DispatchSettings:
     gear: Literal["auto", "realtime", "batch"] = setting(
         "auto",
         "Execution mode. realtime: one by one within milliseconds, with a task slot for each partition of "
-        "notifications; batch: many together, cheaper; auto: realtime, and batch for a backlog.",
+        "notifications. batch: many together, cheaper. auto: both, by the backlog.",
     )
     idle_poll_ms: int = setting(
         40,
-        "Poll interval of an idle query in batches; half of it is added to the latency of a single notification.",
+        "Poll interval of an idle query in batches: on average half of it is latency.",
         minimum=1,
         maximum=60_000,
         unit="ms",
@@ -96,8 +96,8 @@ class PushSettings:
     )
     conditions_ms: float = setting(
         400.0,
-        "Estimated time for the conditions of all subscriptions, per notification and started 10 kB of it; "
-        "beyond it the most expensive ones are suspended.",
+        "Estimated time of all conditions for a notification, per started 10 kB of it; beyond it the most "
+        "expensive ones are suspended.",
         minimum=1,
         unit="ms",
     )
@@ -122,13 +122,10 @@ class PushSettings:
     )
     tls_ca_file: str = setting(
         "",
-        "PEM file with the authorities for receivers' certificates, on every host that pushes; empty: those "
-        "of certifi.",
+        "Authorities of receivers' certificates (PEM), on every host that pushes; empty: those of certifi.",
     )
-    tls_client_certificate: str = setting(
-        "", "PEM file with the client certificate (and its chain) for receivers that request one."
-    )
-    tls_client_key: str = setting("", "PEM file with its key, without a password; empty: the same file.")
+    tls_client_certificate: str = setting("", "Client certificate and chain (PEM) for receivers that request one.")
+    tls_client_key: str = setting("", "Its key (PEM), without a password; empty: the same file.")
     http2: bool = setting(
         True,
         "HTTP/2 with https receivers that offer it (libcurl only).",
@@ -170,7 +167,7 @@ class RetrySettings:
     )
     permanent_statuses: str = setting(
         "400 401 403 404 405 413 415",
-        "HTTP statuses after which a message is given up at once. 410 always ends the subscription.",
+        "HTTP statuses after which a message is given up at once. 410 ends the subscription.",
     )
     breaker_failures: int = setting(
         3,
@@ -258,8 +255,7 @@ class TableSettings:
     )
     upkeep_by: Literal["driver", "spark"] = setting(
         "driver",
-        "Compaction by the job's process (delta-rs), or by the executors of a Spark cluster (delta-spark), "
-        "which must reach tables.path.",
+        "Compaction by the job's process, or by the executors of a Spark cluster, which must reach tables.path.",
     )
     unused_files_hours: int = setting(
         24,

@@ -43,7 +43,7 @@ class GatewaySettings:
     )
     max_elements: int = setting(
         200_000,
-        "Request bodies with more elements and attributes are refused with 400; each takes up to 400 bytes of memory.",
+        "Request bodies with more elements and attributes are refused with 400; each takes up to 400 bytes.",
         minimum=1_000,
     )
     inflight_bytes: int = setting(
@@ -82,7 +82,7 @@ class GatewaySettings:
     )
     expiry_grace_s: int = setting(
         3_600,
-        "Time in which an expired subscription can be renewed; it misses notifications accepted after its expiry.",
+        "Time after its expiry in which a subscription can be renewed; it misses notifications of that time.",
         minimum=0,
         unit="s",
     )
@@ -146,7 +146,7 @@ class GatewaySettings:
     stop_timeout_s: float = setting(2.0, "Time for requests in progress at a stop.", minimum=0, maximum=60, unit="s")
     hang_timeout_s: float = setting(
         20.0,
-        "With several workers: one without progress for this time is killed and replaced; less than "
+        "One of several workers without progress for this time is killed and replaced; less than "
         "stack.hang_timeout_s. 0: never.",
         minimum=0,
         maximum=3_600,
@@ -219,13 +219,13 @@ class TopicSettings:
     maximum: int = setting(1_000_000, "Number of topics up to which notifications add new ones.", minimum=1)
     new_per_minute: int = setting(
         6_000,
-        "Topics that notifications may add per minute (per worker); beyond it they get 503. Topics that a "
-        "subscription names do not count, and those of its wildcards count apart.",
+        "Topics that notifications may add per minute (per worker), then 503. Those that a subscription names"
+        " do not count; those of its wildcards count apart.",
         minimum=0,
     )
     codes: Literal["given", "position"] = setting(
         "given",
-        "given: topics have a code only if one was set. position: others have one of their place, such as 1.4.A.",
+        "given: topics have only codes that were set. position: others have one of their place, such as 1.4.A.",
     )
     default: str = setting(
         "",
@@ -273,13 +273,13 @@ class FragmentSettings:
     )
     open: int = setting(
         1_000,
-        "Incomplete messages of one client; without authentication, of all.",
+        "Incomplete messages of one client (without authentication: of all).",
         minimum=1,
     )
     max_bytes: int = setting(
         0,
-        "Total size of the parts of a message; larger ones are given up. 0: gateway.max_body_bytes; beyond "
-        "that raise kafka.max_record_bytes and gateway.max_unacknowledged_bytes, too.",
+        "Maximum size of a message; larger ones are given up. 0: gateway.max_body_bytes; beyond that raise "
+        "kafka.max_record_bytes and gateway.max_unacknowledged_bytes, too.",
         minimum=0,
         maximum=128 * 1024 * 1024,
         unit="bytes",

@@ -32,20 +32,19 @@ class MqttSettings:
     """The bridge to an MQTT 5 broker (docs/mqtt.md). Needs the extra mqtt at gateways and where pushes are made."""
 
     url: str = setting("", "The broker: mqtt://host:1883, or mqtts://host:8883 with TLS; empty: no bridge.")
-    rules_file: str = setting("", "At gateways: TOML file with the topics that come in and go out.")
+    rules_file: str = setting("", "TOML file with the rules, at gateways.")
     client_id: str = setting(
         "arborcast",
-        "Client identifier of the session for incoming messages, different for each engine; connections for "
-        "outgoing messages have it with a random ending.",
+        "Client identifier of the session for incoming messages, different for each engine; for outgoing ones"
+        " with a random ending.",
     )
     user: str = setting("", "User at the broker.")
     password: str = setting("", "Password of that user.", secret=True)
     ca_file: str = setting(
         "",
-        "PEM file with the authorities for the broker's certificate, on every host that connects; empty: "
-        "those of certifi.",
+        "Authorities of the broker's certificate (PEM), on every host that connects; empty: those of certifi.",
     )
-    certificate_file: str = setting("", "PEM file with the client certificate and its key, if the broker requires one.")
+    certificate_file: str = setting("", "Client certificate and key (PEM), if the broker requires one.")
     act_as: str = setting(
         "",
         "User of the gateway with whose rights the bridge acts; required with access.methods.",

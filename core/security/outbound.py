@@ -59,8 +59,8 @@ class OutboundSettings:
     )
     prove_ownership: bool = setting(
         False,
-        "Ask consumers for their consent at Subscribe, by a challenge (docs/operations.md); also publishers "
-        "with Demand and, once an hour, the ReplyTo of queue requests.",
+        "Ask consumers for their consent at Subscribe (docs/operations.md), also publishers with Demand and, "
+        "once an hour, the ReplyTo of queue requests.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

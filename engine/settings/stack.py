@@ -42,7 +42,7 @@ class LoggingSettings:
 
     format: Literal["human", "json"] = setting(
         "human",
-        "Text lines, or JSON objects; under `arborcast up` also the logs of the virtual machines.",
+        "Text lines or JSON objects; under `arborcast up` also of the virtual machines.",
     )
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Minimum level. A steady engine logs nothing at info."
@@ -56,7 +56,7 @@ class ConsoleSettings:
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(
         8088,
-        "Port; 0: no console. If the default is in use, the console takes a free one, shown by `arborcast status`.",
+        "Port; 0: no console. If the default is in use, a free one, shown by `arborcast status`.",
         minimum=0,
         maximum=65_535,
     )

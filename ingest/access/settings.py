@@ -21,12 +21,11 @@ class TlsSettings:
 
     certificate_file: str = setting(
         "",
-        "PEM file with the gateway's certificate and chain; empty: plain HTTP. A renewed one applies within "
-        "ten seconds.",
+        "The gateway's certificate and chain (PEM); empty: plain HTTP. A renewed one applies within ten seconds.",
     )
-    key_file: str = setting("", "PEM file with its key; empty: the same file.")
-    key_password: str = setting("", "Password of the key, if any.", secret=True)
-    client_ca_file: str = setting("", "PEM file with the authorities of client certificates.")
+    key_file: str = setting("", "Its key (PEM); empty: the same file.")
+    key_password: str = setting("", "Password of the key.", secret=True)
+    client_ca_file: str = setting("", "Authorities of client certificates (PEM).")
     handshake_timeout_s: float = setting(10.0, "Timeout of a handshake.", minimum=0.1, maximum=60, unit="s")
     handshakes: int = setting(
         1_000,
@@ -57,9 +56,7 @@ class AccessSettings:
         "separated by commas.",
     )
     open_network: bool = setting(False, "Listen beyond loopback without authentication.")
-    users: Literal["file", "ldap"] = setting(
-        "file", "Source of users: access.users_file, or the LDAP server of [directory]."
-    )
+    users: Literal["file", "ldap"] = setting("file", "Source of users: access.users_file, or LDAP ([directory]).")
     ldap_user_base: str = setting("", "Base entry of users.")
     ldap_user_filter: str = setting("(uid={user})", "Filter for a user by name; it must match one entry.")
     ldap_group_base: str = setting("", "Base entry of groups; empty: no groups.")
@@ -84,8 +81,7 @@ class AccessSettings:
     )
     failures_per_minute: int = setting(
         30,
-        "Failed logins per minute for one name from one address; beyond it 429, except for recent users and "
-        "valid tokens.",
+        "Failed logins per minute for one name from one address, then 429, except for recent users and valid tokens.",
         minimum=1,
         maximum=100_000,
     )
@@ -165,13 +161,13 @@ class LimitSettings:
     A client is a user, or without authentication an address (IPv6: its /64). Rates apply per worker. 0: no limit.
     """
 
-    requests_per_s: float = setting(0.0, "Requests per second; more get 429.", minimum=0, unit="1/s")
+    requests_per_s: float = setting(0.0, "Requests per second, then 429.", minimum=0, unit="1/s")
     request_burst: int = setting(100, "Requests at once before requests_per_s applies.", minimum=1, maximum=1_000_000)
-    bytes_per_s: int = setting(0, "Bytes of request bodies per second; more get 429.", minimum=0, unit="bytes/s")
+    bytes_per_s: int = setting(0, "Bytes of request bodies per second, then 429.", minimum=0, unit="bytes/s")
     byte_burst: int = setting(16 * 1024 * 1024, "Bytes at once before bytes_per_s applies.", minimum=1024, unit="bytes")
     deliveries_per_minute: int = setting(
         0,
-        "Deliveries per minute caused by notifications and triggers; beyond it notifications get 429.",
+        "Deliveries per minute caused by notifications and triggers, then 429.",
         minimum=0,
         unit="1/min",
     )

@@ -235,8 +235,7 @@ class Plots:
 
     @or_words("Who gets what")
     def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
-        """By topic: its number of subscriptions. By subscription or endpoint: its number of topics. The largest
-        first."""
+        """Number of subscriptions of each topic, or of topics of each subscription or endpoint, the largest first."""
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
         if routes.empty:
             raise NothingToShow(

@@ -46,15 +46,15 @@ class KafkaSettings:
     bootstrap_servers: str = setting("127.0.0.1:9092", "Brokers, host:port, separated by commas.")
     prefix: str = setting("arborcast.", "Prefix of all Kafka topics of this engine.")
     partitions: int = setting(
-        4, "Partitions of the logs notifications and attempts at their creation.", minimum=1, maximum=10_000
+        4, "Partitions of notifications and attempts, at their creation.", minimum=1, maximum=10_000
     )
     replication: int = setting(1, "Replicas of each log at its creation.", minimum=1, maximum=16)
     retention_hours: int = setting(
-        168, "Retention of notifications and attempts in Kafka at their creation.", minimum=1, unit="h"
+        168, "Retention of notifications and attempts, at their creation.", minimum=1, unit="h"
     )
     max_record_bytes: int = setting(
         8 * 1024 * 1024,
-        "Maximum record size of all logs, set at their creation; above gateway.max_body_bytes.",
+        "Maximum record size of all logs, at their creation; above gateway.max_body_bytes.",
         minimum=64 * 1024,
         maximum=256 * 1024 * 1024,
         unit="bytes",
@@ -63,12 +63,12 @@ class KafkaSettings:
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "Security protocol of the brokers."
     )
-    ssl_ca_file: str = setting("", "PEM file with the authorities of the brokers' certificates.")
+    ssl_ca_file: str = setting("", "Authorities of the brokers' certificates (PEM).")
     ssl_check_hostname: bool = setting(True, "Check the host name in a broker's certificate.")
-    ssl_certificate_file: str = setting("", "PEM file with the client certificate, for brokers that require one.")
-    ssl_key_file: str = setting("", "PEM file with its key (PKCS#8); empty: in the same file.")
-    ssl_key_password: str = setting("", "Password of the key, if any.", secret=True)
-    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting("", "SASL mechanism, if any.")
+    ssl_certificate_file: str = setting("", "Client certificate (PEM), if brokers require one.")
+    ssl_key_file: str = setting("", "Its key (PEM, PKCS#8); empty: the same file.")
+    ssl_key_password: str = setting("", "Password of the key.", secret=True)
+    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting("", "SASL mechanism.")
     sasl_username: str = setting("", "SASL user.")
     sasl_password: str = setting("", "SASL password.", secret=True)
 
@@ -94,22 +94,22 @@ class SecretSettings:
 
     key_file: str = setting(
         "",
-        "File with the keys that seal secrets, the same at gateways and on every host that pushes, "
-        "created by: arborcast keys new; empty: secrets.keys in the data directory.",
+        "Keys that seal secrets (`arborcast keys new`), the same at gateways and on every host that pushes; "
+        "empty: secrets.keys in the data directory.",
     )
     overlap_s: int = setting(
         86_400,
-        "Time for which pushes are also signed with a replaced secret, unless the request sets its own.",
+        "Time for which a replaced secret also signs pushes, unless the request sets its own.",
         minimum=0,
         maximum=31_536_000,
         unit="s",
     )
     client_certificates: str = setting(
         "",
-        "Folder with client certificates that subscribers may select by name: NAME.pem (certificate, "
-        "chain, key) and NAME.hosts (allowed hosts), on every host that pushes; empty: none.",
+        "Folder with client certificates that subscribers may select, on every host that pushes: NAME.pem "
+        "(certificate, chain, key), NAME.hosts (allowed hosts).",
     )
     credentials_over_http: bool = setting(
         False,
-        "Accept subscriptions with credentials for plain http addresses, readable on the path.",
+        "Accept subscriptions with credentials for plain http addresses.",
     )

@@ -13,23 +13,21 @@ from arborcast.core.settings import setting
 class DirectorySettings:
     """The editable directory of the topic tree."""
 
-    kind: Literal["file", "ldap", "none"] = setting(
-        "file", "Directory of the topic tree: an LDIF file, an LDAP server, or none."
-    )
+    kind: Literal["file", "ldap", "none"] = setting("file", "An LDIF file, an LDAP server, or none.")
     file: str = setting("", "The LDIF file; empty: topics.ldif in the data directory.")
     url: str = setting("ldap://127.0.0.1:389", "The LDAP server: ldap://, ldaps:// or ldapi://.")
     base_dn: str = setting("ou=topics,dc=arborcast", "The entry of the tree's virtual root.")
-    start_tls: bool = setting(False, "Upgrade an ldap:// connection with StartTLS before binding.")
-    ca_file: str = setting("", "PEM file with the authorities of the server's certificate.")
+    start_tls: bool = setting(False, "Upgrade ldap:// connections with StartTLS.")
+    ca_file: str = setting("", "Authorities of the server's certificate (PEM).")
     bind: Literal["anonymous", "simple", "external"] = setting("anonymous", "Authentication method.")
-    bind_dn: str = setting("", "With bind = simple: the entry to bind as.")
-    password: str = setting("", "With bind = simple: its password.", secret=True)
-    certificate_file: str = setting("", "With bind = external over TLS: the client certificate (PEM).")
-    key_file: str = setting("", "With bind = external over TLS: its key (PEM).")
+    bind_dn: str = setting("", "Entry of a simple bind.")
+    password: str = setting("", "Its password.", secret=True)
+    certificate_file: str = setting("", "Client certificate (PEM) of an external bind.")
+    key_file: str = setting("", "Its key (PEM).")
     poll_interval_s: float = setting(
         # An edit of the file takes this long to be seen, and another tenth of a second to have settled.
         0.5,
-        "Poll interval for changes of the file, or of a server without syncrepl.",
+        "Poll interval of the file, or of a server without syncrepl.",
         minimum=0.05,
         unit="s",
     )

@@ -20,20 +20,19 @@ class DispatchSettings:
     max_rows_per_batch: int = setting(20_000, "Maximum number of notifications in a batch.", minimum=1)
     gear: Literal["auto", "realtime", "batch"] = setting(
         "auto",
-        "Execution mode. realtime: one by one within milliseconds; batch: many together, at a lower "
-        "cost each; auto: realtime, and batch for a backlog. realtime needs a task slot for each "
-        "partition of notifications.",
+        "Execution mode. realtime: one by one within milliseconds, with a task slot for each partition of "
+        "notifications. batch: many together, cheaper. auto: both, by the backlog.",
     )
     idle_poll_ms: int = setting(
         40,
-        "Poll interval of an idle query; half of it is added to the latency of a single notification.",
+        "Poll interval of an idle query in batches: on average half of it is latency.",
         minimum=1,
         maximum=60_000,
         unit="ms",
     )
     task_slots: int = setting(
         4,
-        "Parallel tasks in local mode; twice the number of cores serves best.",
+        "Parallel tasks in local mode; best: twice the number of cores.",
         minimum=2,
         maximum=256,
     )
@@ -47,22 +46,22 @@ class DispatchSettings:
     )
     fail_on_data_loss: bool = setting(
         True,
-        "Stop, instead of skipping the gap, when Kafka no longer has notifications that were not dispatched.",
+        "Stop, instead of skipping the gap, when undispatched notifications have left Kafka.",
     )
     spark_authenticate: bool = setting(
         True,
-        "Authentication and encryption between all parts of a Spark cluster.",
+        "Authentication and encryption between the parts of a Spark cluster.",
     )
     spark_secret: str = setting(
         "",
-        "The spark.authenticate.secret of a standalone cluster. Empty: created by arborcast bundle.",
+        "spark.authenticate.secret of a standalone cluster; empty: created by `arborcast bundle`.",
         secret=True,
     )
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Position of the first start of a job.")
     hang_timeout_s: float = setting(
         30.0,
-        "A Python worker of Spark without any activity for this time, or without progress in its "
-        "task for five times as long, is killed, and its task repeated. 0: never.",
+        "A Python worker of Spark is killed after this time without activity, or five times as long without "
+        "progress in its task; the task is repeated. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",
@@ -76,7 +75,7 @@ class PushSettings:
     connect_timeout_s: float = setting(5.0, "Timeout of the TCP and TLS handshakes.", minimum=0.1, maximum=60, unit="s")
     total_timeout_s: float = setting(15.0, "Timeout of a push, with its answer.", minimum=0.1, maximum=300, unit="s")
     transport: Literal["auto", "curl", "futures"] = setting(
-        "auto", "HTTP client: libcurl (pycurl), requests-futures, or auto: libcurl if it can be imported."
+        "auto", "libcurl (pycurl), requests-futures, or libcurl if installed."
     )
     max_in_flight: int = setting(256, "Pushes in flight per worker.", minimum=1, maximum=10_000)
     max_in_flight_per_host: int = setting(
@@ -97,25 +96,22 @@ class PushSettings:
     )
     conditions_ms: float = setting(
         400.0,
-        "Budget of the conditions of all subscriptions for one notification, by estimate, per "
-        "started 10 kB of it; the most expensive ones beyond it are suspended.",
+        "Estimated time of all conditions for a notification, per started 10 kB of it; beyond it the most "
+        "expensive ones are suspended.",
         minimum=1,
         unit="ms",
     )
     owner_conditions_ms: float = setting(
         100.0,
-        "Share of that budget for one owner; without owners, for one consumer's host.",
+        "Share of one owner (without owners, one consumer's host) of this time.",
         minimum=1,
         unit="ms",
     )
-    max_notify_messages: int = setting(
-        50, "Maximum number of waiting messages for a subscriber in one push.", minimum=1, maximum=1_000
-    )
-    max_notify_bytes: int = setting(262_144, "Maximum size of their payloads together.", minimum=1, unit="bytes")
+    max_notify_messages: int = setting(50, "Maximum number of messages in one push.", minimum=1, maximum=1_000)
+    max_notify_bytes: int = setting(262_144, "Maximum size of the payloads in one push.", minimum=1, unit="bytes")
     callback_s: float = setting(
         600.0,
-        "Time in which a receiver may report a later result; without a report the push has failed. "
-        "0: no later results.",
+        "Time for a receiver's later result; then the push has failed. 0: no later results.",
         minimum=0,
         maximum=86_400,
         unit="s",
@@ -126,23 +122,15 @@ class PushSettings:
     )
     tls_ca_file: str = setting(
         "",
-        "PEM file with the authorities for receivers' certificates, on every host that pushes; "
-        "empty: the public ones (certifi).",
+        "Authorities of receivers' certificates (PEM), on every host that pushes; empty: those of certifi.",
     )
-    tls_client_certificate: str = setting(
-        "", "PEM file with the client certificate (and its chain) for receivers that request one; empty: none."
-    )
-    tls_client_key: str = setting(
-        "", "PEM file with the certificate's key, without a password; empty: in the certificate's file."
-    )
+    tls_client_certificate: str = setting("", "Client certificate and chain (PEM) for receivers that request one.")
+    tls_client_key: str = setting("", "Its key (PEM), without a password; empty: the same file.")
     http2: bool = setting(
         True,
-        "HTTP/2 with https receivers that offer it: pushes to one host share connections. libcurl only; "
-        "plain http is always HTTP/1.1.",
+        "HTTP/2 with https receivers that offer it (libcurl only).",
     )
-    proxy: str = setting(
-        "", "HTTP proxy for all pushes, http://host:port; empty: none. Variables of the environment are ignored."
-    )
+    proxy: str = setting("", "HTTP proxy for all pushes, http://host:port. The environment's is ignored.")
 
     def __post_init__(self) -> None:
         for key in ("tls_ca_file", "tls_client_certificate", "tls_client_key"):
@@ -161,42 +149,38 @@ class RetrySettings:
     """Retries, breakers and suspensions."""
 
     retransmissions: int = setting(
-        5, "Retries before a message is given up; a subscription may set its own number.", minimum=0
+        5, "Retries before a message is given up, unless the subscription sets a number.", minimum=0
     )
     first_wait_s: float = setting(2.0, "Wait before the first retry.", minimum=0.001, maximum=86_400, unit="s")
-    factor: float = setting(3.0, "Factor by which each further wait is longer.", minimum=1, maximum=100)
+    factor: float = setting(3.0, "Ratio of each further wait to the one before.", minimum=1, maximum=100)
     longest_wait_s: float = setting(3_600.0, "Maximum wait before a retry.", minimum=0.001, maximum=604_800, unit="s")
-    jitter: float = setting(0.2, "Share of each wait that is added at random.", minimum=0, maximum=1)
+    jitter: float = setting(0.2, "Random addition, as a share of the wait.", minimum=0, maximum=1)
     longest_retry_after_s: float = setting(
         3_600.0, "Maximum wait for a receiver's Retry-After.", minimum=0.001, maximum=604_800, unit="s"
     )
     lifespan_s: float = setting(
         86_400.0,
-        "Time from acceptance after which an undelivered message expires; a subscription may set its own.",
+        "An undelivered message expires this time after acceptance, unless the subscription sets one.",
         minimum=1,
         maximum=31_536_000,
         unit="s",
     )
     permanent_statuses: str = setting(
         "400 401 403 404 405 413 415",
-        "HTTP statuses after which a message is given up at once, separated by blanks. 410 always ends the "
-        "subscription.",
+        "HTTP statuses after which a message is given up at once. 410 ends the subscription.",
     )
     breaker_failures: int = setting(
         3,
-        "Failures in a row, with different messages or without an answer, after which an endpoint is only probed.",
+        "Failures in a row (with different messages or without an answer) after which an endpoint is only probed.",
         minimum=1,
         maximum=1_000,
     )
-    first_probe_s: float = setting(
-        2.0, "Wait before the first probe; each further one is twice as long.", minimum=0.05, unit="s"
-    )
+    first_probe_s: float = setting(2.0, "Wait before the first probe; doubled each time.", minimum=0.05, unit="s")
     longest_probe_s: float = setting(60.0, "Maximum wait before a probe.", minimum=0.05, unit="s")
     batch_wait_s: float = setting(
         2.0,
-        "A push that takes longer continues beside its batch, and its endpoint is served by the "
-        "redelivery until it answers quickly again. A connection must be established within nine "
-        "tenths of this time.",
+        "A longer push continues beside its batch, and the redelivery serves its endpoint until it is quick "
+        "again. A connection has nine tenths of this time.",
         minimum=0.05,
         maximum=300,
         unit="s",
@@ -212,7 +196,7 @@ class RetrySettings:
     )
     suspend_after_s: float = setting(
         259_200.0,
-        "A subscription whose endpoint fails for this time without one success is suspended until it is resumed.",
+        "A subscription is suspended when its endpoint fails for this time without one success.",
         minimum=1,
         unit="s",
     )
@@ -241,25 +225,23 @@ class TableSettings:
     path: str = setting("", "Folder or URL of the tables; empty: tables/ in the data directory.")
     storage_options: str = setting(
         "",
-        "Options of delta-rs for the storage at `path`, as NAME=VALUE separated by blanks; others "
-        "come from the environment.",
+        "Options of delta-rs for the storage at `path`, NAME=VALUE, separated by blanks; others come from the"
+        " environment.",
         secret=True,
     )
-    interval_s: float = setting(
-        5.0, "Interval at which outcomes, notifications and states are written to the tables.", minimum=0.2, unit="s"
-    )
-    archive: bool = setting(True, "Store notifications with their payloads in a table.")
+    interval_s: float = setting(5.0, "Interval of writing to the tables.", minimum=0.2, unit="s")
+    archive: bool = setting(True, "Write notifications with their payloads to the table notifications.")
     max_routes: int = setting(
         100_000,
-        "Maximum number of rows in the table of routes; 0: no such table.",
+        "Maximum number of rows of the table routes; 0: no such table.",
         minimum=0,
         maximum=10_000_000,
     )
-    notifications_days: int = setting(30, "Retention of archived notifications.", minimum=1, unit="days")
-    deliveries_days: int = setting(30, "Retention of attempts and of ended deliveries.", minimum=1, unit="days")
+    notifications_days: int = setting(30, "Retention of notifications.", minimum=1, unit="days")
+    deliveries_days: int = setting(30, "Retention of attempts and ended deliveries.", minimum=1, unit="days")
     history_days: int = setting(
         90,
-        "Retention of ended subscriptions, changes of endpoint health and incomplete messages that were given up.",
+        "Retention of ended subscriptions, changes of endpoint health and incomplete messages.",
         minimum=1,
         unit="days",
     )
@@ -273,12 +255,11 @@ class TableSettings:
     )
     upkeep_by: Literal["driver", "spark"] = setting(
         "driver",
-        "Compaction by the job's process (delta-rs), or by the executors of a Spark cluster "
-        "(delta-spark), which must reach tables.path themselves.",
+        "Compaction by the job's process, or by the executors of a Spark cluster, which must reach tables.path.",
     )
     unused_files_hours: int = setting(
         24,
-        "Retention of files that only older versions need; one hour for tables of states.",
+        "Retention of files that only older versions need; for tables of states one hour.",
         minimum=1,
         unit="h",
     )
@@ -301,13 +282,13 @@ class SloSettings:
 
     target: float = setting(
         0.999,
-        "Share of deliveries in time, without those that their receivers delayed; the rest is the error budget.",
+        "Share of deliveries in time, apart from those that their receivers delayed.",
         minimum=0.5,
         maximum=0.99999,
     )
     latency_s: float = setting(
         30.0,
-        "Time from acceptance within which the first push is to be taken. A change holds for later hours.",
+        "Time from acceptance in which the first push is to be taken. A change holds for later hours.",
         minimum=0.01,
         maximum=86_400,
         unit="s",

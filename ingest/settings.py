@@ -19,24 +19,22 @@ class GatewaySettings:
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", minimum=0, maximum=65_535)
     public_url: str = setting(
         "",
-        "Base URL for clients, used in the addresses of subscriptions; empty: http://host:port.",
+        "Base URL of the gateway for clients, in addresses of subscriptions; empty: http://host:port.",
     )
     page_origins: str = setting(
         "",
-        "Origins of web pages that may send requests, separated by commas, such as "
-        "https://pages.example:8443; others get 403.",
+        "Origins of web pages that may send requests, separated by commas; others get 403.",
     )
     trusted_proxies: str = setting(
         "",
-        "Addresses and networks of reverse proxies, separated by commas: the client's address is "
-        "taken from their proxy_header.",
+        "Addresses and networks of reverse proxies, separated by commas, whose proxy_header has the client's address.",
     )
     proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting(
         "X-Forwarded-For", "The header that these proxies write."
     )
     workers: int = setting(
         1,
-        "Processes that share the port; more than one if the machine has free cores.",
+        "Processes that share the port; raise it where cores are free.",
         minimum=1,
         maximum=256,
     )
@@ -45,27 +43,27 @@ class GatewaySettings:
     )
     max_elements: int = setting(
         200_000,
-        "Request bodies with more elements and attributes are refused with 400; each takes up to 400 bytes of memory.",
+        "Request bodies with more elements and attributes are refused with 400; each takes up to 400 bytes.",
         minimum=1_000,
     )
     inflight_bytes: int = setting(
         256 * 1024 * 1024,
-        "Memory for unanswered requests with their parsed form, at least for one largest body (per "
-        "worker); beyond it large bodies wait a few seconds, then get 503.",
+        "Memory for unanswered requests in parsed form (per worker); beyond it large bodies wait for five "
+        "seconds, then get 503.",
         minimum=16 * 1024 * 1024,
         unit="bytes",
     )
     max_header_bytes: int = setting(
-        32 * 1024, "Larger heads of requests (address and headers) are refused with 431.", minimum=1024, unit="bytes"
+        32 * 1024, "Longer heads of requests are refused with 431.", minimum=1024, unit="bytes"
     )
     max_headers: int = setting(100, "Requests with more headers are refused with 431.", minimum=16)
     request_timeout_s: float = setting(
-        20.0, "A request that is incomplete after this time is refused with 408.", minimum=0.1, unit="s"
+        20.0, "Incomplete requests are refused with 408 after this time.", minimum=0.1, unit="s"
     )
-    max_connections: int = setting(2_000, "Beyond this many connections new ones get 503 (per worker).", minimum=1)
+    max_connections: int = setting(2_000, "Further connections get 503 (per worker).", minimum=1)
     max_unacknowledged_bytes: int = setting(
         64 * 1024 * 1024,
-        "Notifications that Kafka has not acknowledged; beyond it others get 503 at once.",
+        "Notifications that Kafka has not acknowledged; further ones get 503.",
         minimum=1024 * 1024,
         unit="bytes",
     )
@@ -79,17 +77,17 @@ class GatewaySettings:
     )
     expression_steps: int = setting(
         1_024,
-        "Steps after wildcards in a topic expression, in all alternatives together.",
+        "Maximum number of steps after wildcards in a topic expression.",
         minimum=16,
     )
     expiry_grace_s: int = setting(
         3_600,
-        "Time in which an expired subscription can be renewed; it gets no notification accepted after its expiry.",
+        "Time after its expiry in which a subscription can be renewed; it misses notifications of that time.",
         minimum=0,
         unit="s",
     )
     pull_points: int = setting(10_000, "Maximum number of pull points.", minimum=0)
-    triggers: int = setting(1_000, "Maximum number of triggers; every process keeps them in memory.", minimum=0)
+    triggers: int = setting(1_000, "Maximum number of triggers; every process has them in memory.", minimum=0)
     share_per_owner: int = setting(
         25,
         "Share of pull_points, triggers and registrations that one authenticated client may use.",
@@ -99,53 +97,47 @@ class GatewaySettings:
     )
     endpoint_idle_s: int = setting(
         600,
-        "A pull point created by a client of HPwsn ends after this time without use.",
+        "Pull points of HPwsn clients end after this time without use.",
         minimum=1,
         unit="s",
     )
     pull_messages: int = setting(
-        10_000, "Messages waiting in one pull point; beyond it the oldest are dropped.", minimum=1, maximum=1_000_000
+        10_000, "Messages in one pull point; beyond it the oldest are dropped.", minimum=1, maximum=1_000_000
     )
-    pull_bytes: int = setting(
-        16 * 1024 * 1024, "Bytes waiting in one pull point; likewise.", minimum=1024, unit="bytes"
-    )
+    pull_bytes: int = setting(16 * 1024 * 1024, "Bytes in one pull point; likewise.", minimum=1024, unit="bytes")
     pull_memory_bytes: int = setting(
         64 * 1024 * 1024,
-        "Memory for waiting messages of all pull points; others are read from the log.",
+        "Memory for messages of all pull points; others are read from the log.",
         minimum=0,
         unit="bytes",
     )
-    pull_wait_s: float = setting(
-        0.0, "Time that a GetMessages without its own waits for the first message.", minimum=0, unit="s"
-    )
+    pull_wait_s: float = setting(0.0, "Wait for the first message, where GetMessages names none.", minimum=0, unit="s")
     pull_max_wait_s: float = setting(
         60.0, "Maximum wait of GetMessages and PullMessages.", minimum=0, maximum=3_600, unit="s"
     )
     pull_claim_s: float = setting(
         30.0,
-        "Messages in transit to a client when their gateway died are handed out again after this time.",
+        "Messages in transit when their gateway died are handed out again after this time.",
         minimum=1,
         unit="s",
     )
     pull_subscription_s: int = setting(
         60,
-        "Minimum lifetime of an ONVIF pull point subscription after each PullMessages; also the default.",
+        "Default and minimum lifetime of an ONVIF pull point subscription after each PullMessages.",
         minimum=1,
         unit="s",
     )
     stream_lease_s: int = setting(
         600,
-        "The subscription of an event stream (GET /events) ends after this time without a connection.",
+        "Event streams end after this time without a connection.",
         minimum=10,
         unit="s",
     )
-    requires_registration: bool = setting(
-        False, "Only registered publishers (RegisterPublisher) may publish, on their topics."
-    )
+    requires_registration: bool = setting(False, "Only registered publishers may publish, on their topics.")
     registrations: int = setting(10_000, "Maximum number of registered publishers.", minimum=0)
     deduplication_window_s: int = setting(
         120,
-        "Time in which a Notify repeated under the same wsa:MessageID is accepted once; 0: every time.",
+        "Time in which a Notify repeated with the same wsa:MessageID is stored once; 0: every time.",
         minimum=0,
         maximum=86_400,
         unit="s",
@@ -154,8 +146,8 @@ class GatewaySettings:
     stop_timeout_s: float = setting(2.0, "Time for requests in progress at a stop.", minimum=0, maximum=60, unit="s")
     hang_timeout_s: float = setting(
         20.0,
-        "With several workers: a worker without progress for this time is killed and replaced; less "
-        "than stack.hang_timeout_s. 0: never.",
+        "One of several workers without progress for this time is killed and replaced; less than "
+        "stack.hang_timeout_s. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",
@@ -180,45 +172,42 @@ class GatewaySettings:
 
 @dataclass(frozen=True)
 class FramedSettings:
-    """The framed TCP edge of the gateway, on gateway.host, with [tls] if that has a certificate, and with the gateway's
-    rates and users."""
+    """The framed TCP edge, on gateway.host, with the gateway's TLS, rates and users."""
 
     port: int = setting(0, "Port to listen on; 0: no framed edge.", minimum=0, maximum=65_535)
     max_frame_bytes: int = setting(
         4 * 1024 * 1024, "Longer frames end their connection.", minimum=1024, maximum=1024 * 1024 * 1024, unit="bytes"
     )
-    max_connections: int = setting(10_000, "Beyond this many connections new ones are refused (per worker).", minimum=1)
+    max_connections: int = setting(10_000, "Further connections are refused (per worker).", minimum=1)
     idle_s: float = setting(
-        60.0, "A connection without a frame for this time is closed; clients send PING.", minimum=1, unit="s"
+        60.0, "Connections without a frame for this time are closed; clients send PING.", minimum=1, unit="s"
     )
 
 
 @dataclass(frozen=True)
 class ZmqSettings:
-    """The ZeroMQ edges, in a process of their own, which is a client of the framed edge. An address is bound, or
-    connected to if it begins with `>`; empty: no such socket."""
+    """The ZeroMQ edges, in a process of their own. An address is bound, or connected to if it begins with `>`. Empty:
+    no such socket."""
 
-    enabled: bool = setting(False, "Whether the embedded engine starts the ZeroMQ edges. Needs the extra zmq.")
+    enabled: bool = setting(False, "Start the ZeroMQ edges with the embedded engine. Needs the extra zmq.")
     subscribe: str = setting("tcp://127.0.0.1:5555", "XPUB, for SUB sockets that receive.")
     publish: str = setting("tcp://127.0.0.1:5556", "SUB, for PUB sockets that publish, at most once.")
     pipeline: str = setting("tcp://127.0.0.1:5557", "PULL, for PUSH sockets that publish, with flow control.")
-    asked: str = setting("tcp://127.0.0.1:5558", "ROUTER, for REQ sockets that publish and wait for an answer.")
-    tasks: str = setting("", "PUSH, for PULL sockets of workers: each message of tasks_topics goes to one of them.")
+    asked: str = setting("tcp://127.0.0.1:5558", "ROUTER, for REQ sockets that publish and wait for the result.")
+    tasks: str = setting("", "PUSH, for PULL sockets of workers: each message of tasks_topics goes to one.")
     results: str = setting("", "PULL, for PUSH sockets of workers that publish results.")
-    tasks_topics: str = setting("", "Topics whose messages are tasks, as in `arborcast subscribe`: jobs//.")
-    topics: Literal["slash", "colon"] = setting(
-        "slash", "Form of topics sent to receivers: a/b, or a:b as in the older system. Both are accepted."
-    )
+    tasks_topics: str = setting("", "Topic expression of tasks, such as jobs//.")
+    topics: Literal["slash", "colon"] = setting("slash", "Form of sent topics: a/b, or a:b as in the older system.")
     send_hwm: int = setting(1_000, "Messages waiting for one receiver; others are dropped.", minimum=1)
-    user: str = setting("", "User of the edges at the gateway, where it has users.")
-    password: str = setting("", "Password of that user.", secret=True)
+    user: str = setting("", "User of the edges at a gateway with users.")
+    password: str = setting("", "Its password.", secret=True)
     curve_key_file: str = setting(
-        "", "The secret key of the sockets (a ZeroMQ .key_secret file), for CURVE. Required beyond loopback."
+        "", "Secret key of the sockets for CURVE (a ZeroMQ .key_secret file). Required beyond loopback."
     )
     clients_file: str = setting(
-        "", "With CURVE: a TOML file of clients, [[client]] with key, user and password; others may not connect."
+        "", "Clients that may connect with CURVE: TOML, [[client]] with key, user and password."
     )
-    tls_ca_file: str = setting("", "Authority of the gateway's certificate, where it has [tls]; empty: the system's.")
+    tls_ca_file: str = setting("", "Authority of the gateway's certificate; empty: the system's.")
     metrics_port: int = setting(0, "Port of the edges' metrics; 0: none.", minimum=0, maximum=65_535)
 
 
@@ -226,33 +215,29 @@ class ZmqSettings:
 class TopicSettings:
     """The topic set."""
 
-    fixed: bool = setting(False, "A fixed topic set refuses unknown topics; an open one adds them on first use.")
-    maximum: int = setting(
-        1_000_000, "With an open set: the number of topics up to which notifications add new ones.", minimum=1
-    )
+    fixed: bool = setting(False, "Refuse unknown topics; otherwise they are added on first use.")
+    maximum: int = setting(1_000_000, "Number of topics up to which notifications add new ones.", minimum=1)
     new_per_minute: int = setting(
         6_000,
-        "With an open set: topics that notifications may add per minute (per worker); beyond it they "
-        "get 503. Topics matched by a subscription's wildcard count apart; topics named by one do "
-        "not count.",
+        "Topics that notifications may add per minute (per worker), then 503. Those that a subscription names"
+        " do not count; those of its wildcards count apart.",
         minimum=0,
     )
     codes: Literal["given", "position"] = setting(
         "given",
-        "given: topics have a code only if one was set. position: others get one from their place, such as 1.4.A.",
+        "given: topics have only codes that were set. position: others have one of their place, such as 1.4.A.",
     )
     default: str = setting(
         "",
-        "Topic of a Notify without one, such as plant/other or {urn:t}a/b. Empty: it is refused.",
+        "Topic of a Notify without one, such as plant/other or {urn:t}a/b; empty: it is refused.",
     )
     retain_all: bool = setting(
         False,
-        "All topics keep their last message, except those whose policy excludes it. Each "
-        "notification is then written twice.",
+        "Retain the last message of all topics, unless their policy excludes it. Notifications are written twice.",
     )
     check_types: bool = setting(
         False,
-        "Refuse notifications whose type is not among the message types of their topic.",
+        "Refuse notifications of other than their topic's message types.",
     )
 
     def __post_init__(self) -> None:
@@ -275,28 +260,26 @@ class FragmentSettings:
 
     bytes: int = setting(
         3_000,
-        "For topics with the routing word split: maximum size of a part for old subscribers, with its "
-        "wrapper. 0: no parts.",
+        "Maximum size of a part for old subscribers, on topics with the routing word split; 0: no parts.",
         minimum=0,
         unit="bytes",
     )
     timeout_s: float = setting(
         30.0,
-        "Time without a further part after which a message is given up.",
+        "A message is given up after this time without a further part.",
         minimum=1,
         maximum=1_800,
         unit="s",
     )
     open: int = setting(
         1_000,
-        "Incomplete messages of one client; without authentication, of all.",
+        "Incomplete messages of one client (without authentication: of all).",
         minimum=1,
     )
     max_bytes: int = setting(
         0,
-        "Total size of the parts of one message; beyond it the message is given up. 0: "
-        "gateway.max_body_bytes. A larger one needs larger kafka.max_record_bytes and "
-        "gateway.max_unacknowledged_bytes.",
+        "Maximum size of a message; larger ones are given up. 0: gateway.max_body_bytes; beyond that raise "
+        "kafka.max_record_bytes and gateway.max_unacknowledged_bytes, too.",
         minimum=0,
         maximum=128 * 1024 * 1024,
         unit="bytes",

@@ -32,39 +32,38 @@ class MqttSettings:
     """The bridge to an MQTT 5 broker (docs/mqtt.md). Needs the extra mqtt at gateways and where pushes are made."""
 
     url: str = setting("", "The broker: mqtt://host:1883, or mqtts://host:8883 with TLS; empty: no bridge.")
-    rules_file: str = setting("", "At gateways: TOML file with the topics that come in and go out.")
+    rules_file: str = setting("", "TOML file with the rules, at gateways.")
     client_id: str = setting(
         "arborcast",
-        "Client identifier of the session for incoming messages, of one engine only; the identifiers of "
-        "connections for outgoing messages begin with it.",
+        "Client identifier of the session for incoming messages, different for each engine; for outgoing ones"
+        " with a random ending.",
     )
     user: str = setting("", "User at the broker.")
     password: str = setting("", "Password of that user.", secret=True)
     ca_file: str = setting(
         "",
-        "PEM file with the authorities for the broker's certificate, on every host that connects; empty: the public "
-        "ones (certifi).",
+        "Authorities of the broker's certificate (PEM), on every host that connects; empty: those of certifi.",
     )
-    certificate_file: str = setting("", "PEM file with the client certificate and its key, for brokers that ask.")
+    certificate_file: str = setting("", "Client certificate and key (PEM), if the broker requires one.")
     act_as: str = setting(
         "",
-        "User of the gateway whose rights incoming and outgoing messages have; required where access.methods is set.",
+        "User of the gateway with whose rights the bridge acts; required with access.methods.",
     )
     session_hours: int = setting(
         168,
-        "Time for which the broker keeps the session and its messages while no gateway is connected.",
+        "Time for which the broker keeps session and messages without a gateway.",
         minimum=1,
         maximum=1_000_000,
         unit="h",
     )
     receive_maximum: int = setting(
         100,
-        "Incoming messages that are not in the log yet; the broker sends no more before.",
+        "Incoming messages in progress; the broker sends no more.",
         minimum=1,
         maximum=65_535,
     )
     keep_alive_s: int = setting(
-        30, "Interval of PINGREQ; a broker without an answer is disconnected.", minimum=1, maximum=3_600, unit="s"
+        30, "Interval of PINGREQ; without an answer the connection is closed.", minimum=1, maximum=3_600, unit="s"
     )
 
     def __post_init__(self) -> None:

@@ -46,22 +46,21 @@ class OutboundSettings:
 
     scope: Literal["public", "private", "loopback"] = setting(
         "public",
-        "public: globally routable addresses only. private: also private networks. loopback: also "
-        "this machine; the default of `arborcast up` with its own broker and a gateway on loopback.",
+        "public: globally routable addresses. private: also private networks. loopback: also this machine; "
+        "the default of `arborcast up` with its own broker and a gateway on loopback.",
     )
-    allow: str = setting("", "Networks that are always allowed: addresses or CIDR, separated by commas.")
-    deny: str = setting("", "Networks that are never allowed, even if listed above: CIDR, separated by commas.")
+    allow: str = setting("", "Further allowed networks: addresses or CIDR, separated by commas.")
+    deny: str = setting("", "Forbidden networks, even if allowed: CIDR, separated by commas.")
     ports: str = setting("", "Allowed ports, such as 443,8000-8999; empty: all but the engine's own.")
     look_up_names: bool = setting(
         True,
-        "Resolve the host at Subscribe and refuse a forbidden address at once. Off: answers do not "
-        "reveal which names lead into the network.",
+        "Resolve the host at Subscribe and refuse forbidden addresses at once. Off: answers do not reveal "
+        "names of the network.",
     )
     prove_ownership: bool = setting(
         False,
-        "At Subscribe, ask the consumer for its consent: a POST with the header Arborcast-Challenge, "
-        "or OPTIONS as a web hook if it wants CloudEvents. Also asked: a publisher with Demand and, "
-        "once an hour, the ReplyTo of a queue request.",
+        "Ask consumers for their consent at Subscribe (docs/operations.md), also publishers with Demand and, "
+        "once an hour, the ReplyTo of queue requests.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

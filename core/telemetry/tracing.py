@@ -111,12 +111,12 @@ class TracingSettings:
 
     endpoint: str = setting(
         "",
-        "URL of an OpenTelemetry collector (OTLP over HTTP), for instance "
-        "http://127.0.0.1:4318/v1/traces. Needs the extra `otel`. Empty: no spans.",
+        "URL of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318/v1/traces; empty: "
+        "no spans. Needs the extra otel.",
     )
     ratio: float = setting(
         0.01,
-        "Share of requests without a trace context for which a trace is started.",
+        "Share of requests without a trace context that start a trace.",
         minimum=0.0,
         maximum=1.0,
     )

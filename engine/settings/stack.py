@@ -11,13 +11,12 @@ from arborcast.core.settings import setting
 
 @dataclass(frozen=True)
 class MetricsSettings:
-    """Metrics beside the gateway's own `/metrics`, without authentication: keep them on loopback, or on a network with
-    Prometheus alone."""
+    """Metrics, without authentication: keep them on loopback, or on a network with Prometheus alone."""
 
-    host: str = setting("127.0.0.1", "Address of the metrics of the embedded engine and the dispatch job.")
+    host: str = setting("127.0.0.1", "Address of the metrics of embedded engine and dispatch job.")
     port: int = setting(
         0,
-        "Port of the embedded engine's metrics, of all its parts; 0: a free one, shown by `arborcast status`.",
+        "Port of the embedded engine's metrics; 0: a free one, shown by `arborcast status`.",
         minimum=0,
         maximum=65_535,
     )
@@ -27,10 +26,10 @@ class MetricsSettings:
         minimum=0,
         maximum=65_535,
     )
-    sample_s: float = setting(5.0, "Interval of the samples for the history.", minimum=1, maximum=600, unit="s")
+    sample_s: float = setting(5.0, "Interval of samples for the history.", minimum=1, maximum=600, unit="s")
     history_hours: float = setting(
         24.0,
-        "Minimum history in the data directory for `arborcast report`; about 1 MB an hour.",
+        "Minimum history for `arborcast report`; about 1 MB an hour.",
         minimum=0.1,
         maximum=1_000,
         unit="h",
@@ -43,7 +42,7 @@ class LoggingSettings:
 
     format: Literal["human", "json"] = setting(
         "human",
-        "Text lines, or an object per line; under `arborcast up` also the logs of the virtual machines.",
+        "Text lines or JSON objects; under `arborcast up` also of the virtual machines.",
     )
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Minimum level. A steady engine logs nothing at info."
@@ -52,25 +51,23 @@ class LoggingSettings:
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """The web console (docs/console.md). On loopback it is open to this machine; elsewhere it needs users of the
-    gateway and does not start without access.methods."""
+    """The web console. On loopback it is open to this machine; elsewhere it needs access.methods."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(
         8088,
-        "Port of the console; 0: no console. If the default is in use, the console takes a free one, "
-        "shown by `arborcast status`.",
+        "Port; 0: no console. If the default is in use, a free one, shown by `arborcast status`.",
         minimum=0,
         maximum=65_535,
     )
     public_url: str = setting(
         "",
-        "Address of the console in links to subscribers, if it is not console.host and console.port (a proxy).",
+        "Address of the console in links to subscribers; empty: console.host and console.port.",
     )
     engines: str = setting(
         "",
-        "Metrics addresses of other engines to show, separated by commas; of an engine without supervisor "
-        "those of its gateways and job, joined by +: `http://a:9464,http://g:8080+http://j:9465`.",
+        "Metrics addresses of other engines, separated by commas; without a supervisor those of gateways and "
+        "job, joined by +: `http://a:9464,http://g:8080+http://j:9465`.",
     )
 
     def chosen(self) -> tuple[tuple[str, ...], ...]:
@@ -85,18 +82,18 @@ class StackSettings:
 
     broker: Literal["embedded", "external"] = setting(
         "embedded",
-        "embedded: the engine starts a broker. external: the brokers of kafka.bootstrap_servers.",
+        "The engine starts a broker, or uses those of kafka.bootstrap_servers.",
     )
     job: Literal["embedded", "external"] = setting(
         "embedded",
-        "embedded: the engine starts the streaming job. external: you submit it with spark-submit.",
+        "The engine starts the streaming job, or you submit it with spark-submit.",
     )
     home_access: Literal["owner", "group"] = setting(
         "owner",
-        "Access to the data directory: the user of the engine, or the directory's group, too.",
+        "Access to the data directory: the engine's user, or also the directory's group.",
     )
     kafka_port: int = setting(
-        9092, "Port of the embedded Kafka broker, on loopback; 0: a free one.", minimum=0, maximum=65_535
+        9092, "Port of the embedded broker, on loopback; 0: a free one.", minimum=0, maximum=65_535
     )
     kafka_heap_mb: int = setting(256, "Maximum heap of the embedded broker.", minimum=96, maximum=65_536, unit="MiB")
     kafka_fsync: bool = setting(
@@ -108,20 +105,20 @@ class StackSettings:
     )
     hang_timeout_s: float = setting(
         30.0,
-        "Kafka or the gateway is killed and restarted after this time without an answer. 0: never.",
+        "Kafka or the gateway is restarted after this time without an answer. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",
     )
     job_hang_timeout_s: float = setting(
         60.0,
-        "The same for the heartbeat of the streaming job: its driver and its JVM.",
+        "The same for the heartbeat of the streaming job (driver and JVM).",
         minimum=0,
         maximum=3_600,
         unit="s",
     )
     stop_timeout_s: float = setting(
-        10.0, "Time for all parts to stop; then they are killed.", minimum=1, maximum=300, unit="s"
+        10.0, "Time for all parts to stop before they are killed.", minimum=1, maximum=300, unit="s"
     )
     restart_first_s: float = setting(
         0.5, "Delay of the first restart of a part; doubled each time.", minimum=0.05, maximum=60, unit="s"

@@ -17,18 +17,17 @@ class FederationSettings:
     name: str = setting("", "Name of this engine in the federation; empty: no federation.")
     group: str = setting("", "Its group.")
     administrator: str = setting(
-        "", "URL of the administrator (python -m arborcast.engine.administrator): http://host:8095."
+        "", "URL of the administrator (`python -m arborcast.engine.administrator`): http://host:8095."
     )
-    url: str = setting("", "URL of this engine's gateway for the other engines; empty: gateway.public_url.")
+    url: str = setting("", "URL of this engine's gateway for other engines; empty: gateway.public_url.")
     key_file: str = setting(
         "",
-        "File with the shared secret, created by: arborcast federation key. Of several lines the "
-        "first signs, and all are accepted.",
+        "The shared secret (`arborcast federation key`). Of several lines the first signs, and all are accepted.",
     )
     inside: Literal["confirmed", "fast"] = setting(
         "confirmed",
-        "Transport to engines of the group for topics with neither fast nor reliable: confirmed "
-        "(pushes) or fast (datagrams).",
+        "Transport within the group, for topics that are neither fast nor reliable: confirmed (pushes) or "
+        "fast (datagrams).",
     )
     datagram_port: int = setting(
         0,

@@ -42,14 +42,6 @@ def address() -> Iterator[str]:
         thread.join()
 
 
-def test_a_page_of_this_machine_opens(visit: Visitors, address: str) -> None:
-    page = visit()
-    page.goto(f"{address}/plain")
-    assert page.title() == "Plain"
-    assert page.inner_text("h1") == "Hello"
-    assert page.evaluate("document.querySelector('h1').getBoundingClientRect().height") > 10, "there is a font"
-
-
 def test_what_lies_beyond_is_out_of_reach_and_noticed(visit: Visitors, address: str) -> None:
     page = visit()
     with page.expect_event("requestfailed"):

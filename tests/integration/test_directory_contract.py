@@ -9,7 +9,6 @@ from typing import Protocol
 
 import pytest
 
-from arborcast.core.errors import InfrastructureError
 from arborcast.directory.entries.changes import Move, Put, Remove
 from arborcast.directory.entries.mapping import Listing, ProblemKind
 from arborcast.directory.settings import DirectorySettings
@@ -190,14 +189,6 @@ def test_the_watcher_sees_everything_first_and_then_edits_by_hand(home: Home, di
     assert watch.errors == []
 
 
-def test_names_that_are_not_ascii_by_hand(home: Home, directory: Directory) -> None:
-    put(directory, "Größe")
-    watch = Watch()
-    directory.watch(watch)
-    home.add("topicName=温度,topicName=Größe", topicName="温度")
-    watch.wait_paths("Größe", "Größe/温度")
-
-
 def test_what_cannot_be_a_topic_is_reported_and_the_rest_goes_on(home: Home, directory: Directory) -> None:
     put(directory, "a")
     home.add("topicName=1st", topicName="1st")
@@ -274,18 +265,6 @@ def test_edits_while_the_engine_was_down_are_told_apart(
     expected = {"keep", "new-there", "new-here"}
     wait_until(lambda: set(again.log.topics()) == expected)
     wait_until(lambda: set(directory.load().entries) == expected)
-
-
-def test_an_append_that_fails_is_tried_again(
-    home: Home, directory: Directory, engines: list[Engine], tmp_path: Path
-) -> None:
-    put(directory, "a")
-    log = Log()
-    log.failures = [InfrastructureError("no broker", 1.0), InfrastructureError("no broker", 1.0)]
-    engine = Engine(home, tmp_path / "state", log)
-    engines.append(engine)
-    wait_until(lambda: set(engine.log.topics()) == {"a"})
-    assert log.failures == []
 
 
 def test_many_edits_on_both_sides_end_equal(

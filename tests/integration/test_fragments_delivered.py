@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from itertools import cycle
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -26,13 +26,15 @@ PART = 3_000
 Engine = tuple[GatewayRun, GatewayRun, RunningJob]
 
 
-@pytest.fixture
-def engine(tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession) -> Iterator[Engine]:
-    more = "[fragments]\ntimeout_s = 5\n"
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings, spark: SparkSession) -> Iterator[Engine]:
+    """One engine for this module; each test has topics of its own."""
+    more, folder = "[fragments]\ntimeout_s = 5\n", tmp_path_factory.mktemp("fragments")
+    own = dataclasses.replace(kafka, prefix="fragments-delivered.")
     with (
-        gateway_run(tmp_path / "a", kafka_settings, more=more) as one,
-        gateway_run(tmp_path / "b", kafka_settings, more=more) as other,
-        running(spark, job_settings(tmp_path / "dispatch", kafka_settings)) as job,
+        gateway_run(folder / "a", own, more=more) as one,
+        gateway_run(folder / "b", own, more=more) as other,
+        running(spark, job_settings(folder / "dispatch", own)) as job,
     ):
         yield one, other, job
 
@@ -56,6 +58,7 @@ class Got:
 @pytest.mark.parametrize("alone", [False, True])
 def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine, alone: bool) -> None:
     one, other, _ = engine
+    topic = f"parts{alone:d}"
     whole, in_parts, modern = Got(), Got(), Got()
     with (
         whole.listener,
@@ -64,15 +67,15 @@ def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine
         LegacyClient(one.base) as old,
         Client(other.broker) as new,
     ):
-        old.subscribe("parts", to=whole.listener.url)
-        old.subscribe("parts", to=in_parts.listener.url, fragment_bytes=1_000)
-        new.subscribe("parts//.", to=modern.listener.url)
+        old.subscribe(topic, to=whole.listener.url)
+        old.subscribe(topic, to=in_parts.listener.url, fragment_bytes=1_000)
+        new.subscribe(f"{topic}//.", to=modern.listener.url)
         point = new.create_pull_point()
-        new.subscribe("parts//.", to=point)
+        new.subscribe(f"{topic}//.", to=point)
         contents = [content(parts) for parts in (1, 2, 5, 10, 100)]
         texts = []
         for number, each in enumerate(contents):
-            texts += legacy.in_parts("parts", each, PART, alone=alone, identification=f"me:{number}")
+            texts += legacy.in_parts(topic, each, PART, alone=alone, identification=f"{topic}:{number}")
         random.Random(5).shuffle(texts)
         for gateway, text in zip(cycle((one, other)), texts, strict=False):
             assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
@@ -82,7 +85,7 @@ def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine
         assert whole.wait_for(5) == expected
         assert in_parts.wait_for(5) == expected
         assert modern.wait_for(5) == expected
-        assert all(each.topic == "parts" for each in modern.messages)
+        assert all(each.topic == topic for each in modern.messages)
         pulled: list[str] = []
 
         def all_pulled() -> bool:

@@ -13,7 +13,6 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Admin, make_producer
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.follower import LogFollower
-from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -107,15 +106,6 @@ def test_a_partition_of_which_something_is_left_is_not_forgotten_over_the_others
         wait_until(all_there, lambda: seen, timeout_s=180)
     producer.close(timeout=10)
     assert seen == [b"%d" % number for number in range(11)]
-
-
-def test_records_are_looked_up_by_their_offsets(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
-    append(writer, *(str(number) for number in range(50)))
-    delete_before(kafka_settings, 10)
-    with closing(LogReader(kafka_settings, PULL_LOG)) as reader:
-        assert reader.read([]) == {}
-        assert reader.read([45, 12, 5, 12]) == {12: b"12", 45: b"45"}
-        assert reader.read([3]) == {}
 
 
 def test_what_was_settled_is_deleted_from_the_log(kafka_settings: KafkaSettings, writer: LogWriter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.pull_points import PULL
-from arborcast.topic_model.records.pull import Claimed, StoredMessage, encode
+from arborcast.topic_model.records.pull import StoredMessage, encode
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
@@ -23,9 +24,11 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture
-def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
-    with gateway_run(tmp_path, kafka_settings) as run:
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[GatewayRun]:
+    """One that tests with settings of its defaults share."""
+    own = dataclasses.replace(kafka, prefix="pull-points.")
+    with gateway_run(tmp_path_factory.mktemp("gateway"), own) as run:
         yield run
 
 
@@ -117,16 +120,6 @@ def test_kill_9_in_the_middle_of_fetching_loses_nothing(
         assert len(set(fetched)) == before, "nothing twice in normal operation"
         gateway.start()
         assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "twice only what was on its way at the kill"
-
-
-def test_a_claim_of_a_dead_gateway_comes_back_in_its_place(
-    tmp_path: Path, kafka_settings: KafkaSettings, writer: LogWriter
-) -> None:
-    with gateway_run(tmp_path, kafka_settings) as gateway:
-        url = create(gateway)
-        fill(url, 1, 2, 3)
-        writer.append_encoded([encode(url.rpartition("/")[2], Claimed("dead", 0, 1, until_ms=1))])
-        assert pull_all(url, 3, []) in ([1, 2, 3], [3, 1, 2])
 
 
 def test_two_gateways_hand_out_every_message_once(tmp_path: Path, kafka_settings: KafkaSettings) -> None:

@@ -108,14 +108,6 @@ def test_a_page_that_is_wanted_subscribes(visit: Visitors, elsewhere: str) -> No
     assert only_subscription(parts)
 
 
-def test_a_link_is_followed(place: Place, visit: Visitors) -> None:
-    visit.expected = (_NO_ICON,)
-    place.page.set_content(f"<a href='http://127.0.0.1:{place.gateway}/health/live'>how it is</a>")
-    place.page.click("a")
-    place.page.wait_for_url("**/health/live")
-    assert place.page.inner_text("body").strip() == "alive"
-
-
 def test_other_servers_of_ours_take_nothing_of_a_page(place: Place, visit: Visitors) -> None:
     visit.expected = ("403 (Forbidden)",)
     got: list[ReceivedMessage] = []

@@ -97,13 +97,6 @@ class BrokerCluster:
 
             wait_until(in_sync, "the replicas are in step", timeout, every_s=0.2)
 
-    def leader_of(self, settings: KafkaSettings, log: str) -> KafkaBroker:
-        """The broker that leads the first partition of a log."""
-        with closing(Admin(settings)) as admin:
-            states = admin.partitions(settings.topic(log))
-        assert states, f"there is no log {log}"
-        return self.brokers[states[0].leader - 1]
-
     def controller(self) -> int:
         """The number, from 1, of the broker that is the active controller."""
         state = self.brokers[0].layout.data / "__cluster_metadata-0" / "quorum-state"

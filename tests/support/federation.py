@@ -30,8 +30,6 @@ from tests.support.process import LoggedProcess
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
-_WAIT_S = 240.0
-
 
 class AdministratorRun(LoggedProcess):
     """The administrator; it can be killed and started again."""

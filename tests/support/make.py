@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
@@ -33,3 +36,11 @@ def subscription(name: str = "s", topic: str = "", url: str = "", **more: Any) -
     """A subscription to a topic, a subtree (`a//.`) or everything, pushed to `http://NAME/` or to `url`."""
     topics = (TopicFilter("", topic, topic),) if topic else ()
     return Subscription(name, EndpointReference(url or f"http://{name}/"), topics=topics, **more)
+
+
+def known_to_redelivery(state: ControlState, *subscriptions: Subscription) -> Any:
+    """What a Redeliverer asks of the routing view, answered by a state with these subscriptions besides."""
+    for each in subscriptions:
+        state.apply(SubscriptionRecord(each))
+    asked = ("suspensions", "subscription", "suspended", "is_pushed_to", "servers", "listen")
+    return SimpleNamespace(catch_up=lambda timeout_s: 0, **{name: getattr(state, name) for name in asked})

@@ -1,4 +1,4 @@
-"""Thousands of histories of the real-time gear: two tasks, the redelivery and the driver, with time, endpoints, crashes
+"""Histories of the real-time gear: two tasks, the redelivery and the driver, with time, endpoints, crashes
 and the order in which logs are written and read made up. Kafka, Spark and sockets are not real; all that decides is.
 
 First attempts of each subscription are in the order of each partition, for each priority, whatever happened, and in a

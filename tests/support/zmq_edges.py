@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket as network
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,17 +63,6 @@ class Edges(LoggedProcess):
         with self.socket(zmq.REQ, "asked") as req:
             req.send_multipart(parts)
             return req.recv_multipart()
-
-    def raw_subscriber(self) -> network.socket:
-        """A connection to the XPUB after its handshake, for messages of ZMTP 3.0 byte by byte."""
-        raw = network.create_connection(("127.0.0.1", self._ports["subscribe"].number), 120)
-        raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
-        ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
-        raw.sendall(bytes([4, len(ready)]) + ready)
-        greeting = b""
-        while b"READY" not in greeting:
-            greeting += raw.recv(1_000)
-        return raw
 
     def subscriber(self, prefix: bytes) -> zmq.Socket[bytes]:
         """Returns when its subscription is in force."""

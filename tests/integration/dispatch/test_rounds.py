@@ -78,21 +78,3 @@ def test_what_becomes_of_a_subscription_is_known_in_the_next_round(
     got = watched.names("/ends")
     assert got == sent[: len(got)]
     assert 1 <= len(got) <= A_ROUND
-
-
-def test_a_stop_between_two_rounds_repeats_nothing(
-    spark: SparkSession, settings: JobSettings, log: Logs, watched: Watched
-) -> None:
-    log.subscribe(*(subscription(name, watched.receiver.url(f"/{name}"), "a/b") for name in ("one", "two")))
-    with running(spark, settings) as job:
-        watched.then = lambda path: job.gate.close()
-        sent = log.notify_many(["a/b"] * COUNT)
-        assert job.gate.wait_closed(300)
-    assert 0 < len(watched.arrived) < 2 * COUNT, "it did not wait for the end of the batch"
-
-    watched.then = lambda path: None
-    with running(spark, settings):
-        for path in ("/one", "/two"):
-            watched.wait_for(path, sent[-1])
-
-    assert watched.names("/one") == watched.names("/two") == sent

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from arborcast.engine.embedded import kafka_broker
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from arborcast.engine.processes import processes
 from arborcast.engine.processes.errors import PartFailed
 from tests.support.broker import new_broker
 
@@ -80,19 +78,3 @@ def test_what_was_acknowledged_survives_kill_and_stop(own_broker: KafkaBroker) -
     own_broker.stop()
     own_broker.start()
     assert read(servers, "kept") == [b"before the kill", b"before the stop"]
-
-
-def test_the_largest_body_the_gateway_takes_fits(own_broker: KafkaBroker) -> None:
-    body = b"x" * (8 * 1024 * 1024)
-    create_topic(own_broker.bootstrap_servers, "large")
-    send(own_broker.bootstrap_servers, "large", [body], max_request_size=kafka_broker.MAX_MESSAGE_BYTES)
-    assert read(own_broker.bootstrap_servers, "large") == [body]
-
-
-def test_stopping_leaves_no_process_and_no_listener(own_broker: KafkaBroker) -> None:
-    pid = own_broker.pid
-    assert pid is not None
-    own_broker.stop()
-    assert not psutil.pid_exists(pid)
-    assert processes.is_free(own_broker.layout.port)
-    assert processes.is_free(own_broker.layout.controller_port)

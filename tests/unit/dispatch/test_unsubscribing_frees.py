@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
-from typing import Any, cast
 
 import pytest
 
@@ -39,6 +38,7 @@ from arborcast.topic_model.routing import sharing
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import known_to_redelivery
 from tests.support.outbound import THIS_MACHINE
 from tests.support.redelivery_world import REFUSED, World
 
@@ -80,20 +80,6 @@ class ControlLogOf:
         pass
 
 
-class Known:
-    """What a Redeliverer asks of the routing view, answered by a state."""
-
-    def __init__(self, state: ControlState) -> None:
-        self.listen = state.listen
-        self.subscription = state.subscription
-        self.suspended = state.suspended
-        self.is_pushed_to = state.is_pushed_to
-        self.servers = state.servers
-
-    def catch_up(self, timeout_s: float) -> int:
-        return 0
-
-
 @pytest.fixture
 def state() -> ControlState:
     return ControlState()
@@ -113,7 +99,7 @@ def redeliverer(state: ControlState, log: ControlLogOf, tmp_path_factory: pytest
         PushSettings(),
         RetrySettings(breaker_failures=1),
         THIS_MACHINE,
-        cast(Any, Known(state)),
+        known_to_redelivery(state),
         tmp_path_factory.mktemp("parked") / "parked.sqlite",
     )
 

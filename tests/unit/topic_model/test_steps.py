@@ -19,7 +19,6 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TopicRecord,
     TopicRemoved,
-    TriggerRecord,
     resealing_key,
 )
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
@@ -28,7 +27,7 @@ from arborcast.topic_model.routing.rest import RestIndex
 from arborcast.topic_model.snapshot import Overlay, Snapshot, SnapshotView, SteppedView, view
 from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.routing import control_records, make_subscription, make_trigger, paths
+from tests.support.routing import control_records, make_subscription, paths
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ViewStep)
@@ -199,36 +198,6 @@ def test_so_do_they_with_filters_of_all_kinds(
         world.cut()
 
 
-@pytest.mark.parametrize(("topics", "path"), [(XPATHS[0], "a/b"), (XPATHS[2], "a")])
-def test_what_an_xpath_of_the_base_loses_and_regains(topics: tuple[str, ...], path: str) -> None:
-    world = World(200)
-    world.apply(TopicRecord(TopicPath("a")))
-    world.apply(TopicRecord(TopicPath("a/b")))
-    world.apply(subscribed("s1", topics, 0, "", None))
-    world.rebase()
-    (worker,) = world.workers
-    there, gone = TopicRecord(TopicPath("a/b")), TopicRemoved(TopicPath("a/b"))
-    then: list[tuple[ControlRecord, int]] = [
-        (gone, 0),
-        (there, 1),
-        (gone, 0),
-        (subscribed("s2", topics, 1, "", None), 0),
-        (there, 2),
-        (gone, 0),
-        (SubscriptionEnded("s1", "unsubscribed", 0), 0),
-        (SubscriptionEnded("s2", "unsubscribed", 0), 0),
-        (there, 0),
-        (subscribed("s3", topics, 1, "", None), 1),
-        (gone, 0),
-        (SubscriptionEnded("s3", "unsubscribed", 0), 0),
-    ]
-    for record, expected in then:
-        world.apply(record)
-        world.cut()
-        assert len(worker.match(TopicPath(path))) == expected
-    world.rebase()
-
-
 @pytest.mark.parametrize("known", [False, True], ids=["unasked", "asked"])
 def test_what_came_and_went_leaves_no_trace_in_a_view(known: bool) -> None:
     world = World(200)
@@ -283,21 +252,6 @@ def test_many_changes_to_what_nobody_asks_for_are_not_kept() -> None:
         world.send()
     assert sum(map(len, worker._view._pending.values())) < 1_500
     assert [each.id for each in worker.match(TopicPath("a"))] == ["base"]
-
-
-def test_what_changes_at_one_position_is_all_remembered() -> None:
-    """A topic that comes changes all triggers that publish to it."""
-    world = World(200)
-    triggers = ("t1", "t2", "t3")
-    for name in triggers:
-        world.apply(TriggerRecord(make_trigger(name, "{}*", "a")))
-    world.rebase()
-    world.apply(TopicRecord(TopicPath("a")))
-    world.cut()
-    (worker,) = world.workers
-    assert [(each.position, each.id) for each in worker._history.since(0)][-3:] == [(3, name) for name in triggers]
-    found = worker.of(Notification("n", TopicPath("b"), b"<x/>", 1, control=0)).there
-    assert all(each.trigger and each.trigger.target for each in found), "none is the one that it was before"
 
 
 def test_a_view_forgets_a_long_past_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,24 +83,6 @@ def test_the_logs_are_what_the_design_says() -> None:
         assert int(logs[name].configs["max.message.bytes"]) > int(notifications.configs["max.message.bytes"])
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (errors.KafkaTimeoutError("Unable to bootstrap from ['h:1']"), "no answer in time"),
-        (errors.SaslAuthenticationFailedError("who"), "kafka.sasl_username, kafka.sasl_password"),
-        (errors.TopicAuthorizationFailedError("no"), "its access rules do not allow this to the user"),
-        (errors.MessageSizeTooLargeError(), "kafka.max_record_bytes"),
-        (errors.NotLeaderForPartitionError("p"), "p (NotLeaderForPartitionError)"),
-    ],
-)
-def test_words_are_ours(error: Exception, words: str) -> None:
-    with pytest.raises(InfrastructureError) as caught, translated("the log cannot be read"):
-        raise error
-    assert str(caught.value).startswith("the log cannot be read: ")
-    assert words in str(caught.value)
-    assert "[Error" not in str(caught.value)
-
-
 def test_a_socket_that_a_client_has_forgotten_is_closed_without_a_warning() -> None:
     sock = ClosingSocket("direct://").socket(socket.AF_INET)
     number = sock.fileno()

@@ -57,23 +57,6 @@ def test_reasons_name_what_to_change() -> None:
     assert str(refusal).endswith("(outbound rule: private)")
 
 
-def test_what_is_denied_is_denied_whatever_is_allowed() -> None:
-    both = policy(allow="10.0.0.0/8, 192.168.1.1", deny="10.9.0.0/16,1.1.1.1")
-
-    assert rule(both.check_address("10.1.0.1", 80)) == ""
-    assert rule(both.check_address("192.168.1.1", 80)) == ""
-    assert rule(both.check_address("192.168.1.2", 80)) == "private"
-    assert rule(both.check_address("10.9.0.1", 80)) == "denied"
-    assert rule(both.check_address("::ffff:10.9.0.1", 80)) == "denied"
-    assert rule(both.check_address("1.1.1.1", 80)) == "denied"
-    assert rule(both.check_address("64:ff9b::101:101", 80)) == "denied"
-
-
-def test_https_only() -> None:
-    assert rule(policy(https_only=True).check_url("http://example.org/")) == "https-only"
-    assert rule(policy(https_only=True).check_url("https://example.org/")) == ""
-
-
 def test_own_services() -> None:
     own = policy(("127.0.0.1", 9092), ("bus.example", 443), ("10.0.0.5", 8080), scope="private", allow="127.0.0.0/8")
 

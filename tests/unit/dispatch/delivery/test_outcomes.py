@@ -44,12 +44,3 @@ def test_what_a_result_means(status: int, failure: str, error: str, away: bool) 
     assert (outcome.delivered, outcome.error, outcome.endpoint_unreachable) == (not error, error, away)
     # A failure of the transport comes with a detail of its own.
     assert bool(outcome.detail) is (not outcome.delivered and outcome.error != failure)
-
-
-def test_whether_the_message_is_to_blame() -> None:
-    fault = b"<s:Fault><faultcode>s:Client</faultcode>"
-
-    assert classify(PushResult(404)).blames_message
-    assert classify(PushResult(500, response=fault)).blames_message
-    assert not classify(PushResult(500)).blames_message
-    assert not classify(PushResult(0, "connect")).blames_message

@@ -67,11 +67,6 @@ def test_retry_after_is_obeyed_within_bounds(retry_after: float, wait: int) -> N
     assert judged(PushResult(503, retry_after_s=retry_after), policy=policy) == Verdict("parked", NOW + wait)
 
 
-def test_refused_push_of_several_is_tried_again_one_by_one() -> None:
-    assert judged(PushResult(400), companions=4) == Verdict("parked", NOW)
-    assert judged(PushResult(410), companions=4) == Verdict("cancelled")
-
-
 def test_what_would_be_too_old_at_its_next_try_has_expired() -> None:
     almost = NOW - 3_600_000 + 1000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,13 +25,14 @@ from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, SubscriptionSuspended
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionSuspended
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings
 from tests.support.fake_journal import FakeJournal
+from tests.support.make import known_to_redelivery
 from tests.support.outbound import THIS_MACHINE
 
 LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
@@ -147,33 +148,15 @@ class Control(list[ControlRecord]):
         """Nothing."""
 
 
-class Known:
-    """The subscriptions of now."""
-
-    def __init__(self, *subscriptions: Subscription) -> None:
-        state = ControlState()
-        for each in subscriptions:
-            state.apply(SubscriptionRecord(each))
-        self.suspensions = state.suspensions
-        self.subscription = state.subscription
-        self.suspended = state.suspended
-        self.is_pushed_to = state.is_pushed_to
-        self.servers = state.servers
-        self.listen = state.listen
-
-    def catch_up(self, timeout_s: float) -> object:
-        return None
-
-
 def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[OperatorEvent] = []
-    known = Known(wanting("s", "mallory", "@a = 1"))
+    known = known_to_redelivery(ControlState(), wanting("s", "mallory", "@a = 1"))
     redeliverer = Redeliverer(
         KafkaSettings(),
         PushSettings(),
         RetrySettings(),
         THIS_MACHINE,
-        cast(Any, known),
+        known,
         tmp_path / "parked",
         publish=told.append,
     )

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from lxml import etree
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery import journal
 from arborcast.dispatch.hot import sink_journal
-from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.sink_journal import SinkJournal, stored_element
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -13,6 +14,7 @@ from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.oasis import validate_element
 
 
 class FakeLog:
@@ -62,6 +64,8 @@ class FakeLog:
 
     def has_all(self, number: int) -> bool:
         return number <= self.acknowledged
+
+    def close(self) -> None: ...
 
 
 class Opened:
@@ -153,6 +157,13 @@ def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:
     assert len(opened.attempts.rows) == journal._MOST_HELD_BACK
 
 
+def test_what_was_given_up_is_forgotten_for_its_batch_is_repeated(opened: Opened) -> None:
+    opened.journal.park(*kept(received("n")), Tries(), attempt("n", "parked"))
+    opened.journal.close()
+    opened.parked.acknowledged = 1
+    assert opened.rows() == []
+
+
 def test_a_mark_is_passed_when_all_before_it_is_written_also_what_waits_for_another_log(opened: Opened) -> None:
     journal = opened.journal
     journal.park(*kept(received("parked")), Tries(), attempt("parked", "parked"))
@@ -175,3 +186,25 @@ def test_a_mark_waits_for_what_is_stored_in_pull_points(opened: Opened) -> None:
     assert not opened.journal.passed()
     opened.pulls.acknowledged = 1
     assert opened.journal.passed()
+
+
+WSNT = "{http://docs.oasis-open.org/wsn/b-2}"
+WSA = "{http://www.w3.org/2005/08/addressing}"
+
+
+def test_what_is_stored_is_a_whole_message() -> None:
+    target = Subscription("s", EndpointReference("http://h/"), "http://h/wsn/subscriptions/s?a&b", pull_point="p")
+    producer_reference = b'<n:ProducerReference xmlns:n="http://docs.oasis-open.org/wsn/b-2"><a:Address \
+xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:ProducerReference>'
+    given = Notification("n", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', 5, producer_reference)
+    stored = stored_element(given, target)
+    assert given.payload in stored, "as it was sent"
+    message = etree.fromstring(stored)
+    assert message.tag == f"{WSNT}NotificationMessage"
+    assert message.findtext(f"{WSNT}SubscriptionReference/{WSA}Address") == target.address
+    assert message.findtext(f"{WSNT}ProducerReference/{WSA}Address") == "http://p/"
+    topic = message.find(f"{WSNT}Topic")
+    assert topic is not None
+    prefix, _, path = (topic.text or "").partition(":")
+    assert (topic.nsmap[prefix], path) == ("urn:t", "a/b")
+    validate_element(etree.fromstring(f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import create_autospec
 
 import msgspec
@@ -26,13 +25,13 @@ from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery import redeliverer
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
+from tests.support.make import known_to_redelivery
 from tests.support.outbound import THIS_MACHINE
 
 NOW_MS = 100_000
@@ -213,19 +212,6 @@ def test_nor_for_a_newest_of_each_of_many_topics() -> None:
     assert not world.journal.parked
 
 
-class Known:
-    """The subscriptions of now: one that is timely."""
-
-    def __init__(self) -> None:
-        state = ControlState()
-        state.apply(SubscriptionRecord(TIMELY))
-        self.subscription, self.suspended = state.subscription, state.suspended
-        self.is_pushed_to, self.listen, self.servers = state.is_pushed_to, state.listen, state.servers
-
-    def catch_up(self, timeout_s: float) -> object:
-        return None
-
-
 @pytest.mark.parametrize(
     ("result", "pushes", "lost_s"),
     [
@@ -242,7 +228,7 @@ def test_an_hour_of_batches_for_a_receiver_that_is_not_well(
 ) -> None:
     now_ms = 1_000_000_000
     monkeypatch.setattr(redeliverer, "time_ms", lambda: now_ms)
-    known: Any = Known()
+    known = known_to_redelivery(ControlState(), TIMELY)
     driver = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked")
 
     def batch(answer: PushResult) -> tuple[int, str]:

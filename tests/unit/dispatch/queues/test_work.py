@@ -47,19 +47,6 @@ def test_one_of_the_servers_gets_each_request_the_one_that_is_idle_for_the_longe
     assert world.store.count == 0
 
 
-def test_a_server_has_no_more_at_a_time_than_it_said() -> None:
-    world = World()
-    world.serve("s1", capacity=2, takes_ms=100)
-    world.serve("s2", capacity=1, takes_ms=100)
-    for number in range(30):
-        world.ask(f"r{number}")
-    world.run(50)
-    assert Counter(each.subscription for each in world.arrivals) == {"s1": 2, "s2": 1}
-    world.run(HOUR_MS)
-    assert world.most_at == {"http://s1/": 2, "http://s2/": 1}
-    assert len(world.arrivals) == 30
-
-
 def test_what_is_not_acknowledged_is_sent_again_to_the_same_server_with_numbers_from_1_to_5() -> None:
     world = World(retry=retry(breaker_failures=1_000))
     world.serve("s1")
@@ -93,20 +80,6 @@ def test_when_a_server_turns_sick_others_get_what_it_had() -> None:
     again = [each for each in world.arrivals if each.subscription == "s2" and each.attempt > 1]
     assert again
     assert all(each.sequence for each in again)
-
-
-def test_a_server_that_unsubscribes_leaves_what_it_had_to_others() -> None:
-    world = World()
-    world.serve("s1")
-    world.endpoints["http://s1/"].answer = lambda _: BROKEN
-    world.ask("r")
-    world.run(100)
-    world.serve("s2")
-    del world.subscriptions["s1"]
-    world.hear()
-    world.run(100)
-    assert world.arrived("s2") == ["r"]
-    assert world.arrivals[-1].sequence == 1
 
 
 def test_a_push_that_was_under_way_when_its_server_left_counts() -> None:
@@ -163,18 +136,6 @@ def test_when_the_last_who_has_not_refused_leaves_it_is_given_up() -> None:
     assert world.states()[LANE, "bad"] == "dead"
 
 
-def test_a_server_that_says_410_is_gone_and_another_does_it() -> None:
-    world = World()
-    world.serve("s1")
-    world.serve("s2")
-    world.endpoints["http://s1/"].answer = lambda _: PushResult(410)
-    for number in range(4):
-        world.ask(f"r{number}")
-    world.run(1_000)
-    assert world.gone_said == ["s1"]
-    assert Counter(each.subscription for each in world.arrivals) == {"s1": 1, "s2": 4}
-
-
 def test_what_may_have_been_sent_before_a_crash_says_so() -> None:
     world = World()
     world.serve("s", takes_ms=1_000)
@@ -191,25 +152,6 @@ def test_what_may_have_been_sent_before_a_crash_says_so() -> None:
         ("r2", 0),
     ]
     assert Counter(world.states().values()) == {"delivered": 3}
-
-
-def test_a_paused_or_suspended_server_gets_nothing() -> None:
-    world = World()
-    world.serve("s1")
-    world.serve("s2")
-    world.suspended_now.add("s1")
-    world.hear()
-    world.ask("r0")
-    world.ask("r1")
-    world.run(1_000)
-    assert world.arrived("s2") == ["r0", "r1"]
-    world.suspended_now.clear()
-    world.hear()
-    world.ask("r2")
-    world.ask("r3")
-    world.run(1_000)
-    assert (world.arrived("s2")[2:], world.arrived("s1")) == (["r2"], ["r3"])
-    assert world.too_much == []
 
 
 def test_with_a_server_the_other_subscriptions_of_its_endpoint_are_suspended() -> None:
@@ -395,21 +337,6 @@ def test_who_was_to_go_with_one_that_is_too_old_goes_by_itself() -> None:
     assert world.states() == {(LANE, "short"): "expired", (LANE, "long"): "delivered"}
 
 
-def test_after_a_crash_equals_may_be_more_and_say_that_they_were_sent() -> None:
-    world = World()
-    world.serve("s", takes_ms=1_000)
-    world.ask("r0", merge=b"e")
-    world.run(100)
-    world.restart()
-    world.ask("r1", merge=b"e")
-    world.ask("r2", merge=b"e", priority=5)
-    world.run(HOUR_MS)
-    assert [(each.notifications, each.sequence) for each in world.arrivals] == [
-        (("r0",), 0),
-        (("r2", "r0", "r1"), 1),
-    ]
-
-
 def test_pushes_of_queues_are_bounded_in_bytes() -> None:
     world = World()
     size = 10 * 1024 * 1024
@@ -537,21 +464,6 @@ def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
     assert (world.log, world.redelivery.statistics().queues[0].executing) == ({}, 0)
 
 
-def test_an_accepted_request_without_a_result_in_time_is_sent_again_with_a_number() -> None:
-    world = World()
-    world.serve("s")
-    world.endpoint("s").answer = lambda ids: LATER
-    world.ask("a")
-    callback_ms = int(PushSettings().callback_s * 1000)
-    world.run(callback_ms - 1_000)
-    assert [each.sequence for each in world.arrivals] == [0]
-    world.endpoint("s").answer = lambda ids: OK
-    world.run(60_000)
-    assert [each.sequence for each in world.arrivals] == [0, 1]
-    assert world.states()[LANE, "a"] == "delivered"
-    assert not world.log
-
-
 @pytest.mark.parametrize(("state", "then"), [("refused", "other"), ("failed", "s")])
 def test_a_later_result_that_is_bad_leads_to_another_server_or_to_a_repetition(state: Any, then: str) -> None:
     world = World()
@@ -570,35 +482,6 @@ def test_a_later_result_that_is_bad_leads_to_another_server_or_to_a_repetition(s
     assert world.states()[LANE, "a"] == "delivered"
 
 
-def test_a_request_that_its_only_server_refuses_later_is_a_dead_letter() -> None:
-    world = World()
-    world.serve("s")
-    world.endpoint("s").answer = lambda ids: LATER
-    world.ask("a")
-    world.run(1_000)
-    world.report(world.arrivals[0], "refused", "no such part")
-    world.run(1_000)
-    assert [(letter.error, letter.number) for letter in world.buried] == [("invalid", 1)]
-
-
-@pytest.mark.parametrize("result", [True, False])
-def test_a_result_counts_after_a_restart_and_is_not_awaited_for_longer(result: bool) -> None:
-    world = World()
-    world.serve("s")
-    world.endpoint("s").answer = lambda ids: LATER
-    world.ask("a")
-    world.run(1_000)
-    world.restart()
-    world.run(1_000)
-    assert world.arrived("s") == ["a"]
-    world.endpoint("s").answer = lambda ids: OK
-    if result:
-        world.report(world.arrivals[0], "delivered")
-    world.run(int(PushSettings().callback_s * 1000) + 60_000)
-    assert world.arrived("s") == ["a"] * (1 if result else 2)
-    assert world.states()[LANE, "a"] == "delivered"
-
-
 def test_the_result_of_a_server_that_left_counts() -> None:
     world = World()
     world.serve("s")
@@ -613,16 +496,3 @@ def test_the_result_of_a_server_that_left_counts() -> None:
     world.report(world.arrivals[0], "delivered")
     world.run(1_000)
     assert world.states()[LANE, "a"] == "delivered"
-
-
-def test_a_request_that_a_server_accepted_before_it_left_is_another_servers_in_time() -> None:
-    world = World()
-    world.serve("s")
-    world.endpoint("s").answer = lambda ids: LATER
-    world.ask("a")
-    world.run(1_000)
-    del world.subscriptions["s"]
-    world.serve("other")
-    world.hear()
-    world.run(int(PushSettings().callback_s * 1000) + 60_000)
-    assert world.arrived("other") == ["a"]

@@ -1,4 +1,4 @@
-"""Histories of the real-time gear (`tests.support.realtime_histories`): thousands that are made up, and those that have
+"""Histories of the real-time gear (`tests.support.realtime_histories`): hundreds that are made up, and those that have
 shown a fault."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arborcast.dispatch.realtime import task
 from arborcast.dispatch.realtime.messages import WorkerUpdate
 from tests.support.realtime_histories import NAMES, PARTITIONS, Histories
 
-Histories.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
+Histories.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestHistories = Histories.TestCase
 
 

@@ -45,33 +45,6 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     assert (world.log, world.redelivery.lanes, world.redelivery.outcomes.delivered) == ({}, 0, 1)
 
 
-def test_one_that_failed_is_tried_again_as_any_other() -> None:
-    world = world_of()
-    world.park("s", "n")
-    world.run(5_000)
-    world.report(world.arrivals[0], "failed", "no paper")
-    world.run(1_999)
-    assert len(world.arrivals) == 1
-
-    world.endpoint("s").answer = lambda ids: OK
-    world.run(100)
-
-    assert rows(world) == [("parked", "later", 1), ("parked", "reported", 1), ("delivered", "", 2)]
-    assert world.attempts[1].detail == "its receiver reported after 5.0 s that it failed: no paper"
-
-
-def test_one_that_its_receiver_refuses_is_given_up() -> None:
-    world = world_of()
-    world.park("s", "n")
-    world.run(10)
-    world.report(world.arrivals[0], "refused", "no such printer")
-    world.run(0)
-
-    assert rows(world) == [("parked", "later", 1), ("dead", "reported", 1)]
-    assert "no such printer" in world.buried[0].detail
-    assert (world.log, world.redelivery.outcomes.dead) == ({}, 1)
-
-
 def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> None:
     world = world_of()
     world.park("s", "n")
@@ -85,19 +58,6 @@ def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> N
     world.run(3 * CALLBACK_MS)
     assert rows(world)[-2:] == [("parked", "later", 3), ("dead", "no-result", 3)]
     assert len(world.arrivals) == 3
-
-
-def test_the_first_word_counts_and_a_second_one_changes_nothing() -> None:
-    world = world_of()
-    world.park("s", "n")
-    world.run(10)
-    for state in ("delivered", "failed", "delivered"):
-        world.report(world.arrivals[0], state)
-    world.run(CALLBACK_MS)
-    world.report(world.arrivals[0], "failed")
-    world.run(CALLBACK_MS)
-
-    assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
 
 
 @pytest.mark.parametrize(("state", "ended"), [("delivered", "delivered"), ("failed", "parked"), ("refused", "dead")])
@@ -151,25 +111,6 @@ def test_it_says_nothing_bad_of_the_endpoint() -> None:
 
     assert world.health.get("http://s/").breaker == "closed"
     assert world.told == []
-
-
-def test_results_count_while_the_subscription_is_suspended_and_no_more_when_it_is_over() -> None:
-    world = world_of()
-    world.park("s", "n1")
-    world.park("s", "n2")
-    world.run(100)
-    world.suspended_now.add("s")
-    world.hear()
-    world.report(world.arrivals[0], "delivered")
-    world.run(0)
-    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "parked"}
-
-    del world.subscriptions["s"]
-    world.hear()
-    world.report(world.arrivals[1], "delivered")
-    world.run(100)
-    assert world.states()["s", "n2"] == "cancelled"
-    assert world.redelivery.lanes == 0
 
 
 def test_a_repeated_batch_waits_for_the_push_that_it_made_last() -> None:

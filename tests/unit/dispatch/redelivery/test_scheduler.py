@@ -34,17 +34,6 @@ def test_waiting_messages_with_the_same_xml_id_do_not_travel_together() -> None:
     assert [arrival.notifications for arrival in world.arrivals] == [("n0", "n1", "n2"), ("n3",)]
 
 
-def test_a_message_that_is_longer_than_what_may_travel_together_travels_alone() -> None:
-    world = World(push=PushSettings(max_notify_bytes=3))
-    world.subscribe("s", form="notify")
-    world.park("s", "a")
-    world.park("s", "b")
-
-    world.run(1_000)
-
-    assert [arrival.notifications for arrival in world.arrivals] == [("a",), ("b",)]
-
-
 def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wait() -> None:
     world = World()
     world.subscribe("s")
@@ -63,21 +52,6 @@ def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wai
     assert world.states()["s", "bad"] == "dead"
     assert [(letter.notification.id, letter.number) for letter in world.buried] == [("bad", 6)]
     assert [event.kind for event in world.told] == ["dead-letters-growing"]
-
-
-def test_tried_messages_of_a_lane_are_retried_beside_each_other() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").takes_ms = 1_000
-    for number in range(32):
-        world.park("s", f"n{number}", Tries(1, 1, START_MS + 5_000))
-
-    world.run(4_999)
-    assert world.arrivals == []
-    world.run(2_100)
-
-    assert len(world.arrived("s")) == 32
-    assert world.most_in_flight == 16
 
 
 def test_what_was_tried_is_tried_again_beside_a_first_attempt_that_takes_long() -> None:
@@ -108,35 +82,6 @@ def test_no_endpoint_takes_all_room_and_none_waits_for_ever() -> None:
 
     world.run(10_000 * 8)
     assert set(world.states().values()) == {"delivered"}
-
-
-def test_a_probe_takes_its_place_among_all_that_may_be_under_way() -> None:
-    world = World(push=PushSettings(max_in_flight=1))
-    for name in ("away", "well"):
-        world.subscribe(name)
-        world.endpoint(name).takes_ms = 500
-    world.fall("away")
-    world.park("away", "n")
-    world.park("well", "n", Tries(1, 1, START_MS + 2_000, START_MS))
-
-    world.run(4_000)
-
-    assert world.most_in_flight == 1
-    assert set(world.states().values()) == {"delivered"}
-
-
-def test_room_that_a_lane_cannot_use_because_its_subscription_is_over_goes_to_the_next() -> None:
-    world = World(push=PushSettings(max_in_flight_per_endpoint=1))
-    for name in ("a", "b", "c"):
-        world.subscribe(name, endpoint="shared")
-        world.park(name, name)
-    world.endpoint("a").takes_ms = 1_000
-    world.run(500)
-    del world.subscriptions["b"]
-
-    world.run(5_000)
-
-    assert world.states() == {("a", "a"): "delivered", ("b", "b"): "cancelled", ("c", "c"): "delivered"}
 
 
 LIMITED = RetrySettings(jitter=0.0, parked_messages=3)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import msgspec
-
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
@@ -59,19 +57,6 @@ def test_retry_after_is_obeyed_by_the_whole_endpoint() -> None:
     assert sorted(world.arrived("s")) == ["a", "a", "b"]
 
 
-def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_seen() -> None:
-    world = World(retry=retry(batch_wait_s=2.0))
-    for name in ("quick", "slow"):
-        world.subscribe(name)
-        world.park(name, "n")
-    world.endpoint("quick").answer = lambda ids: PushResult(202, duration_s=1.0)
-    world.endpoint("slow").answer = lambda ids: PushResult(202, duration_s=1.001)
-
-    world.run(1_000)
-
-    assert world.health.degraded() == {"http://slow/"}
-
-
 def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
     world = World()
     world.subscribe("tried")
@@ -88,27 +73,6 @@ def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
 
     assert (world.arrived("tried"), world.arrived("untried")) == (["once"], ["a"])
     assert world.too_much == []
-
-
-def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others() -> None:
-    world = World()
-    world.subscribe("first", endpoint="shared")
-    world.subscribe("other", endpoint="shared")
-    world.fall("first")
-    world.park("first", "a")
-    world.park("other", "b")
-    world.endpoint("first").answer = lambda ids: REFUSED
-    world.endpoint("first").takes_ms = 500
-    world.run(2_200)
-    assert world.arrived("first") == ["a"]
-    del world.subscriptions["first"]
-    world.hear()
-
-    world.run(1_000)
-    assert world.states() == {("first", "a"): "cancelled"}
-    world.endpoint("other").answer = lambda ids: OK
-    world.run(5_000)
-    assert world.states()["other", "b"] == "delivered"
 
 
 def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:
@@ -161,31 +125,3 @@ def test_a_requested_attempt_probes_an_endpoint_whose_breaker_is_open() -> None:
     world.run(1_000)
     assert (world.arrived("s"), world.states()) == (["n", "n"], {("s", "n"): "delivered"})
     assert not world.log, "the request leaves the log with its delivery"
-
-
-def test_an_untried_delivery_that_was_requested_leaves_no_record() -> None:
-    world = World(retry=retry(first_probe_s=3_600.0))
-    world.subscribe("s")
-    world.fall("s")
-    delivery = world.park("s", "n")
-    world.run(1_000)
-    world.request_attempt(delivery)
-    world.run(1_000)
-    assert (world.states(), world.log) == ({("s", "n"): "delivered"}, {})
-
-
-def test_a_request_for_a_paused_subscription_waits_for_its_resumption() -> None:
-    world = World(retry=retry(first_wait_s=3_600.0))
-    subscription = world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
-    delivery = world.park("s", "n")
-    world.run(1_000)
-    world.subscriptions["s"] = msgspec.structs.replace(subscription, paused=True)
-    world.hear()
-    world.request_attempt(delivery)
-    world.run(1_000)
-    assert world.arrived("s") == ["n"]
-    world.subscriptions["s"] = subscription
-    world.hear()
-    world.run(1_000)
-    assert world.arrived("s") == ["n", "n"]

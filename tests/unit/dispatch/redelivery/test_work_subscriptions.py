@@ -49,25 +49,6 @@ def test_a_change_costs_a_look_at_what_has_changed_however_many_wait() -> None:
     assert world.arrived("s7") == ["n7"]
 
 
-def test_a_suspension_that_was_written_down_costs_a_look_at_those_it_is_about() -> None:
-    world = World(retry=retry(suspend_after_s=600.0))
-    for number in range(300):
-        name = f"s{number}"
-        world.subscriptions[name] = msgspec.structs.replace(world.subscribe(name), paused=True)
-        world.park(name, f"n{number}")
-    world.subscribe("dead")
-    world.endpoint("dead").answer = lambda ids: REFUSED
-    world.park("dead", "d")
-    world.run(700_000)
-    assert set(world.suspended_said) == {"dead"}
-    world.suspended_now = {"dead"}
-    world.asked = 0
-
-    world.redelivery.suspensions_are_known()
-
-    assert world.asked == 1
-
-
 def test_an_endpoint_whose_subscription_has_moved_away_holds_nothing_back_and_names_nobody_who_is_gone() -> None:
     world = World()
     world.subscribe("s")
@@ -171,17 +152,6 @@ def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_ti
     assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 1
     world.run(2 * HOUR_MS)
     assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 2
-
-
-def test_one_message_that_always_fails_suspends_nobody() -> None:
-    world = World(retry=retry(suspend_after_s=600.0, retransmissions=30, longest_wait_s=60.0))
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
-    world.park("s", "n")
-
-    world.run(HOUR_MS)
-
-    assert (world.states(), world.suspended_said) == ({("s", "n"): "dead"}, {})
 
 
 def test_what_was_parked_unjudged_is_judged_before_it_is_pushed() -> None:

@@ -9,7 +9,7 @@ from arborcast.core.errors import SecretError
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.topic_model.topics import SYSTEM
-from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, World, retry
+from tests.support.redelivery_world import BROKEN, DAY_MS, OK, REFUSED, START_MS, World, retry
 
 
 def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_others_go_on() -> None:
@@ -122,3 +122,26 @@ def test_a_lane_whose_deliveries_another_process_has_ended_holds_nothing() -> No
         world.redelivery.ended_elsewhere(world.store.ended_elsewhere.pop())
     world.run(1_000)
     assert ("s" in world.lanes, world.redelivery.lanes) == (False, 0), "an hour before its next try"
+
+
+def test_what_its_publisher_wants_no_more_ends_and_leaves_no_dead_letter() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    for number in range(510):
+        world.park("s", f"short{number}", valid_until_ms=START_MS + 5_000)
+    for number in range(10):
+        world.park("s", f"long{number}", valid_until_ms=START_MS + 2 * DAY_MS)
+    world.run(5_000)
+
+    assert all(world.states()["s", f"short{number}"] == "expired" for number in range(510))
+    assert {row.error for row in world.attempts if row.state == "expired"} <= {"lifespan", "connect"}
+    assert any("ended at 2023-11-14T22:13:25.000Z" in row.detail for row in world.attempts if row.state == "expired")
+    assert (world.buried, world.store.count) == ([], 10)
+
+    world.run(DAY_MS)
+
+    assert set(world.states().values()) == {"expired"}
+    assert {letter.notification.id[:4] for letter in world.buried} == {"long"}
+    assert len(world.buried) == 10
+    assert (world.log, world.redelivery.lanes) == ({}, 0)

@@ -34,19 +34,3 @@ def test_waits_for_the_batch_under_way() -> None:
     leave.set()
     assert gate.wait_empty(10)
     thread.join(120)
-
-
-def test_failed_batch_is_out_too() -> None:
-    gate = StopGate()
-    with pytest.raises(ZeroDivisionError), gate.batch():
-        _ = 1 / 0
-
-    assert gate.wait_empty(0)
-
-
-def test_closing_wakes_those_who_wait_for_it() -> None:
-    gate = StopGate()
-    assert not gate.wait_closed(0.01)
-    threading.Timer(0.05, gate.close).start()
-
-    assert gate.wait_closed(120)

@@ -38,10 +38,6 @@ def ids(table: RoutingTable, path: str) -> list[str]:
     return [subscription.id for subscription in table.match(TopicPath(path))]
 
 
-def keys(table: RoutingTable, selector: str) -> list[str]:
-    return sorted(key for key, linked in table.expansion() if linked == selector)
-
-
 def test_a_topic_far_too_deep_is_answered_all_the_same() -> None:
     table = RoutingTable()
     subscribe(table, "s1", "{}//.")
@@ -68,22 +64,6 @@ def test_the_answer_is_the_same_tuple_until_something_changes() -> None:
     assert table.match(TopicPath("a/other")) is first
     unsubscribe(table, "s1")
     assert ids(table, "a/b") == ["s2"]
-
-
-def test_what_steps_below_an_anchor_come_to_follows_the_tree() -> None:
-    table = RoutingTable()
-    for path in ("a/b", "a/x/b/deep", "a/c", "z/b"):
-        table.apply(TopicRecord(TopicPath(path)))
-    subscribe(table, "s1", "a//b//.")
-    # a/x/b is a node and no topic, and still the place below which everything matches.
-    assert keys(table, "a//b//.") == ["a/b//.", "a/x/b//."]
-    table.apply(TopicRecord(TopicPath("a/y/b")))
-    assert keys(table, "a//b//.") == ["a/b//.", "a/x/b//.", "a/y/b//."]
-    table.apply(TopicRemoved(TopicPath("a/x/b/deep")))
-    table.apply(TopicRemoved(TopicPath("a/y/b")))
-    assert keys(table, "a//b//.") == ["a/b//."]
-    unsubscribe(table, "s1")
-    assert list(table.expansion()) == []
 
 
 def test_no_subscription_walks_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,19 +106,6 @@ def test_steps_that_begin_otherwise_cost_nothing() -> None:
         return calls
 
     assert cost(200) <= cost(1) + 10
-
-
-def test_many_selectors_may_meet_in_one_key() -> None:
-    table = RoutingTable()
-    numbers = range(40)
-    for number in numbers:
-        subscribe(table, f"s{number:02}", f"alarms//.|devices/d{number}")
-    assert sorted(ids(table, "alarms/fire")) == [f"s{number:02}" for number in numbers]
-    assert ids(table, "devices/d7") == ["s07"]
-    for number in numbers:
-        unsubscribe(table, f"s{number:02}")
-        assert sorted(ids(table, "alarms/fire")) == [f"s{later:02}" for later in range(number + 1, 40)]
-    assert list(table.expansion()) == []
 
 
 @pytest.mark.parametrize(
@@ -222,13 +189,6 @@ def test_equal_subscriptions_are_found_in_large_groups_too() -> None:
     found = table.find_equal(wanted)
     assert found is not None
     assert found.id == "again"
-
-
-def test_renewals_do_not_pile_up() -> None:
-    table = RoutingTable()
-    for time in range(10_000):
-        subscribe(table, "s1", "a", terminates_ms=time)
-    assert table.statistics().termination_entries < 2_000
 
 
 def test_what_is_remembered_of_answers_is_freed_bit_by_bit() -> None:

@@ -100,9 +100,10 @@ class FramedConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self.session is None:
             return
         self.heard_at = asyncio.get_running_loop().time()
-        before = self.whole_at
+        another = False  # not by the clock: that of uvloop has milliseconds
         try:
             for frame in self._decoder.feed(self._server.buffer[:nbytes]):
+                another = True
                 self.whole_at = self.heard_at
                 self.session.received(frame)
                 if transport.is_closing():
@@ -112,7 +113,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             return
         if not self._decoder.pending:
             self.whole_at = self.heard_at
-        self._reserve(another=self.whole_at != before)
+        self._reserve(another=another)
 
     def _reserve(self, *, another: bool) -> None:
         """Count the bytes of an incomplete frame; `another` than before."""

@@ -49,14 +49,11 @@ class MqttBridge:
                 tasks.create_task(self._hold_session())
 
     async def _hold_session(self) -> None:
-        gateway, settings, loop = self._gateway, self._settings, asyncio.get_running_loop()
-        incoming = Incoming(gateway, self._inflight, self._rules, settings, self.counts)
-        filters = [each.filter for each in self._rules.incoming.values()]
+        loop = asyncio.get_running_loop()
+        incoming = Incoming(self._gateway, self._inflight, self._rules, self._settings, self.counts)
 
         async def session() -> None:
-            self._session = Session(
-                settings, gateway.outbound, filters, incoming, self._inflight, gateway.settings.max_body_bytes
-            )
+            self._session = Session(incoming)
             began = loop.time()
             try:
                 await self._session.run()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from arborcast.core.errors import InfrastructureError
@@ -24,7 +25,7 @@ from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.state.changes import KeyedLocks
-from arborcast.ingest.state.log_view import POLL_S, Commits, LoggedState, LogView
+from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogView
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
 from arborcast.topic_model.records.xml_ids import any_clash
@@ -43,15 +44,12 @@ class PullView(LogView[KeyedRecord]):
         on_failure: Callable[[Exception], None],
         changed: Callable[[str], None],
     ) -> None:
-        self._kafka = kafka
-        self.store = PullStore(limits, changed)
-        super().__init__(PULL_LOG, on_failure)
-
-    def _make_follower(self) -> LogFollower[KeyedRecord]:
-        return LogFollower(self._kafka, PULL_LOG, decode, self._take, wait_ms=int(POLL_S * 1000), forgetful=True)
-
-    def _fold(self, record: KeyedRecord, offset: int) -> None:
-        self.store.apply(*record, offset)
+        self.store = store = PullStore(limits, changed)
+        super().__init__(
+            partial(LogFollower, kafka, PULL_LOG, decode, wait_ms=WAIT_MS, forgetful=True),
+            lambda record, offset: store.apply(*record, offset),
+            on_failure,
+        )
 
 
 class PullLog(LoggedState[KeyedRecord]):

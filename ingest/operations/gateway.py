@@ -254,9 +254,12 @@ class Operation:
     """Whether a request may be as large as a body may; others are small, and what they say is walked through."""
 
 
-def check_share(gateway: Gateway, owner: str, held: int, limit: int, what: str, fault: str) -> None:
-    """Raises OperationRefused when an owner has its share of what there may be `limit` of. Those without an owner are
-    not counted."""
+def check_room(gateway: Gateway, owner: str, held: int, there: int, limit: int, what: str, fault: str) -> None:
+    """Raises OperationRefused when there are as many as there may be, or as many of an owner as its share. Those
+    without an owner are not counted for one."""
+    if there >= limit:
+        setting = what.replace(" ", "_")
+        raise OperationRefused(f"there are {there} {what}, and gateway.{setting} allows no more", fault)
     most = max(1, limit * gateway.settings.share_per_owner // 100)
     if owner and held >= most:
         raise OperationRefused(

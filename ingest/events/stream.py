@@ -68,13 +68,11 @@ class EventStreams:
         self.open = 0
         """Streams that are being sent."""
 
-    async def answer(
-        self, scope: Scope, receive: Receive, send: Send, reservation: Reservation, started: Callable[[], bool]
-    ) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send, reservation: Reservation) -> None:
         """One request. Raises PeerError or InfrastructureError before the head of the answer is sent."""
         wanted = read_request(scope)
         try:
-            subscription = await self._subscription(scope, wanted, started)
+            subscription = await self._subscription(scope, wanted)
         except InfrastructureError as error:
             if not wanted.reconnects:
                 raise
@@ -93,14 +91,13 @@ class EventStreams:
             gone.cancel()
             stream.close()
 
-    async def _subscription(self, scope: Scope, wanted: StreamRequest, started: Callable[[], bool]) -> Subscription:
+    async def _subscription(self, scope: Scope, wanted: StreamRequest) -> Subscription:
         gateway, gate = self._gateway, self._gateway.gate
         client, caller = ClientRequest(""), None
         if gate is not None:
             client = await gate.enter(scope)
             caller = await gate.identify(client, etree.Element("none"))
-        if not started():
-            raise InfrastructureError("the gateway is starting: the control log is not read to its end", _AGAIN_S)
+        gateway.check_started()
         lease_ms = gateway.settings.stream_lease_s * 1000
         until_ms = times.to_ms(gateway.now()) + lease_ms
         if not wanted.stream:

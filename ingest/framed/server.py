@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any, cast
 
 from arborcast.ingest.access.gate import CERTIFICATE
@@ -216,10 +215,9 @@ class FramedServer:
         inflight: Inflight,
         settings: FramedSettings,
         limits: LimitSettings,
-        started: Callable[[], bool],
         tls: ServerTls | None = None,
     ) -> None:
-        self.edge = Edge(gateway, inflight, settings, started)
+        self.edge = Edge(gateway, inflight, settings)
         self.buffer = memoryview(bytearray(_BUFFER))
         self._unread_s = limits.send_timeout_s
         each = limits.connections_per_client

@@ -40,12 +40,11 @@ _CONNECTING, _ASKED = "CONNECT is under way", "many requests wait"
 
 @dataclass(frozen=True)
 class Edge:
-    """What all sessions share. `started` says whether the logs are read to their ends."""
+    """What all sessions share."""
 
     gateway: Gateway
     inflight: Inflight
     settings: FramedSettings
-    started: Callable[[], bool]
     counts: Counts = field(default_factory=Counts)
 
 
@@ -175,8 +174,7 @@ class FramedSession:
     async def _connect(self, frame: Frame) -> None:
         early: list[Frame] = []
         try:
-            if not self._edge.started():
-                raise InfrastructureError("the gateway is starting: the logs are not read to their ends", 1.0)
+            self._edge.gateway.check_started()
             said = frames.read_body(frame, frames.ConnectBody)
             if said.protocol != frames.VERSION:
                 raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {said.protocol}")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.core.single_flight import SharedRounds, SingleFlight, shared
 from arborcast.core.telemetry.tracing import Tracing
@@ -124,6 +125,9 @@ class Gateway:
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
+    started: Callable[[], bool] = lambda: True
+    """Whether the logs are read to their ends. Before that a missing subscription is not unknown, and a missing topic
+    is not new."""
 
     def __post_init__(self) -> None:
         self.default_topic = self.topics.default_path
@@ -131,6 +135,11 @@ class Gateway:
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()
         # A thousand new topics cost a few appends and waits for the log.
         self._new_topics: SharedRounds[list[TopicRecord], None] = SharedRounds("new-topics", self._add, _ADDED_AT_ONCE)
+
+    def check_started(self) -> None:
+        """Raises InfrastructureError before the start is complete."""
+        if not self.started():
+            raise InfrastructureError("the gateway is starting: the logs are not read to their ends", 1.0)
 
     def named_in(self, request: Request, kind: Kind) -> str:
         """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in

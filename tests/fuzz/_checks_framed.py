@@ -89,7 +89,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 async def _converse(received: list[Frame]) -> None:
     parts, link = GatewayParts(), _Link()
     settings = FramedSettings(max_frame_bytes=_LIMIT)
-    session = FramedSession(Edge(parts.gateway, Inflight(2**26), settings, lambda: True), link, {"headers": []})
+    session = FramedSession(Edge(parts.gateway, Inflight(2**26), settings), link, {"headers": []})
     for frame in received:
         if link.open:
             session.received(frame)

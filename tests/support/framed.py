@@ -60,7 +60,7 @@ class FramedEdge:
 
     async def _start(self) -> FramedServer:
         parts, settings, limits = self.parts, self._settings, self._limits
-        server = FramedServer(parts.gateway, self.inflight, settings, limits, lambda: parts.started)
+        server = FramedServer(parts.gateway, self.inflight, settings, limits)
         await server.start(self._listener)
         return server
 

@@ -87,13 +87,13 @@ class GatewayProcess:
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._framed: FramedServer | None = None
         if settings.framed.port:
-            self._framed = FramedServer(self._gateway, app.inflight, settings.framed, settings.limits, self._tls)
+            self._framed = FramedServer(self._gateway, settings.framed, settings.limits, self._tls)
         self._federation: Federation | None = None
         if settings.federation.name:
             memory = share.memory if share else None
             self._federation = Federation(self._gateway, settings, self._state.control.interests, memory)
             self._gateway.federation = self._federation.endpoint(self._metrics)
-        bridge = mqtt_bridge(self._gateway, app.inflight, settings, self._metrics) if settings.mqtt.url else None
+        bridge = mqtt_bridge(self._gateway, settings, self._metrics) if settings.mqtt.url else None
         self._make_tasks = partial(self._make_singleton_tasks, name_of(host, port), bridge)
         keys = KeyFile(Path(settings.secrets.key_file))
         self._gateway.cameras = cameras = CameraWorker(self._gateway, self._state.control.projections.cameras, keys)

@@ -23,7 +23,7 @@ from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.elements.properties import properties_of, read_stored
 from arborcast.ingest.events.request import EVENT_STREAM, JSON_LINES, StreamRequest, position, read_request
 from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, until_gone
-from arborcast.ingest.http.inflight import Inflight, Reservation
+from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
@@ -62,9 +62,8 @@ class _Sent(NamedTuple):
 class EventStreams:
     """Answers the requests for streams. On the event loop's thread only."""
 
-    def __init__(self, gateway: Gateway, inflight: Inflight) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._inflight = inflight
         self.open = 0
         """Streams that are being sent."""
 
@@ -81,7 +80,7 @@ class EventStreams:
             await send({"type": "http.response.body", "body": f"retry: {_RETRY_MS}\n: {error}\n\n".encode()})
             return
         gone = asyncio.ensure_future(until_gone(receive))
-        stream = _Stream(self._gateway, self._inflight, reservation, subscription, wanted.media, send, gone)
+        stream = _Stream(self._gateway, reservation, subscription, wanted.media, send, gone)
         stream.unacknowledged = scope.get(UNACKNOWLEDGED, stream.unacknowledged)
         self.open += 1
         try:
@@ -130,7 +129,6 @@ class _Stream:
     def __init__(
         self,
         gateway: Gateway,
-        inflight: Inflight,
         reservation: Reservation,
         subscription: Subscription,
         media: str,
@@ -138,7 +136,7 @@ class _Stream:
         gone: asyncio.Future[None],
     ) -> None:
         self._gateway = gateway
-        self._inflight = inflight
+        self._inflight = gateway.inflight
         self._reservation = reservation
         self._subscription = subscription
         self._lines = media == JSON_LINES

@@ -17,7 +17,7 @@ from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed.session import Edge, FramedSession
 from arborcast.ingest.framed.subscriptions import Counts
-from arborcast.ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
+from arborcast.ingest.http.inflight import RETRY_AFTER_S, Reservation
 from arborcast.ingest.http.tls import ServerTls, TlsAcceptor
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.settings import FramedSettings
@@ -118,7 +118,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Count the bytes of an incomplete frame; `another` than before."""
         if another:
             self._release()
-        pending, inflight = self._decoder.pending, self._server.edge.inflight
+        pending, inflight = self._decoder.pending, self._server.edge.gateway.inflight
         if not pending:
             return
         if self._memory is None:
@@ -212,12 +212,11 @@ class FramedServer:
     def __init__(
         self,
         gateway: Gateway,
-        inflight: Inflight,
         settings: FramedSettings,
         limits: LimitSettings,
         tls: ServerTls | None = None,
     ) -> None:
-        self.edge = Edge(gateway, inflight, settings)
+        self.edge = Edge(gateway, settings)
         self.buffer = memoryview(bytearray(_BUFFER))
         self._unread_s = limits.send_timeout_s
         each = limits.connections_per_client

@@ -43,7 +43,6 @@ class Edge:
     """What all sessions share."""
 
     gateway: Gateway
-    inflight: Inflight
     settings: FramedSettings
     counts: Counts = field(default_factory=Counts)
 
@@ -149,9 +148,7 @@ class FramedSession:
         match frame.kind:
             case FrameKind.PUBLISH:
                 if self._publisher is None:
-                    self._publisher = Publisher(
-                        self._edge.gateway, self._edge.inflight, self._link, self._enter, self._refuse
-                    )
+                    self._publisher = Publisher(self._edge.gateway, self._link, self._enter, self._refuse)
                 self._publisher.add(frame)
             case FrameKind.SUBSCRIBE:
                 self._ask(frame, self._subscribe)
@@ -238,7 +235,7 @@ class FramedSession:
             self._refuse(frame, TooLarge(f"a {_NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))
             return
         if self._requests is None:
-            self._requests = _Requests(self._edge.inflight, self._link)
+            self._requests = _Requests(self._edge.gateway.inflight, self._link)
         if self._requests.add(size, lambda: self._answer(frame, work)):
             self._begin(self._requests.run())
 

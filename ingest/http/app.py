@@ -37,7 +37,7 @@ from arborcast.ingest.http.asgi import (
     until_gone,
 )
 from arborcast.ingest.http.cross_origin import admit
-from arborcast.ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
+from arborcast.ingest.http.inflight import RESERVATION, SMALL, Reservation
 from arborcast.ingest.operations import (
     current_message,
     http_publish,
@@ -68,7 +68,7 @@ from arborcast.wire.errors import (
     UnreadableRequest,
 )
 from arborcast.wire.faults import Answer
-from arborcast.wire.xml_reading import COPIES, NODE_MEMORY, memory_to_read
+from arborcast.wire.xml_reading import memory_to_read
 
 
 class RequestMetrics:
@@ -168,11 +168,9 @@ class GatewayApp:
         self._lives = lives
         self._pages = gateway.settings.pages
         self._limit = gateway.settings.max_body_bytes
-        # Room for the largest body and for reading it, while others that come take their part.
-        least = 2 * ((1 + COPIES) * self._limit + NODE_MEMORY * gateway.settings.max_elements)
-        self.inflight = Inflight(max(gateway.settings.inflight_bytes, least), FreedMemory().give_back_soon)
+        self.inflight = gateway.inflight
         """What the HTTP protocol counts bodies in."""
-        self.streams = EventStreams(gateway, self.inflight)
+        self.streams = EventStreams(gateway)
         self._parsers = pool("parse", _PARSERS)
         self._parsing = 0
         self._usual_gil_turn_s = sys.getswitchinterval()

@@ -19,7 +19,6 @@ from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.framed.messages import begins_element, loose_payload
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publishing import Checked, again, check_message, store_each
@@ -62,12 +61,9 @@ async def entered(gateway: Gateway, settings: MqttSettings) -> ClientRequest | N
 class Incoming:
     """Stores messages with the rights of `mqtt.act_as`."""
 
-    def __init__(
-        self, gateway: Gateway, inflight: Inflight, rules: Rules, settings: MqttSettings, counts: Counter[str]
-    ) -> None:
+    def __init__(self, gateway: Gateway, rules: Rules, settings: MqttSettings, counts: Counter[str]) -> None:
         """Adds to `counts` by outcome."""
         self.gateway = gateway
-        self.inflight = inflight
         self.rules = rules
         self.settings = settings
         self._user: ClientRequest | None = None
@@ -123,7 +119,7 @@ class Incoming:
             raise TooLarge(f"the message has {len(payload)} bytes, {gateway.settings.max_body_bytes} are taken")
         said = Publication(lifespan_ms=min(message.lifespan_s * 1000, limits.LIFESPAN_MS))
         publisher = again(gateway, self._user, len(message.payload))
-        return await check_message(gateway, self.inflight, publisher, topic, payload, said)
+        return await check_message(gateway, publisher, topic, payload, said)
 
     async def _store(self, together: Sequence[Checked]) -> None:
         """Raises InfrastructureError when Kafka does not have all of them."""

@@ -52,11 +52,11 @@ class Session:
         self._settings = incoming.settings
         self._filters = [each.filter for each in incoming.rules.incoming.values()]
         self._incoming = incoming
-        self._inflight = incoming.inflight
+        self._inflight = inflight = incoming.gateway.inflight
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # read also after a cancel
-        self._memory = Reservation(incoming.inflight)
+        self._memory = Reservation(inflight)
         self._messages: deque[tuple[int, int, MqttMessage]] = deque()  # with packet identifiers and QoS
         self._arrived = asyncio.Event()
         self._read_from = -1  # the descriptor, while it is read

@@ -22,6 +22,7 @@ from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
 from arborcast.ingest.http.asgi import Receive, Scope, Send
+from arborcast.ingest.http.inflight import FreedMemory, Inflight
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.soap.wsdl import ServiceDescriptions
@@ -43,6 +44,7 @@ from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, OperationRefused
 from arborcast.wire.times import utc_now
+from arborcast.wire.xml_reading import COPIES, NODE_MEMORY
 
 # Parallel appends of new topics. With one, a request just after its beginning would wait for two.
 _ADDED_AT_ONCE = 2
@@ -131,6 +133,11 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.default_topic = self.topics.default_path
+        settings = self.settings
+        # Room for the largest body and for reading it, while others that come take their part.
+        least = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
+        self.inflight = Inflight(max(settings.inflight_bytes, least), FreedMemory().give_back_soon)
+        """The memory for unanswered requests of all doors."""
         self._admission = TopicAdmission(self.topics)
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()
         # A thousand new topics cost a few appends and waits for the log.

@@ -7,9 +7,10 @@
     state/         the logs: followed, changed, appended to
     access/        who may do what, and how much of it
     consumers      calls of the gateway to consumers, and their checks
-    agreement      the question to consumers, and its answer
     demand/        subscribing at publishers while their topics are wanted
+    cameras/, cloudevents/, events/, federation/, framed/, mqtt/, zeromq/
+                   other protocols: each translates into `operations/publishing.py` and `operations/subscribing.py`
 
-May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process
-management and settings files (that is `engine`).
+Contains every protocol by which messages come in. Not here: pushes (`dispatch`), management of processes and files of
+settings (`engine`).
 """

@@ -59,7 +59,7 @@ class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no ty
 
     SCHEMES = ("direct",)
     resolved: ClassVar[dict[tuple[str, int], list[Any]]] = {}
-    """Addresses that were looked up for the next connection to a host and port."""
+    """Addresses of a host and port, only while a connection with them is built."""
 
     def dns_lookup(self, host: str, port: int, raise_error: bool = False) -> Any:
         found = self.resolved.pop((host, port), None)
@@ -189,9 +189,13 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has
         return list(self._conns)
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        place = node.host, node.port
         if self._net.resolve is not None:
-            await self._net.resolve(node.host, node.port)
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
+            ClosingSocket.resolved[place] = await self._net.resolve(*place)
+        try:
+            transport = await super()._build_transport(node, timeout_at=timeout_at)
+        finally:
+            ClosingSocket.resolved.pop(place, None)
         # It has no setting for the class, and names it within the code of a connection.
         transport.__class__ = TlsTransport if self.ssl_enabled else PlainTransport
         return transport

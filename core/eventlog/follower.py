@@ -38,6 +38,7 @@ class LogFollower(Generic[Record]):
         wait_ms: int = WAIT_MS,
         forgetful: bool = False,
     ) -> None:
+        self.name = name
         self._log = LogConsumer(kafka, name, wait_ms=wait_ms)
         self._decode = decode
         self._apply = apply

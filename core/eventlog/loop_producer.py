@@ -21,7 +21,7 @@ from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import TransactionManager
 from kafka.structs import TopicPartition
 
-from arborcast.core.eventlog.client_fixes import RECORD_OVERHEAD, ClosingSocket, Connections, Loop
+from arborcast.core.eventlog.client_fixes import RECORD_OVERHEAD, Connections, Loop
 
 if TYPE_CHECKING:
     from arborcast.core.eventlog.client import RecordFuture
@@ -149,14 +149,13 @@ class LoopProducer:
         self._client.close()
 
     def _resolve(self, host: str, port: int) -> Any:
-        """A future of kafka-python, done when the addresses of a broker are known to the next connection. In a thread,
-        since a name server may take seconds to answer."""
+        """A future of kafka-python with the addresses of a broker, none if they cannot be looked up. In a thread, since
+        a name server may take seconds to answer."""
         future, loop = Future(), asyncio.get_running_loop()
 
         def keep(looked_up: asyncio.Future[Any]) -> None:
             failed = looked_up.cancelled() or looked_up.exception() is not None
-            ClosingSocket.resolved[host, port] = [] if failed else looked_up.result()
-            future.success(None)
+            future.success([] if failed else looked_up.result())
             self._step()
 
         lookup = loop.run_in_executor(None, socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)

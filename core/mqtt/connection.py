@@ -11,11 +11,12 @@ from paho.mqtt import packettypes, properties
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.mqtt.settings import MqttSettings, for_mqtt
 from arborcast.core.security.outbound import AddressPolicy
 
 
-class ConnectFailed(Exception):
+class ConnectFailed(InfrastructureError):
     """No connection. `failure` is its class as in results of pushes."""
 
     def __init__(self, failure: Any, detail: str) -> None:

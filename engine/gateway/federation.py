@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from mmap import mmap
 from typing import Any
 
@@ -55,13 +55,13 @@ class Federation:
                 "gateway.public_url)"
             )
 
-    def endpoint(self, started: Callable[[], bool], metrics: Registry) -> PeerEndpoint:
+    def endpoint(self, metrics: Registry) -> PeerEndpoint:
         """The endpoint for other engines."""
         own, limit = self._settings.federation.engine, self._settings.gateway.max_body_bytes
         declare_federation(metrics, lambda: Topology() if self._member is None else self._member.topology)
         receiver = PeerReceiver(self._gateway, own, self._keys, self._interests, self._memory)
-        self._door = DatagramDoor(receiver, started, metrics)
-        return PeerEndpoint(receiver, limit, started, metrics, self._settings.federation.inside == "fast")
+        self._door = DatagramDoor(receiver, metrics)
+        return PeerEndpoint(receiver, limit, metrics, self._settings.federation.inside == "fast")
 
     def datagrams(self) -> Coroutine[Any, Any, None]:
         """The receiver of datagrams, until cancelled; after `endpoint`. Raises ConfigError for an unavailable port."""

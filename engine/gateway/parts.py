@@ -26,7 +26,6 @@ from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.username_token import NonceMemory
 from arborcast.ingest.access.users import Guesses, Users, user_source
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.http.serving import proxies
 from arborcast.ingest.mqtt import incoming
 from arborcast.ingest.mqtt.rules import read_rules
@@ -102,7 +101,7 @@ def gate(settings: Settings) -> Gate | None:
     return Gate(rates, authenticator, lambda: policy.value, trusted)
 
 
-def mqtt_bridge(gateway: Gateway, inflight: Inflight, settings: Settings, metrics: Registry) -> MqttBridge:
+def mqtt_bridge(gateway: Gateway, settings: Settings, metrics: Registry) -> MqttBridge:
     """The bridge to the broker of `mqtt.url`. Raises ConfigError."""
     mqtt = settings.mqtt
     check_installed()
@@ -117,7 +116,7 @@ def mqtt_bridge(gateway: Gateway, inflight: Inflight, settings: Settings, metric
     refusal = for_mqtt(gateway.outbound).check_url(mqtt.base)
     if refusal is not None:
         raise ConfigError(f"mqtt.url = {mqtt.url!r} {refusal}")
-    bridge = MqttBridge(gateway, inflight, mqtt, read_rules(Path(mqtt.rules_file), mqtt.base))
+    bridge = MqttBridge(gateway, mqtt, read_rules(Path(mqtt.rules_file), mqtt.base))
     incoming.declare(metrics, lambda: bridge.connected, lambda: bridge.counts)
     return bridge
 

@@ -83,19 +83,17 @@ class GatewayProcess:
         self._metrics = WorkerMetrics(share) if share else Registry()
         self._beats = LoopBeats(share, settings.gateway.hang_timeout_s) if share else None
         lives = self._beats.ill if self._beats else lambda: ""
-        app = GatewayApp(self._gateway, self._metrics, self._obstacle, self._caught_up, lives)
+        app = GatewayApp(self._gateway, self._metrics, self._obstacle, lives)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._framed: FramedServer | None = None
         if settings.framed.port:
-            self._framed = FramedServer(
-                self._gateway, app.inflight, settings.framed, settings.limits, self._caught_up, self._tls
-            )
+            self._framed = FramedServer(self._gateway, settings.framed, settings.limits, self._tls)
         self._federation: Federation | None = None
         if settings.federation.name:
             memory = share.memory if share else None
             self._federation = Federation(self._gateway, settings, self._state.control.interests, memory)
-            self._gateway.federation = self._federation.endpoint(self._caught_up, self._metrics)
-        bridge = mqtt_bridge(self._gateway, app.inflight, settings, self._metrics) if settings.mqtt.url else None
+            self._gateway.federation = self._federation.endpoint(self._metrics)
+        bridge = mqtt_bridge(self._gateway, settings, self._metrics) if settings.mqtt.url else None
         self._make_tasks = partial(self._make_singleton_tasks, name_of(host, port), bridge)
         keys = KeyFile(Path(settings.secrets.key_file))
         self._gateway.cameras = cameras = CameraWorker(self._gateway, self._state.control.projections.cameras, keys)
@@ -143,9 +141,6 @@ class GatewayProcess:
 
     def _is_first(self) -> bool:
         return self._share is None or self._share.first
-
-    def _caught_up(self) -> bool:
-        return self._state.caught_up
 
     async def _start_parts(self) -> None:
         await self._state.open(self._spawn, self._federation.remember if self._federation else None)
@@ -252,4 +247,5 @@ def _make_gateway(settings: Settings, own: OwnAddresses, state: GatewayState, po
         results=state.results,
         tracing=make_tracing(settings.tracing, "gateway"),
         gate=gate(settings),
+        started=lambda: state.caught_up,
     )

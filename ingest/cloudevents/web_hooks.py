@@ -1,6 +1,6 @@
 """Validation of a delivery target, as HTTP 1.1 Web Hooks for Event Delivery 1.0 has it (section 4): an OPTIONS request.
 
-Of the specification's callback, by which a target agrees later, there is none: a target agrees in its answer.
+A target agrees in its answer: callbacks and rates are not requested (docs/cloudevents.md).
 """
 
 from __future__ import annotations

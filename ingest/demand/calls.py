@@ -45,6 +45,10 @@ from arborcast.wire.xml_reading import read_xml
 
 T = TypeVar("T")
 
+PAUSE, RESUME = (f"PausableSubscriptionManager/{name}Subscription" for name in ("Pause", "Resume"))
+UNSUBSCRIBE = "SubscriptionManager/Unsubscribe"
+"""Port type and operation."""
+
 # Parallel requests to publishers: this number may hang before others wait.
 _AT_ONCE = 32
 
@@ -113,20 +117,10 @@ class PublisherCalls:
             lambda root, _: self._granted(root),
         )
 
-    async def pause(self, registration: Registration, subscription: EndpointReference) -> None:
-        """Have the publisher hold its messages."""
-        action = "PausableSubscriptionManager/PauseSubscriptionRequest"
-        await self._call(registration, subscription, "<wsnt:PauseSubscription/>", action, _nothing)
-
-    async def resume(self, registration: Registration, subscription: EndpointReference) -> None:
-        """Have it go on."""
-        action = "PausableSubscriptionManager/ResumeSubscriptionRequest"
-        await self._call(registration, subscription, "<wsnt:ResumeSubscription/>", action, _nothing)
-
-    async def unsubscribe(self, registration: Registration, subscription: EndpointReference) -> None:
-        """End the subscription."""
-        action = "SubscriptionManager/UnsubscribeRequest"
-        await self._call(registration, subscription, "<wsnt:Unsubscribe/>", action, _nothing)
+    async def change(self, registration: Registration, subscription: EndpointReference, operation: str) -> None:
+        """Carry out PAUSE, RESUME or UNSUBSCRIBE."""
+        body = f"<wsnt:{operation.rpartition('/')[2]}/>"
+        await self._call(registration, subscription, body, f"{operation}Request", _nothing)
 
     async def _call(
         self,

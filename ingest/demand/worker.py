@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,7 +23,7 @@ import msgspec
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.demand import steps
-from arborcast.ingest.demand.calls import PublisherCalls
+from arborcast.ingest.demand.calls import PAUSE, RESUME, UNSUBSCRIBE, PublisherCalls
 from arborcast.ingest.demand.steps import Act, ChangeUpstream, Step, SubscribeUpstream
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publisher_registration import consumer_address
@@ -55,15 +56,6 @@ _BACKOFF = Backoff(1.0, 60.0)
 _LAST_TRIES = 3
 
 
-@dataclass
-class _Trouble:
-    """A publisher that cannot be reached or refuses: when to try again."""
-
-    failures: int
-    wait_s: float
-    until: float
-
-
 @dataclass(frozen=True)
 class _Wildcards:
     """The demand for topics with wildcards, by subscription, as of the last walk over all subscriptions."""
@@ -84,7 +76,8 @@ class DemandWorker:
         self._calls = PublisherCalls(gateway.own, _TERMINATION_S, gateway.outbound, gateway.route)
         self._known: dict[str, Registration] = {}
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._troubles: dict[str, _Trouble] = {}
+        self._troubles: dict[str, tuple[int, float]] = {}
+        """The failures in a row of a registration, and the time of the next attempt."""
         self._wildcards = _Wildcards()
 
     async def run(self) -> None:
@@ -118,8 +111,8 @@ class DemandWorker:
         for number, registration in enumerate(there.values(), 1):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            trouble = self._troubles.get(registration.id)
-            if registration.id in self._busy or (trouble is not None and trouble.until > time.monotonic()):
+            _, until = self._troubles.get(registration.id, (0, 0.0))
+            if registration.id in self._busy or until > time.monotonic():
                 continue
             # Changes during the walk count, hence the current registration.
             current = gateway.registrations.get(registration.id)
@@ -173,41 +166,28 @@ class DemandWorker:
             if registration_id in self._known:  # else its entry would never be removed
                 self._postpone(registration_id)
 
-    def _postpone(self, registration_id: str) -> None:
-        before = self._troubles.get(registration_id)
-        failures = 1 if before is None else before.failures + 1
+    def _postpone(self, registration_id: str) -> float:
+        """Returns the seconds until the next attempt."""
+        failures = self._troubles.get(registration_id, (0, 0.0))[0] + 1
         wait_s = self._backoff.jittered(failures)
-        self._troubles[registration_id] = _Trouble(failures, wait_s, time.monotonic() + wait_s)
+        self._troubles[registration_id] = failures, time.monotonic() + wait_s
+        return wait_s
 
     async def _carry_out(self, registration: Registration, planned: Sequence[Step]) -> None:
         try:
             for step in planned:
-                await self._carry_out_one(registration, step)
+                match step:
+                    case SubscribeUpstream(topic):
+                        await self._subscribe(registration, topic)
+                    case ChangeUpstream(act, upstream):
+                        await self._change(registration, act, upstream)
         except (PublisherUnreachable, PublisherRefused, InfrastructureError) as error:
-            self._postpone(registration.id)
+            wait_s = self._postpone(registration.id)
             logger.warning(
-                "publisher of registration %s: %s; the next attempt is in %.0f s",
-                registration.id,
-                error,
-                self._troubles[registration.id].wait_s,
+                "publisher of registration %s: %s; the next attempt is in %.0f s", registration.id, error, wait_s
             )
         else:
             self._troubles.pop(registration.id, None)
-
-    async def _carry_out_one(self, registration: Registration, step: Step) -> None:
-        match step:
-            case SubscribeUpstream(topic):
-                await self._subscribe(registration, topic)
-            case ChangeUpstream(Act.RENEW, upstream):
-                await self._or_forget(registration, upstream, self._renew(registration, upstream))
-            case ChangeUpstream(Act.RESUME, upstream):
-                await self._or_forget(registration, upstream, self._resume(registration, upstream))
-            case ChangeUpstream(Act.PAUSE, upstream):
-                await self._pause(registration, upstream)
-            case ChangeUpstream(Act.END, upstream):
-                await self._end(registration, upstream)
-            case ChangeUpstream(Act.FORGET, upstream):
-                await self._replace(registration, upstream, None)
 
     async def _subscribe(self, registration: Registration, topic: TopicFilter) -> None:
         consumer = consumer_address(self._gateway, registration)
@@ -216,49 +196,39 @@ class DemandWorker:
         upstream = self._with_time(Upstream(topic.normal, reference), granted_ms)
         if not await self._replace(registration, None, upstream):
             # The registration ended meanwhile.
-            await self._calls.unsubscribe(registration, reference)
+            await self._calls.change(registration, reference, UNSUBSCRIBE)
 
-    async def _renew(self, registration: Registration, upstream: Upstream) -> None:
-        granted_ms = await self._calls.renew(registration, upstream.reference)
-        await self._replace(registration, upstream, self._with_time(upstream, granted_ms))
-
-    async def _resume(self, registration: Registration, upstream: Upstream) -> None:
-        await self._calls.resume(registration, upstream.reference)
-        await self._replace(registration, upstream, msgspec.structs.replace(upstream, paused=False))
-
-    async def _pause(self, registration: Registration, upstream: Upstream) -> None:
+    async def _change(self, registration: Registration, act: Act, upstream: Upstream) -> None:
+        """A subscription that the publisher refuses to change is forgotten: if it is wanted, the next round subscribes
+        again."""
+        calls, to, changes = self._calls, upstream.reference, dict[str, bool]()
+        after: Upstream | None = None
         try:
-            await self._calls.pause(registration, upstream.reference)
+            match act:
+                case Act.RENEW:
+                    after = self._with_time(upstream, await calls.renew(registration, to))
+                case Act.RESUME:
+                    await calls.change(registration, to, RESUME)
+                    after = msgspec.structs.replace(upstream, paused=False)
+                case Act.PAUSE:
+                    await calls.change(registration, to, PAUSE)
+                    after = msgspec.structs.replace(upstream, paused=True)
+                case Act.END:
+                    await calls.change(registration, to, UNSUBSCRIBE)
         except PublisherRefused as error:
-            logger.info("registration %s: no pause (%s), so the subscription is ended", registration.id, error)
-            await self._end(registration, upstream, pausable=False)
-        else:
-            await self._replace(registration, upstream, msgspec.structs.replace(upstream, paused=True))
-
-    async def _end(self, registration: Registration, upstream: Upstream, **changes: bool) -> None:
-        try:
-            await self._calls.unsubscribe(registration, upstream.reference)
-        except PublisherRefused as error:
-            # The publisher does not know the subscription, or lets it expire.
-            logger.info("registration %s: %s", registration.id, error)
-        await self._replace(registration, upstream, None, **changes)
-
-    async def _or_forget(
-        self, registration: Registration, upstream: Upstream, work: Coroutine[None, None, None]
-    ) -> None:
-        """Forget a subscription that the publisher refuses to continue: the next round subscribes again."""
-        try:
-            await work
-        except PublisherRefused as error:
-            logger.info("registration %s: %s; subscribing again", registration.id, error)
-            await self._replace(registration, upstream, None)
+            logger.info("registration %s: its subscription is forgotten (%s): %s", registration.id, act.value, error)
+            if act is Act.PAUSE:
+                changes["pausable"] = False
+                with suppress(PublisherRefused):
+                    await calls.change(registration, to, UNSUBSCRIBE)
+        await self._replace(registration, upstream, after, **changes)
 
     async def _end_all(self, registration: Registration) -> None:
         """Unsubscribe for an ended registration; failing that, the subscriptions expire."""
         for upstream in registration.upstream:
             for attempt in range(_LAST_TRIES):
                 try:
-                    await self._calls.unsubscribe(registration, upstream.reference)
+                    await self._calls.change(registration, upstream.reference, UNSUBSCRIBE)
                 except PublisherRefused:
                     break
                 except PublisherUnreachable as error:

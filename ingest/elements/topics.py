@@ -11,6 +11,7 @@ from typing import Literal
 
 from lxml import etree
 
+from arborcast.core.recent import Recent
 from arborcast.core.single_flight import SingleFlight
 from arborcast.ingest.access.grants import known_to
 from arborcast.topic_model.expressions import FULL, write_topic
@@ -104,23 +105,17 @@ _WRITERS: Mapping[Form, Callable[[Iterable[TopicPath], Grant, KnownPrefixes], st
     "expressions": _as_expressions,
 }
 
-# What TopicMemory may hold, and what an entry costs beside its key and its value.
-_REMEMBERED_BYTES = 8 * 1024 * 1024
-
-_ENTRY_BYTES = 200
+# Bytes, twice: what clients send must not fill the memory.
+_REMEMBERED_BYTES = 4 * 1024 * 1024
 
 _LONGEST = 2_048
 
 
 class TopicMemory:
-    """Topics by the bytes that say them: a publisher uses few, over and over, always written the same way.
-
-    Bounded by bytes: what strangers send must not fill the memory. When full, it is cleared.
-    """
+    """Topics by the bytes that name them: a publisher uses few, again and again, always written the same way."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, PublishedTopic] = {}
-        self._left = _REMEMBERED_BYTES
+        self._topics: Recent[bytes, PublishedTopic] = Recent(_REMEMBERED_BYTES)
 
     def read(
         self,
@@ -144,10 +139,5 @@ class TopicMemory:
     def remember(self, checked: Mapping[bytes, PublishedTopic]) -> None:
         """Cache topics after their publisher was authorised: a refused request leaves nothing."""
         for identity, topic in checked.items():
-            if len(identity) > _LONGEST:
-                continue
-            self._left -= len(identity) + len(topic.path) + len(topic.prefixes) + _ENTRY_BYTES
-            if self._left < 0:
-                self._topics.clear()
-                self._left = _REMEMBERED_BYTES
-            self._topics[identity] = topic
+            if len(identity) <= _LONGEST:
+                self._topics.put(identity, topic, len(identity) + len(topic.path) + len(topic.prefixes))

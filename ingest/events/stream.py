@@ -23,7 +23,7 @@ from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.elements.properties import properties_of, read_stored
 from arborcast.ingest.events.request import EVENT_STREAM, JSON_LINES, StreamRequest, position, read_request
 from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, until_gone
-from arborcast.ingest.http.inflight import Inflight, Reservation
+from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
@@ -62,19 +62,16 @@ class _Sent(NamedTuple):
 class EventStreams:
     """Answers the requests for streams. On the event loop's thread only."""
 
-    def __init__(self, gateway: Gateway, inflight: Inflight) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._inflight = inflight
         self.open = 0
         """Streams that are being sent."""
 
-    async def answer(
-        self, scope: Scope, receive: Receive, send: Send, reservation: Reservation, started: Callable[[], bool]
-    ) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send, reservation: Reservation) -> None:
         """One request. Raises PeerError or InfrastructureError before the head of the answer is sent."""
         wanted = read_request(scope)
         try:
-            subscription = await self._subscription(scope, wanted, started)
+            subscription = await self._subscription(scope, wanted)
         except InfrastructureError as error:
             if not wanted.reconnects:
                 raise
@@ -83,7 +80,7 @@ class EventStreams:
             await send({"type": "http.response.body", "body": f"retry: {_RETRY_MS}\n: {error}\n\n".encode()})
             return
         gone = asyncio.ensure_future(until_gone(receive))
-        stream = _Stream(self._gateway, self._inflight, reservation, subscription, wanted.media, send, gone)
+        stream = _Stream(self._gateway, reservation, subscription, wanted.media, send, gone)
         stream.unacknowledged = scope.get(UNACKNOWLEDGED, stream.unacknowledged)
         self.open += 1
         try:
@@ -93,14 +90,13 @@ class EventStreams:
             gone.cancel()
             stream.close()
 
-    async def _subscription(self, scope: Scope, wanted: StreamRequest, started: Callable[[], bool]) -> Subscription:
+    async def _subscription(self, scope: Scope, wanted: StreamRequest) -> Subscription:
         gateway, gate = self._gateway, self._gateway.gate
         client, caller = ClientRequest(""), None
         if gate is not None:
             client = await gate.enter(scope)
             caller = await gate.identify(client, etree.Element("none"))
-        if not started():
-            raise InfrastructureError("the gateway is starting: the control log is not read to its end", _AGAIN_S)
+        gateway.check_started()
         lease_ms = gateway.settings.stream_lease_s * 1000
         until_ms = times.to_ms(gateway.now()) + lease_ms
         if not wanted.stream:
@@ -133,7 +129,6 @@ class _Stream:
     def __init__(
         self,
         gateway: Gateway,
-        inflight: Inflight,
         reservation: Reservation,
         subscription: Subscription,
         media: str,
@@ -141,7 +136,7 @@ class _Stream:
         gone: asyncio.Future[None],
     ) -> None:
         self._gateway = gateway
-        self._inflight = inflight
+        self._inflight = gateway.inflight
         self._reservation = reservation
         self._subscription = subscription
         self._lines = media == JSON_LINES

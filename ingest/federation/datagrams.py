@@ -10,7 +10,6 @@ import asyncio
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Callable
 
 from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
 from arborcast.core.telemetry.metrics import Registry
@@ -33,11 +32,10 @@ _MOST_IN_ONE = MOST_TOGETHER // _AT_ONCE
 
 
 class DatagramDoor(asyncio.DatagramProtocol):
-    """Used on the event loop. `started` is as in GatewayApp: before, everything is dropped."""
+    """Used on the event loop. Before the start of the gateway is complete, everything is dropped."""
 
-    def __init__(self, receiver: PeerReceiver, started: Callable[[], bool], metrics: Registry) -> None:
+    def __init__(self, receiver: PeerReceiver, metrics: Registry) -> None:
         self._receiver = receiver
-        self._started = started
         self._waiting: deque[bytes] = deque()
         self._come = asyncio.Event()
         self.counts: Counter[str] = Counter()
@@ -108,8 +106,6 @@ class DatagramDoor(asyncio.DatagramProtocol):
         return None
 
     async def _store(self, push: PeerPush) -> str:
-        if not self._started():
-            return "unstored"
         try:
             await self._receiver.take_push(push)
         except InfrastructureError:

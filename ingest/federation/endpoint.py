@@ -6,7 +6,6 @@ Their signature authenticates them, so neither users nor rates apply.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from xml.sax.saxutils import escape
 
 from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
@@ -23,20 +22,12 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class PeerEndpoint:
-    """Answers other engines. `started` is as in GatewayApp, `inside_fast` as in AnswersPeers."""
+    """Answers other engines. `inside_fast` is as in AnswersPeers."""
 
-    def __init__(
-        self,
-        receiver: PeerReceiver,
-        limit: int,
-        started: Callable[[], bool],
-        metrics: Registry,
-        inside_fast: bool = False,
-    ) -> None:
+    def __init__(self, receiver: PeerReceiver, limit: int, metrics: Registry, inside_fast: bool = False) -> None:
         self.inside_fast = inside_fast
         self._receiver = receiver
         self._limit = limit
-        self._started = started
         metrics.counts(
             "arborcast_federation_received_total",
             "Stored notifications of other engines.",
@@ -65,8 +56,6 @@ class PeerEndpoint:
                 data = await read_body(scope["headers"], receive, self._limit)
                 if data is None:
                     return
-                if not self._started():
-                    raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
                 headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
                 await self._receiver.take(path, headers, data)
         except InfrastructureError as error:

@@ -88,6 +88,7 @@ class PeerReceiver:
     async def take(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
         """A request; names of headers are in lower case. Raises SignatureError, MalformedMessage, PeerRefused, or
         InfrastructureError: then all of it is to come again."""
+        self._gateway.check_started()
         interest = path == INTEREST_PATH
         check = partial(self._keys.check_request, "POST", path) if interest else self._keys.check_push
         if len(body) > SMALL:
@@ -115,6 +116,7 @@ class PeerReceiver:
 
     async def take_push(self, push: peers.PeerPush) -> None:
         """A push whose signature is checked. Raises as `take` does."""
+        self._gateway.check_started()
         self._check_way(push.sender, push.to)
         if len(push.notifications) > MOST_TOGETHER:
             raise MalformedMessage(f"a push has at most {MOST_TOGETHER} notifications, not {len(push.notifications)}")

@@ -16,7 +16,7 @@ from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.ingest.elements.properties import producer_with
 from arborcast.ingest.elements.publication import checked_key, said_in
 from arborcast.ingest.framed.messages import loose_payload, topic_of
-from arborcast.ingest.http.inflight import Inflight, Reservation
+from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publishing import Checked, PublishingClient, check_message, store_each
 from arborcast.wire import frames
@@ -58,14 +58,13 @@ class Publisher:
     def __init__(
         self,
         gateway: Gateway,
-        inflight: Inflight,
         link: Link,
         enter: Callable[[Frame], PublishingClient],
         refuse: Callable[[Frame, BaseException], None],
     ) -> None:
         """`enter` returns the client of a frame, `refuse` answers with an error."""
         self._gateway = gateway
-        self._inflight = inflight
+        self._inflight = gateway.inflight
         self._link = link
         self._enter = enter
         self._refuse = refuse
@@ -74,7 +73,7 @@ class Publisher:
         self._reader: asyncio.Task[None] | None = None
         self._frames = self._bytes = 0
         self._reads = True
-        self._memory = Reservation(inflight)
+        self._memory = Reservation(gateway.inflight)
 
     def add(self, frame: Frame) -> None:
         """One more PUBLISH."""
@@ -123,7 +122,6 @@ class Publisher:
         said = said_in(body.valid_until, body.lifespan, body.type.strip(), body.priority, body.reliable)
         return await check_message(
             self._gateway,
-            self._inflight,
             publisher,
             topic,
             loose_payload(body.payload) if frame.flags & LOOSE else body.payload,

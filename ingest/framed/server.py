@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any, cast
 
 from arborcast.ingest.access.gate import CERTIFICATE
@@ -18,7 +17,7 @@ from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed.session import Edge, FramedSession
 from arborcast.ingest.framed.subscriptions import Counts
-from arborcast.ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
+from arborcast.ingest.http.inflight import RETRY_AFTER_S, Reservation
 from arborcast.ingest.http.tls import ServerTls, TlsAcceptor
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.settings import FramedSettings
@@ -100,9 +99,10 @@ class FramedConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self.session is None:
             return
         self.heard_at = asyncio.get_running_loop().time()
-        before = self.whole_at
+        another = False  # not by the clock: that of uvloop has milliseconds
         try:
             for frame in self._decoder.feed(self._server.buffer[:nbytes]):
+                another = True
                 self.whole_at = self.heard_at
                 self.session.received(frame)
                 if transport.is_closing():
@@ -112,13 +112,13 @@ class FramedConnection(asyncio.BufferedProtocol):
             return
         if not self._decoder.pending:
             self.whole_at = self.heard_at
-        self._reserve(another=self.whole_at != before)
+        self._reserve(another=another)
 
     def _reserve(self, *, another: bool) -> None:
         """Count the bytes of an incomplete frame; `another` than before."""
         if another:
             self._release()
-        pending, inflight = self._decoder.pending, self._server.edge.inflight
+        pending, inflight = self._decoder.pending, self._server.edge.gateway.inflight
         if not pending:
             return
         if self._memory is None:
@@ -212,13 +212,11 @@ class FramedServer:
     def __init__(
         self,
         gateway: Gateway,
-        inflight: Inflight,
         settings: FramedSettings,
         limits: LimitSettings,
-        started: Callable[[], bool],
         tls: ServerTls | None = None,
     ) -> None:
-        self.edge = Edge(gateway, inflight, settings, started)
+        self.edge = Edge(gateway, settings)
         self.buffer = memoryview(bytearray(_BUFFER))
         self._unread_s = limits.send_timeout_s
         each = limits.connections_per_client

@@ -40,12 +40,10 @@ _CONNECTING, _ASKED = "CONNECT is under way", "many requests wait"
 
 @dataclass(frozen=True)
 class Edge:
-    """What all sessions share. `started` says whether the logs are read to their ends."""
+    """What all sessions share."""
 
     gateway: Gateway
-    inflight: Inflight
     settings: FramedSettings
-    started: Callable[[], bool]
     counts: Counts = field(default_factory=Counts)
 
 
@@ -150,9 +148,7 @@ class FramedSession:
         match frame.kind:
             case FrameKind.PUBLISH:
                 if self._publisher is None:
-                    self._publisher = Publisher(
-                        self._edge.gateway, self._edge.inflight, self._link, self._enter, self._refuse
-                    )
+                    self._publisher = Publisher(self._edge.gateway, self._link, self._enter, self._refuse)
                 self._publisher.add(frame)
             case FrameKind.SUBSCRIBE:
                 self._ask(frame, self._subscribe)
@@ -175,8 +171,7 @@ class FramedSession:
     async def _connect(self, frame: Frame) -> None:
         early: list[Frame] = []
         try:
-            if not self._edge.started():
-                raise InfrastructureError("the gateway is starting: the logs are not read to their ends", 1.0)
+            self._edge.gateway.check_started()
             said = frames.read_body(frame, frames.ConnectBody)
             if said.protocol != frames.VERSION:
                 raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {said.protocol}")
@@ -240,7 +235,7 @@ class FramedSession:
             self._refuse(frame, TooLarge(f"a {_NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))
             return
         if self._requests is None:
-            self._requests = _Requests(self._edge.inflight, self._link)
+            self._requests = _Requests(self._edge.gateway.inflight, self._link)
         if self._requests.add(size, lambda: self._answer(frame, work)):
             self._begin(self._requests.run())
 

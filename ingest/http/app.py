@@ -37,7 +37,7 @@ from arborcast.ingest.http.asgi import (
     until_gone,
 )
 from arborcast.ingest.http.cross_origin import admit
-from arborcast.ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
+from arborcast.ingest.http.inflight import RESERVATION, SMALL, Reservation
 from arborcast.ingest.operations import (
     current_message,
     http_publish,
@@ -68,7 +68,7 @@ from arborcast.wire.errors import (
     UnreadableRequest,
 )
 from arborcast.wire.faults import Answer
-from arborcast.wire.xml_reading import COPIES, NODE_MEMORY, memory_to_read
+from arborcast.wire.xml_reading import memory_to_read
 
 
 class RequestMetrics:
@@ -151,9 +151,7 @@ _TEXT = b"text/plain; charset=utf-8"
 class GatewayApp:
     """Answers everything that arrives; never raises, never shows a stack trace.
 
-    `ready` returns what still stands in the way of working, an empty string when nothing does. `started` says whether
-    the routing table is as new as the log was at the start: before that no operation may look at it, since a
-    subscription that is not there yet is not unknown, and a topic not there yet is not new. `lives` returns why this
+    `ready` returns what still stands in the way of working, an empty string when nothing does. `lives` returns why this
     process must be started again though it answers, an empty string when it need not.
     """
 
@@ -162,21 +160,17 @@ class GatewayApp:
         gateway: Gateway,
         metrics: Registry,
         ready: Callable[[], str],
-        started: Callable[[], bool],
         lives: Callable[[], str] = lambda: "",
     ) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._ready = ready
-        self._started = started
         self._lives = lives
         self._pages = gateway.settings.pages
         self._limit = gateway.settings.max_body_bytes
-        # Room for the largest body and for reading it, while others that come take their part.
-        least = 2 * ((1 + COPIES) * self._limit + NODE_MEMORY * gateway.settings.max_elements)
-        self.inflight = Inflight(max(gateway.settings.inflight_bytes, least), FreedMemory().give_back_soon)
+        self.inflight = gateway.inflight
         """What the HTTP protocol counts bodies in."""
-        self.streams = EventStreams(gateway, self.inflight)
+        self.streams = EventStreams(gateway)
         self._parsers = pool("parse", _PARSERS)
         self._parsing = 0
         self._usual_gil_turn_s = sys.getswitchinterval()
@@ -239,7 +233,7 @@ class GatewayApp:
             await send_answer(send, 405, b"this address takes GET\n", _TEXT, [(b"allow", b"GET")])
             return
         try:
-            await self.streams.answer(scope, receive, send, reservation, self._started)
+            await self.streams.answer(scope, receive, send, reservation)
         except (PeerError, InfrastructureError) as error:
             answer = http_publish.refused(error)
             self._requests.add("Events", str(answer.status))
@@ -263,8 +257,8 @@ class GatewayApp:
                 return
             if gate is not None and client is not None:
                 gate.received(client, len(body))
-            if posted is _CAMERA and not self._started():
-                raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
+            if posted is _CAMERA:
+                self._gateway.check_started()
             await take(path, body)
         except (PeerError, InfrastructureError) as error:
             answer = push_results.refused(error)
@@ -312,8 +306,7 @@ class GatewayApp:
             operation = known.name.rpartition("}")[2]
             if len(body) > SMALL and not known.carries_messages:
                 raise TooLarge(f"a {operation} may have {SMALL} bytes, this one has {len(body)}")
-            if not self._started():
-                raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
+            self._gateway.check_started()
             began = time.perf_counter()
             reply = await self._perform(known, request, target)
             if known.name in (_NOTIFY, "Publish"):

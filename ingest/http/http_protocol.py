@@ -16,6 +16,7 @@ import fcntl
 import re
 import sys
 import termios
+from dataclasses import dataclass
 from typing import Any, cast
 
 import httptools
@@ -53,20 +54,18 @@ def _ours(scope: object) -> dict[str, Any]:
     return cast("dict[str, Any]", scope)
 
 
+@dataclass(slots=True)
 class _Incoming:
     """The progress of the incoming request."""
 
-    __slots__ = ("began_now", "handed_over", "in_parts", "open", "packet", "reported", "reservation", "unreported")
-
-    def __init__(self) -> None:
-        self.open = False  # there is one
-        self.handed_over = False  # the application has it
-        self.reported = False  # the parser reported something of this packet; headers, when all of them are there
-        self.unreported = 0  # bytes since the parser last reported something
-        self.began_now = False  # it began in this packet
-        self.packet = 0  # bytes of this packet
-        self.in_parts = False  # its body did not come in the packet of its head
-        self.reservation: Reservation | None = None  # of the last request
+    open: bool = False  # there is one
+    handed_over: bool = False  # the application has it
+    reported: bool = False  # the parser reported something of this packet; headers, when all of them are there
+    unreported: int = 0  # bytes since the parser last reported something
+    began_now: bool = False  # it began in this packet
+    packet: int = 0  # bytes of this packet
+    in_parts: bool = False  # its body did not come in the packet of its head
+    reservation: Reservation | None = None  # of the last request
 
 
 class GatewayProtocol(HttpToolsProtocol):

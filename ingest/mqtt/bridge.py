@@ -9,7 +9,6 @@ from collections import Counter
 from arborcast.core.backoff import Backoff, repeated
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.mqtt.settings import MqttSettings
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.incoming import Incoming
 from arborcast.ingest.mqtt.outgoing import keep_subscriptions
 from arborcast.ingest.mqtt.rules import Rules
@@ -27,9 +26,8 @@ _LASTS_S = 10.0
 class MqttBridge:
     """Used on the event loop."""
 
-    def __init__(self, gateway: Gateway, inflight: Inflight, settings: MqttSettings, rules: Rules) -> None:
+    def __init__(self, gateway: Gateway, settings: MqttSettings, rules: Rules) -> None:
         self._gateway = gateway
-        self._inflight = inflight
         self._settings = settings
         self._rules = rules
         self._session: Session | None = None
@@ -49,14 +47,11 @@ class MqttBridge:
                 tasks.create_task(self._hold_session())
 
     async def _hold_session(self) -> None:
-        gateway, settings, loop = self._gateway, self._settings, asyncio.get_running_loop()
-        incoming = Incoming(gateway, self._inflight, self._rules, settings, self.counts)
-        filters = [each.filter for each in self._rules.incoming.values()]
+        loop = asyncio.get_running_loop()
+        incoming = Incoming(self._gateway, self._rules, self._settings, self.counts)
 
         async def session() -> None:
-            self._session = Session(
-                settings, gateway.outbound, filters, incoming, self._inflight, gateway.settings.max_body_bytes
-            )
+            self._session = Session(incoming)
             began = loop.time()
             try:
                 await self._session.run()

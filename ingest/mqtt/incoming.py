@@ -19,7 +19,6 @@ from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.framed.messages import begins_element, loose_payload
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publishing import Checked, again, check_message, store_each
@@ -62,14 +61,11 @@ async def entered(gateway: Gateway, settings: MqttSettings) -> ClientRequest | N
 class Incoming:
     """Stores messages with the rights of `mqtt.act_as`."""
 
-    def __init__(
-        self, gateway: Gateway, inflight: Inflight, rules: Rules, settings: MqttSettings, counts: Counter[str]
-    ) -> None:
+    def __init__(self, gateway: Gateway, rules: Rules, settings: MqttSettings, counts: Counter[str]) -> None:
         """Adds to `counts` by outcome."""
-        self._gateway = gateway
-        self._inflight = inflight
-        self._rules = rules
-        self._settings = settings
+        self.gateway = gateway
+        self.rules = rules
+        self.settings = settings
         self._user: ClientRequest | None = None
         self._counts = counts
         self._logged: dict[str, float] = {}
@@ -77,7 +73,7 @@ class Incoming:
     async def take(self, messages: Sequence[MqttMessage]) -> int:
         """Store or refuse messages in their order; returns how many are settled, from the first one on. Raises
         InfrastructureError when none is, and the first one is to be taken again later."""
-        self._user = await entered(self._gateway, self._settings)
+        self._user = await entered(self.gateway, self.settings)
         together: list[Checked] = []
         dropped: list[tuple[str, MqttMessage, object]] = []
         failure: InfrastructureError | None = None
@@ -109,25 +105,25 @@ class Incoming:
 
     async def _checked(self, message: MqttMessage) -> Checked:
         """Raises _Dropped, another PeerError, or InfrastructureError."""
-        if message.engine == self._settings.client_id:
+        if message.engine == self.settings.client_id:
             raise _Dropped("loop", "this engine has sent it")
         if message.topic is None:
             raise InvalidRequest("its topic is not UTF-8")
-        topic = self._rules.topic(message.topic)
+        topic = self.rules.topic(message.topic)
         if topic is None:
             raise _Dropped("unmatched", "no rule selects it: a subscription of an earlier rule is left")
-        gateway, payload = self._gateway, message.payload
+        gateway, payload = self.gateway, message.payload
         if not begins_element(payload):
             payload = loose_payload(payload)
         if len(payload) > gateway.settings.max_body_bytes:
             raise TooLarge(f"the message has {len(payload)} bytes, {gateway.settings.max_body_bytes} are taken")
         said = Publication(lifespan_ms=min(message.lifespan_s * 1000, limits.LIFESPAN_MS))
         publisher = again(gateway, self._user, len(message.payload))
-        return await check_message(gateway, self._inflight, publisher, topic, payload, said)
+        return await check_message(gateway, publisher, topic, payload, said)
 
     async def _store(self, together: Sequence[Checked]) -> None:
         """Raises InfrastructureError when Kafka does not have all of them."""
-        for checked, result in zip(together, await store_each(self._gateway, together), strict=True):
+        for checked, result in zip(together, await store_each(self.gateway, together), strict=True):
             if isinstance(result, InfrastructureError):
                 raise result
             if isinstance(result, bool):

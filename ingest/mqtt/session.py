@@ -21,10 +21,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from arborcast.core.backoff import Backoff, retried
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.mqtt.connection import ConnectFailed, connect, make_client, properties_of, refusal_of
-from arborcast.core.mqtt.settings import LOOP_PROPERTY, MqttSettings
-from arborcast.core.security.outbound import AddressPolicy
-from arborcast.ingest.http.inflight import Inflight, Reservation
+from arborcast.core.mqtt.connection import connect, make_client, properties_of, refusal_of
+from arborcast.core.mqtt.settings import LOOP_PROPERTY
+from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.mqtt.incoming import AT_ONCE, Incoming, MqttMessage
 
 logger = logging.getLogger(__name__)
@@ -49,22 +48,11 @@ _RETAINED_IF_NEW = 1
 class Session:
     """One connection."""
 
-    def __init__(
-        self,
-        settings: MqttSettings,
-        policy: AddressPolicy,
-        filters: Sequence[str],
-        incoming: Incoming,
-        inflight: Inflight,
-        largest: int,
-    ) -> None:
-        """`largest` is the size of the largest accepted message. The broker sends none of more than twice that size."""
-        self._settings = settings
-        self._policy = policy
-        self._filters = filters
+    def __init__(self, incoming: Incoming) -> None:
+        self._settings = incoming.settings
+        self._filters = [each.filter for each in incoming.rules.incoming.values()]
         self._incoming = incoming
-        self._inflight = inflight
-        self._largest = largest
+        self._inflight = inflight = incoming.gateway.inflight
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # read also after a cancel
@@ -76,13 +64,11 @@ class Session:
 
     async def run(self) -> None:
         """Until cancelled. Raises InfrastructureError when the connection is over, or cannot be made."""
-        try:
-            client = make_client(self._settings, self._settings.client_id, _CONNECT_S, manual_ack=True)
-            client.on_connect, client.on_disconnect = self._connected, self._disconnected
-            client.on_subscribe, client.on_message = self._subscribed, self._received
-            await asyncio.to_thread(connect, client, self._settings, self._policy, self._properties(), clean=False)
-        except ConnectFailed as error:
-            raise InfrastructureError(str(error)) from error
+        settings, policy = self._settings, self._incoming.gateway.outbound
+        client = make_client(settings, settings.client_id, _CONNECT_S, manual_ack=True)
+        client.on_connect, client.on_disconnect = self._connected, self._disconnected
+        client.on_subscribe, client.on_message = self._subscribed, self._received
+        await asyncio.to_thread(connect, client, settings, policy, self._properties(), clean=False)
         client.on_socket_close = lambda *_: self._stop_reading()
         tasks = [self._loop.create_task(work) for work in (self._take(client), self._tick(client))]
         try:
@@ -102,7 +88,8 @@ class Session:
         found = properties_of("CONNECT")
         found.SessionExpiryInterval = self._settings.session_hours * 3_600
         found.ReceiveMaximum = self._settings.receive_maximum
-        found.MaximumPacketSize = min(2 * self._largest, 0xFFFFFFFF)
+        # So that a message slightly too large is refused and counted; of a larger one the broker sends nothing.
+        found.MaximumPacketSize = min(2 * self._incoming.gateway.settings.max_body_bytes, 0xFFFFFFFF)
         return found
 
     def _read(self, client: Client) -> None:

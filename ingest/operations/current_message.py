@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -23,8 +23,9 @@ from arborcast.topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, w
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing.history import standing
-from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 from arborcast.wire import limits
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
@@ -203,17 +204,17 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
 
 async def _topics_with_message(gateway: Gateway, subscription: Subscription) -> list[TopicPath]:
     tree = gateway.table.topics
-    paths = await gateway.retained.topics(_matcher(gateway, subscription))
+    paths = await gateway.retained.topics(topic_matcher(subscription.topics, tree))
     return [path for path in paths if path in tree and gateway.retains(path)]
 
 
-def _matcher(gateway: Gateway, subscription: Subscription) -> Callable[[TopicPath], bool]:
-    """What decides whether a topic is one of the subscription's; it may be called in another thread."""
+def topic_matcher(topics: Iterable[TopicFilter], tree: TopicTree) -> Callable[[TopicPath], bool]:
+    """Whether all of these select a topic; for any thread."""
     checks: list[Callable[[TopicPath], bool]] = []
-    for each in subscription.topics:
+    for each in topics:
         pattern = compile_normal(each.normal)
         if isinstance(pattern, XPathPattern) and not pattern.path_only:
-            checks.append(pattern.select(gateway.table.topics).__contains__)
+            checks.append(pattern.select(tree).__contains__)
         else:
             checks.append(pattern.matches)
     return lambda path: all(check(path) for check in checks)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.core.single_flight import SharedRounds, SingleFlight, shared
 from arborcast.core.telemetry.tracing import Tracing
@@ -21,6 +22,7 @@ from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
 from arborcast.ingest.http.asgi import Receive, Scope, Send
+from arborcast.ingest.http.inflight import FreedMemory, Inflight
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.soap.wsdl import ServiceDescriptions
@@ -42,6 +44,7 @@ from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, OperationRefused
 from arborcast.wire.times import utc_now
+from arborcast.wire.xml_reading import COPIES, NODE_MEMORY
 
 # Parallel appends of new topics. With one, a request just after its beginning would wait for two.
 _ADDED_AT_ONCE = 2
@@ -124,13 +127,26 @@ class Gateway:
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
+    started: Callable[[], bool] = lambda: True
+    """Whether the logs are read to their ends. Before that a missing subscription is not unknown, and a missing topic
+    is not new."""
 
     def __post_init__(self) -> None:
         self.default_topic = self.topics.default_path
+        settings = self.settings
+        # Room for the largest body and for reading it, while others that come take their part.
+        least = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
+        self.inflight = Inflight(max(settings.inflight_bytes, least), FreedMemory().give_back_soon)
+        """The memory for unanswered requests of all doors."""
         self._admission = TopicAdmission(self.topics)
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()
         # A thousand new topics cost a few appends and waits for the log.
         self._new_topics: SharedRounds[list[TopicRecord], None] = SharedRounds("new-topics", self._add, _ADDED_AT_ONCE)
+
+    def check_started(self) -> None:
+        """Raises InfrastructureError before the start is complete."""
+        if not self.started():
+            raise InfrastructureError("the gateway is starting: the logs are not read to their ends", 1.0)
 
     def named_in(self, request: Request, kind: Kind) -> str:
         """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in
@@ -254,9 +270,12 @@ class Operation:
     """Whether a request may be as large as a body may; others are small, and what they say is walked through."""
 
 
-def check_share(gateway: Gateway, owner: str, held: int, limit: int, what: str, fault: str) -> None:
-    """Raises OperationRefused when an owner has its share of what there may be `limit` of. Those without an owner are
-    not counted."""
+def check_room(gateway: Gateway, owner: str, held: int, there: int, limit: int, what: str, fault: str) -> None:
+    """Raises OperationRefused when there are as many as there may be, or as many of an owner as its share. Those
+    without an owner are not counted for one."""
+    if there >= limit:
+        setting = what.replace(" ", "_")
+        raise OperationRefused(f"there are {there} {what}, and gateway.{setting} allows no more", fault)
     most = max(1, limit * gateway.settings.share_per_owner // 100)
     if owner and held >= most:
         raise OperationRefused(

@@ -16,7 +16,6 @@ from arborcast.ingest.elements.endpoints import read_endpoint
 from arborcast.ingest.elements.filters import read_filters, read_policy
 from arborcast.ingest.elements.protection import secret_element
 from arborcast.ingest.elements.publication import by_id, of_request
-from arborcast.ingest.elements.reply_to import read_reply_to
 from arborcast.ingest.elements.topics import TopicMemory
 from arborcast.ingest.operations import publishing
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored, reply_of
@@ -26,7 +25,7 @@ from arborcast.ingest.soap.shapes import FoundPayload, Shapes
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsa, wsnt
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.wire import answers, limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import PUBLICATION, Request
@@ -43,6 +42,9 @@ _AT_A_TIME = 250
 
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
+
+# Envelope, Header, ReplyTo, ReferenceParameters, parameter.
+_REPLY_DEPTH = 5
 
 _MESSAGE = wsnt("NotificationMessage")
 _TOPIC = wsnt("Topic")
@@ -74,7 +76,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
             PublishingClient(request.caller, request.client, target),
             by_id(notifications, options, messages) if options else NO_PUBLICATIONS,
             senders=lambda: list(_senders(request)),
-            reply_to=lambda: read_reply_to(request),
+            reply_to=lambda: _reply_to(request),
         ),
     )
     # A refused request has no effect on other publishers.
@@ -267,6 +269,16 @@ def _read_message(
     if payload is None:
         raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message")
     return topic, payload, producer, kind
+
+
+def _reply_to(request: Request) -> EndpointReference | None:
+    """The wsa:ReplyTo of a Notify to a work queue; None where no answer is awaited, or only on the connection of the
+    request. Raises InvalidRequest."""
+    header = next((child for child in request.root if etree.QName(child).localname == "Header"), None)
+    element = None if header is None else header.find(wsa("ReplyTo"))
+    if element is None or (element.findtext(wsa("Address")) or "").strip().startswith(WSA):
+        return None
+    return read_endpoint(element, Source(request.document, request.root, _REPLY_DEPTH, header))
 
 
 def _initial_termination(gateway: Gateway, element: etree._Element | None, now: datetime) -> int | None:

@@ -10,7 +10,7 @@ from arborcast.core.errors import ExpressionError, UnknownDialect, UnknownResour
 from arborcast.ingest.access.grants import check_offer, may_manage, owner_of
 from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.elements.endpoints import check_consumer, read_endpoint
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_callable, check_share, reply_of
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_callable, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import reference_element, requested_termination
 from arborcast.ingest.operations.subscribing import check_supported
 from arborcast.topic_model.expressions import XPATH
@@ -39,11 +39,9 @@ _PARAMETER_DEPTH = 7
 async def register_publisher(gateway: Gateway, request: Request, _target: Target) -> Reply:
     """Register a publisher. What it names as topics is there, or with a fixed topic set must be there, from now on."""
     now = gateway.now()
-    if len(gateway.registrations) >= gateway.settings.registrations:
-        raise _rejected(f"there are {len(gateway.registrations)} registrations, the maximum")
-    owner, limit = owner_of(request.caller), gateway.settings.registrations
-    held = gateway.registrations.of_owner(owner)
-    check_share(gateway, owner, held, limit, "registrations", "PublisherRegistrationRejectedFault")
+    owner, limit, there = owner_of(request.caller), gateway.settings.registrations, len(gateway.registrations)
+    held, fault = gateway.registrations.of_owner(owner), "PublisherRegistrationRejectedFault"
+    check_room(gateway, owner, held, there, limit, "registrations", fault)
     registration = _read(gateway, request, now)
     if registration.demand and registration.publisher is not None:
         try:

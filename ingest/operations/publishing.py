@@ -19,7 +19,7 @@ from arborcast.core.xml import xml_parser
 from arborcast.ingest.access.grants import ClientRequest, check_publish, check_reserved, may_manage, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
-from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
+from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, Stored, check_callable, endpoint_of
 from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model.grants import Caller
@@ -120,7 +120,6 @@ def again(gateway: Gateway, client: ClientRequest | None, size: int) -> Publishi
 
 async def check_message(
     gateway: Gateway,
-    inflight: Inflight,
     publisher: PublishingClient,
     topic: TopicPath,
     payload: bytes,
@@ -131,7 +130,7 @@ async def check_message(
 ) -> Checked:
     """One message, read within the memory for requests, and checked; its topic is there when this returns. Raises as
     `check`, MalformedMessage, and InfrastructureError without free memory."""
-    reservation = Reservation(inflight)
+    inflight, reservation = gateway.inflight, Reservation(gateway.inflight)
     try:
         if not inflight.take(reservation, memory_to_read(payload, gateway.settings.max_elements)):
             raise inflight.no_memory()

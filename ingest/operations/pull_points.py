@@ -19,7 +19,7 @@ from arborcast.ingest import addresses
 from arborcast.ingest.access.grants import may_manage, owner_of
 from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.elements.publication import NOTHING_SAID, of_request
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share, reply_of
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import reference_element
 from arborcast.topic_model.namespaces import ACTION_BW, WSNT, wsa, wsnt
 from arborcast.topic_model.records.control import (
@@ -214,11 +214,8 @@ async def end_orphans(gateway: Gateway) -> None:
 
 
 async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> PullPointRecord:
-    limit = gateway.settings.pull_points
-    if len(gateway.pull_points) >= limit:
-        raise OperationRefused(f"there are {limit} pull points, the maximum", "UnableToCreatePullPointFault")
-    held = gateway.pull_points.of_owner(owner)
-    check_share(gateway, owner, held, limit, "pull points", "UnableToCreatePullPointFault")
+    held, there, limit = gateway.pull_points.of_owner(owner), len(gateway.pull_points), gateway.settings.pull_points
+    check_room(gateway, owner, held, there, limit, "pull points", "UnableToCreatePullPointFault")
     identifier = addresses.resource_id()
     address = gateway.own.resource(Kind.PULL_POINT, identifier)
     created = PullPointRecord(identifier, address, name, times.to_ms(gateway.now()), owner, until_ms)

@@ -24,11 +24,11 @@ from arborcast.core.errors import ConditionError, TopicNotSupported, UnknownReso
 from arborcast.ingest.access.grants import check_subscribe, may_manage, owner_of
 from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.elements.filters import DELIVERY, SubscriptionPolicy, read_filters, read_policy
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share, reply_of
+from arborcast.ingest.operations.current_message import topic_matcher
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import PAYLOAD_DEPTH
 from arborcast.ingest.operations.publishing import PublishingClient, check_rights, check_types
 from arborcast.ingest.operations.subscribing import check_filters
-from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY, wsnt
@@ -60,7 +60,9 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
     async with gateway.locks.hold(("trigger", trigger.name)):
         await gateway.changes.catch_up()
         _check_free(gateway, trigger.name)
-        _check_room(gateway, wanted.owner)
+        there, limit = gateway.table.triggers, gateway.settings.triggers
+        held = sum(each.owner == wanted.owner for each in there)
+        check_room(gateway, wanted.owner, held, len(there), limit, "triggers", "Client")
         made = msgspec.structs.replace(wanted, created_ms=times.to_ms(gateway.now()))
         await gateway.changes.commit([TriggerRecord(made)])
         try:
@@ -87,14 +89,8 @@ async def destroy_trigger(gateway: Gateway, request: Request, _target: Target) -
 
 def matches_itself(subscription: Subscription, trigger: Trigger, tree: TopicTree) -> bool:
     """Whether a trigger's filters would take what it publishes. What its producer filters would say is not asked."""
-    for each in subscription.topics:
-        pattern = compile_normal(each.normal)
-        if isinstance(pattern, XPathPattern) and not pattern.path_only:
-            selected = trigger.topic in pattern.select(tree)
-        else:
-            selected = pattern.matches(trigger.topic)
-        if not selected:
-            return False
+    if not topic_matcher(subscription.topics, tree)(trigger.topic):
+        return False
     if not trigger.payload:
         return True
     if subscription.types and trigger.type not in subscription.types:
@@ -171,14 +167,6 @@ def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> No
             f"the trigger {trigger.name} would match what it publishes to {trigger.topic}, again and again: "
             "publish to a topic outside its expression, or exclude that by a filter"
         )
-
-
-def _check_room(gateway: Gateway, owner: str) -> None:
-    limit = gateway.settings.triggers
-    held = sum(each.owner == owner for each in gateway.table.triggers)
-    check_share(gateway, owner, held, limit, "triggers", "Client")
-    if len(gateway.table.triggers) >= limit:
-        raise InvalidRequest(f"there are {limit} triggers, and gateway.triggers allows no more: remove some first")
 
 
 def _check_free(gateway: Gateway, name: str, mine: str = "") -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.topics import FRAGMENT_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.state.log_view import POLL_S, Commits, LoggedState, LogView
+from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogView
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart, decode, encode
 
@@ -25,15 +26,12 @@ class FragmentView(LogView[FragmentRecord]):
     """Follows the log, with a monotonic clock."""
 
     def __init__(self, kafka: KafkaSettings, on_failure: Callable[[Exception], None]) -> None:
-        self._kafka = kafka
-        self.messages = OpenMessages(_RESIDENT_BYTES)
-        super().__init__(FRAGMENT_LOG, on_failure)
-
-    def _make_follower(self) -> LogFollower[FragmentRecord]:
-        return LogFollower(self._kafka, FRAGMENT_LOG, decode, self._take, wait_ms=int(POLL_S * 1000), forgetful=True)
-
-    def _fold(self, record: FragmentRecord, offset: int) -> None:
-        self.messages.apply(record, offset, time.monotonic())
+        self.messages = messages = OpenMessages(_RESIDENT_BYTES)
+        super().__init__(
+            partial(LogFollower, kafka, FRAGMENT_LOG, decode, wait_ms=WAIT_MS, forgetful=True),
+            lambda record, offset: messages.apply(record, offset, time.monotonic()),
+            on_failure,
+        )
 
 
 class HoldsParts(Commits[FragmentRecord], Protocol):

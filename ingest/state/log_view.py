@@ -12,8 +12,8 @@ import itertools
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from arborcast.core.backoff import Backoff
@@ -34,6 +34,7 @@ Record = TypeVar("Record")
 
 # How long a broker may hold a fetch that finds nothing; also how long a stop may take to be noticed.
 POLL_S = 0.5
+WAIT_MS = int(POLL_S * 1000)
 
 # Interval of questions for the end of the log. A poll without records does not show whether the broker answers.
 _CHECK_S = 2.0
@@ -45,16 +46,23 @@ _RETRY_S = 0.5
 _REPLAY_TIMEOUT_S = 600
 
 
-class LogView(ABC, Generic[Record]):
-    """State that follows a log of one partition; `name` is the log. `on_failure` is called, in the event loop, if the
-    log cannot be followed (a record of a newer version, a recreated log): a wrong state would be worse than a stop.
-    `reachable`: whether the log answered the last question."""
+class LogView(Generic[Record]):
+    """State that follows a log of one partition. `make` makes its follower for a function that takes its records;
+    `fold` applies a record to the state: in the event loop's thread, except for records from before the start.
+    `on_failure` is called, in the event loop, if the log cannot be followed (a record of a newer version, a recreated
+    log): a wrong state would be worse than a stop. `reachable`: whether the log answered the last question."""
 
-    def __init__(self, name: str, on_failure: Callable[[Exception], None]) -> None:
-        self._name = name
+    def __init__(
+        self,
+        make: Callable[[Callable[[Record, int], None]], LogFollower[Record]],
+        fold: Callable[[Record, int], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._fold = fold
         self._on_failure = on_failure
         self._gathered: list[tuple[Record, int]] = []
-        self._follower = self._make_follower()
+        self._follower = make(self._take)
+        self._name = name = self._follower.name
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
         self._service = Service(
@@ -69,14 +77,6 @@ class LogView(ABC, Generic[Record]):
         self._applied = 0
         self._caught_up = asyncio.Event()
         self.reachable = True
-
-    @abstractmethod
-    def _make_follower(self) -> LogFollower[Record]:
-        """A follower that gives its records to `_take`."""
-
-    @abstractmethod
-    def _fold(self, record: Record, offset: int) -> None:
-        """Apply a record to the state: in the event loop's thread, except for records from before the start."""
 
     def _read_once(self) -> None:
         """The records from before the start are applied."""
@@ -281,14 +281,10 @@ class ControlLogView(LogView[ControlRecord]):
         observe: Callable[[ControlRecord], None] | None = None,
         moved: Callable[[int], None] | None = None,
     ) -> None:
-        self._kafka = kafka
         self._control = control
         self._observer = observe
         self._on_moved = moved
-        super().__init__("control", on_failure)
-
-    def _make_follower(self) -> ControlFollower:
-        return ControlFollower(self._kafka, self._take, wait_ms=int(POLL_S * 1000))
+        super().__init__(partial(ControlFollower, kafka, wait_ms=WAIT_MS), control.apply, on_failure)
 
     def _observe(self, record: ControlRecord) -> None:
         if self._observer is not None:
@@ -301,6 +297,3 @@ class ControlLogView(LogView[ControlRecord]):
         super()._moved(position)
         if self._on_moved is not None:
             self._on_moved(position)
-
-    def _fold(self, record: ControlRecord, offset: int) -> None:
-        self._control.apply(record, offset)

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -59,28 +60,18 @@ _Record = tuple[str, bytes, bytes]
 """Topic, key and value."""
 
 
+@dataclass(slots=True, eq=False)
 class _Append:
-    """The records of one request, settled together."""
+    """The records of one request, settled together; `size` is that of their values."""
 
-    __slots__ = ("accepted", "began", "deadline", "future", "outcomes", "records", "size")
-
-    def __init__(
-        self,
-        future: asyncio.Future[None],
-        records: list[_Record],
-        size: int,
-        began: float,
-        deadline: float,
-        accepted: int,
-    ) -> None:
-        self.accepted = accepted
-        self.began = began
-        self.future = future
-        self.records = records
-        self.size = size  # of the values
-        self.deadline = deadline
-        self.outcomes: list[BaseException | None] = []
-        """The outcomes of records so far."""
+    future: asyncio.Future[None]
+    records: list[_Record]
+    size: int
+    began: float
+    deadline: float
+    accepted: int
+    outcomes: list[BaseException | None] = field(default_factory=list)
+    """The outcomes of records so far."""
 
     @property
     def settled(self) -> bool:

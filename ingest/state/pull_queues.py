@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from arborcast.core.errors import InfrastructureError
@@ -25,7 +26,7 @@ from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.state.changes import KeyedLocks
-from arborcast.ingest.state.log_view import POLL_S, Commits, LoggedState, LogView
+from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogView
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
 from arborcast.topic_model.records.xml_ids import any_clash
@@ -48,16 +49,14 @@ class PullView(LogView[KeyedRecord]):
         on_failure: Callable[[Exception], None],
         changed: Callable[[str], None],
     ) -> None:
-        self._kafka = kafka
         self.store = PullStore(limits, changed)
         self.read_bytes = 0
         """Bytes of all messages that were read."""
-        super().__init__(PULL_LOG, on_failure)
+        super().__init__(
+            partial(LogFollower, kafka, PULL_LOG, decode, wait_ms=WAIT_MS, forgetful=True), self._apply, on_failure
+        )
 
-    def _make_follower(self) -> LogFollower[KeyedRecord]:
-        return LogFollower(self._kafka, PULL_LOG, decode, self._take, wait_ms=int(POLL_S * 1000), forgetful=True)
-
-    def _fold(self, record: KeyedRecord, offset: int) -> None:
+    def _apply(self, record: KeyedRecord, offset: int) -> None:
         if isinstance(record[1], StoredMessage):
             self.read_bytes += len(record[1].element)
         self.store.apply(*record, offset)

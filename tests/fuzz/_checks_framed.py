@@ -9,7 +9,6 @@ from functools import cache
 from lxml import etree
 
 from arborcast.ingest.framed.session import Edge, FramedSession
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.settings import FramedSettings
 from arborcast.ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
 from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes
@@ -89,7 +88,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 async def _converse(received: list[Frame]) -> None:
     parts, link = GatewayParts(), _Link()
     settings = FramedSettings(max_frame_bytes=_LIMIT)
-    session = FramedSession(Edge(parts.gateway, Inflight(2**26), settings, lambda: True), link, {"headers": []})
+    session = FramedSession(Edge(parts.gateway, settings), link, {"headers": []})
     for frame in received:
         if link.open:
             session.received(frame)

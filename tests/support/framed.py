@@ -33,7 +33,7 @@ class FramedEdge:
         self, parts: GatewayParts, settings: FramedSettings, limits: LimitSettings, inflight_bytes: int
     ) -> None:
         self.parts = parts
-        self.inflight = Inflight(inflight_bytes)
+        self.inflight = parts.gateway.inflight = Inflight(inflight_bytes)
         self._settings, self._limits = settings, limits
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
@@ -60,7 +60,7 @@ class FramedEdge:
 
     async def _start(self) -> FramedServer:
         parts, settings, limits = self.parts, self._settings, self._limits
-        server = FramedServer(parts.gateway, self.inflight, settings, limits, lambda: parts.started)
+        server = FramedServer(parts.gateway, settings, limits)
         await server.start(self._listener)
         return server
 

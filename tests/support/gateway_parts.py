@@ -275,11 +275,12 @@ class GatewayParts:
             owners=self.owners,
             outbound=outbound,
             now=lambda: self.now,
+            started=lambda: self.started,
             results=PushResults(
                 LoggedState(KafkaSettings(), self.results, results.encode), RESULT_KEYS, lambda: self.now.timestamp()
             ),
         )
-        self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle, lambda: self.started)
+        self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle)
 
     def later(self, **span: float) -> None:
         """Move the clock."""

@@ -11,11 +11,12 @@ import contextlib
 import heapq
 import http.client
 import queue
+import socket
 import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import requests
 import urllib3
@@ -30,7 +31,7 @@ from arborcast.core.security.checked_connections import (
     CheckedTlsConnection,
     body_of,
 )
-from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.security.outbound import AddressPolicy, place_of
 from arborcast.core.security.uris import to_uri
 from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
@@ -67,6 +68,11 @@ class _Push:
     overdue: bool = False
     done: bool = False
     connection: Any = None
+
+    @property
+    def over_kept(self) -> bool:
+        """Whether it is sent over a connection of an earlier push."""
+        return not self.opened and getattr(self.connection, "sock", None) is not None
 
     def abort(self) -> None:
         """Break the connection off, wherever its thread waits."""
@@ -141,6 +147,19 @@ class _LeanSession(requests.Session):
         for scheme in ("http://", "https://"):
             idle = settings.max_idle_connections or 1
             self.mount(scheme, CheckedAdapter(policy, idle, threads, plain=plain, tls=tls))
+
+    def drop(self, url: str) -> None:
+        """A kept connection to this receiver carries nothing any more, perhaps since the network between was cut: shut
+        the others down. Each would cost the whole time of a push."""
+        pools = cast(CheckedAdapter, self.get_adapter(url)).poolmanager.pools
+        for key in pools.keys():  # noqa: SIM118  # it refuses iteration, which would not be safe in threads
+            pool = pools.get(key) if (key.key_host.strip("[]"), key.key_port) == place_of(url) else None
+            if pool is not None and pool.pool is not None:
+                with pool.pool.mutex:
+                    for kept in pool.pool.queue:
+                        if kept is not None and kept.sock is not None:
+                            with contextlib.suppress(OSError):
+                                kept.sock.shutdown(socket.SHUT_RDWR)
 
     def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> Any:
         push: _Push = kwargs["push"]
@@ -296,9 +315,13 @@ class FuturesTransport:
             if due > now:
                 heapq.heappush(self._deadlines, (due, key))
                 continue
+            over_kept = push.over_kept
             push.abort()
+            if over_kept and not self._settings.proxy:
+                self._lean.drop(push.request.url)
             # The thread ends by itself now; the deadline does not wait for it (it might be resolving a name).
-            self._settle((push, PushResult(push.status, "timeout", "no complete answer in time", now - push.started)))
+            took_s, late = now - push.started, "no complete answer in time"
+            self._settle((push, PushResult(push.status, "timeout", late, took_s, reused=over_kept)))
 
 
 def _failure(error: Exception) -> Failure:

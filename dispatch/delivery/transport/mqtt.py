@@ -19,7 +19,7 @@ import struct
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -50,21 +50,16 @@ _LONGEST_EXPIRY_S = 0xFFFFFFFF
 _CLOSE_S = 1.0
 
 
-class _Publish(NamedTuple):
-    """A PUBLISH."""
+class _Push(NamedTuple):
+    """A push as a PUBLISH of this size."""
 
+    callback: Callback
+    started: float
     topic: str
     payload: bytes
     retain: bool
     properties: Any
     size: int
-
-
-@dataclass
-class _Push:
-    callback: Callback
-    started: float
-    message: _Publish
 
 
 class _Link:
@@ -154,13 +149,13 @@ class WithMqtt:
             self._done.append((callback, PushResult(0, "connect", detail)))
             return
         try:
-            message = self._message(request)
+            push = self._read(request, callback)
         except (TopicError, ValueError, MQTTException, struct.error) as error:
             self._done.append((callback, PushResult(0, "address", f"it cannot be an MQTT message: {error}")))
             return
         self._take_in()  # or the push would be sent on a connection that is lost already
         number = next(self._numbers)
-        self._pushes[number] = _Push(callback, time.monotonic(), message)
+        self._pushes[number] = push
         if self._link is None:
             self._link = _Link(self._settings, self._push.connect_timeout_s, self._policy, self._others)
         self._link.waiting.append(number)
@@ -234,12 +229,11 @@ class WithMqtt:
             push = self._pushes.get(number)
             if push is None:
                 continue
-            topic, payload, retain, properties, size = push.message
-            if size > link.largest:
+            if push.size > link.largest:
                 detail = f"the broker takes {link.largest:.0f} bytes at most".encode()
                 self._finish(number, PushResult(_TOO_LARGE, response=detail, response_bytes=len(detail)))
                 continue
-            info = client.publish(topic, payload, 1, retain, properties)
+            info = client.publish(push.topic, push.payload, 1, push.retain, push.properties)
             link.sent[info.mid] = number
 
     def _lose(self, link: _Link, failure: Failure, detail: str) -> None:
@@ -252,12 +246,9 @@ class WithMqtt:
         if push is not None:
             took_s = time.monotonic() - push.started
             answer = result.response[: self._push.keep_response_bytes]
-            done = PushResult(
-                result.status, result.failure, result.detail, took_s, answer, result.response_bytes, reused=True
-            )
-            self._done.append((push.callback, done))
+            self._done.append((push.callback, replace(result, duration_s=took_s, response=answer, reused=True)))
 
-    def _message(self, request: PushRequest) -> _Publish:
+    def _read(self, request: PushRequest, callback: Callback) -> _Push:
         """Raises TopicError, or an error of the library for a property that there cannot be."""
         parts = urlsplit(request.url)
         topic = unquote(parts.path[1:], errors="strict")
@@ -275,7 +266,7 @@ class WithMqtt:
         properties.UserProperty = pairs
         properties.PayloadFormatIndicator = 1
         size = _HEAD + len(topic.encode()) + len(request.body) + len(properties.pack())
-        return _Publish(topic, request.body, parts.query == "retain", properties, size)
+        return _Push(callback, time.monotonic(), topic, request.body, parts.query == "retain", properties, size)
 
 
 def _result(reason: Any) -> PushResult:

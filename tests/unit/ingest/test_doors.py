@@ -29,7 +29,6 @@ from arborcast.ingest.consumers import DnsCheck
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.receiver import PeerReceiver
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
@@ -309,7 +308,7 @@ class Mqtt(PublishDoor):
         settings = MqttSettings(url="mqtt://127.0.0.1", act_as=self.world.user)
         try:
             rules = Rules({"door": TopicsIn("door", topic)}, ())
-            bridge = Bridge(self.world.parts.gateway, Inflight(2**26), rules, settings, Counter())
+            bridge = Bridge(self.world.parts.gateway, rules, settings, Counter())
             bridge.reasons = []
             assert asyncio.run(bridge.take([MqttMessage("door", payload.encode())])) == 1
         except ArborcastError as error:

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import selectors
 import socket
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from kafka.net.manager import KafkaConnectionManager
 
-from arborcast.core.eventlog.client_fixes import KeepingSelector, Loop, PlainTransport
+from arborcast.core.eventlog.client_fixes import (
+    ClosingSocket,
+    Connections,
+    KeepingSelector,
+    Loop,
+    PlainTransport,
+)
+from arborcast.core.eventlog.loop_producer import LoopProducer
+from tests.support.waiting import wait_until_async
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -141,3 +152,35 @@ def test_a_write_to_a_peer_that_is_gone_ends_the_connection_and_not_the_writer(p
             transport.write(b"more")
     finally:
         loop.close()
+
+
+def test_looked_up_addresses_are_used_by_the_connection_that_is_built_and_by_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place, found = ("broker.example", 9092), [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))]
+    used: list[Any] = []
+
+    async def resolve(*_: object) -> Any:
+        return found
+
+    async def build(_self: object, node: Any, **_: object) -> None:
+        used.append(dict(ClosingSocket.resolved))
+        raise OSError("refused before the addresses are used")
+
+    monkeypatch.setattr(KafkaConnectionManager, "_build_transport", build)
+    connections: Any = Connections.__new__(Connections)
+    connections._net = SimpleNamespace(resolve=resolve)
+    with pytest.raises(OSError, match="refused"):
+        asyncio.run(connections._build_transport(SimpleNamespace(host=place[0], port=place[1])))
+    assert used == [{place: found}]
+    assert ClosingSocket.resolved == {}
+
+
+def test_an_unused_look_up_leaves_nothing() -> None:
+    async def main() -> Any:
+        looked_up = LoopProducer._resolve(cast(Any, SimpleNamespace(_step=lambda: None)), "127.0.0.1", 9)
+        await wait_until_async(lambda: looked_up.is_done, "it is looked up")
+        return looked_up.value[0][4]
+
+    assert asyncio.run(main()) == ("127.0.0.1", 9)
+    assert ClosingSocket.resolved == {}

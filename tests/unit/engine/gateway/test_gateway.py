@@ -14,7 +14,6 @@ from arborcast.engine.install import jars
 from arborcast.engine.processes.errors import JarError
 from arborcast.engine.settings.loading import load_settings
 from arborcast.engine.settings.outbound import policy_of
-from arborcast.ingest.http.inflight import Inflight
 from tests.support.gateway_parts import GatewayParts
 from tests.support.outbound import THIS_MACHINE
 
@@ -66,13 +65,13 @@ def test_wrong_settings_of_the_mqtt_bridge(
     settings = load_settings(home=tmp_path, overrides=basic | more)
     gateway = GatewayParts(outbound=policy_of(settings)).gateway
     with pytest.raises(ConfigError, match=words):
-        parts.mqtt_bridge(gateway, Inflight(1), settings, Registry())
+        parts.mqtt_bridge(gateway, settings, Registry())
 
 
 def test_without_its_library_the_mqtt_bridge_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
     settings = load_settings(home=tmp_path, overrides={"mqtt.url": "mqtt://127.0.0.1"})
     with pytest.raises(ConfigError, match=r"pip install 'arborcast\[mqtt\]'"):
-        parts.mqtt_bridge(GatewayParts().gateway, Inflight(1), settings, Registry())
+        parts.mqtt_bridge(GatewayParts().gateway, settings, Registry())
     with pytest.raises(ConfigError, match=r"pip install 'arborcast\[mqtt\]'"):
         make_transport(settings.push, THIS_MACHINE, settings.mqtt)

@@ -197,7 +197,7 @@ def test_what_the_system_of_the_client_has_not_acknowledged_is_not_settled() -> 
         async def send(message: Any) -> None:
             sent.append(message)
 
-        stuck = stream._Stream(parts.gateway, inflight, Reservation(inflight), made, "text/event-stream", send, gone)
+        stuck = stream._Stream(parts.gateway, Reservation(inflight), made, "text/event-stream", send, gone)
         stuck.unacknowledged = lambda: 10_000_000
         await stuck.run()  # it ends by itself
         stuck.close()

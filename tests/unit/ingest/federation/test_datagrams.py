@@ -26,7 +26,7 @@ def engine(tmp_path: Path) -> Engine:
 
 
 def door(engine: Engine) -> DatagramDoor:
-    return DatagramDoor(engine.receiver, lambda: engine.parts.started, Registry())
+    return DatagramDoor(engine.receiver, Registry())
 
 
 def datagram(

@@ -42,9 +42,7 @@ class Engine:
         self.receiver = PeerReceiver(
             self.parts.gateway, "G/a", self.keys, self.interests, memory, clock=lambda: self.now
         )
-        self.parts.gateway.federation = PeerEndpoint(
-            self.receiver, 100_000, lambda: self.parts.started, self.parts.metrics
-        )
+        self.parts.gateway.federation = PeerEndpoint(self.receiver, 100_000, self.parts.metrics)
 
     def push(self, *notifications: Notification, sender: str = "G/b", to: str = "G/a") -> HttpAnswer:
         return self.send(encode_push(notifications, Peer(sender, to)))

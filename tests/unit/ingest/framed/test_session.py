@@ -612,6 +612,27 @@ def test_frames_that_are_not_whole_are_in_the_budget_of_all_requests(dial: Conne
         assert pending() == (0, 0)
 
 
+def test_the_budget_of_a_whole_frame_is_free_though_the_clock_stands_still(edge: FramedEdge, dial: Connects) -> None:
+    """That of uvloop does within a turn, in which two reads may complete two frames."""
+    dial(edge)
+    ping = frames.encode(FrameKind.PING, 7)
+    publish = frames.encode(FrameKind.PUBLISH, 8, frames.PublishBody("a", b"<x>" + b"y" * 40_000 + b"</x>"))
+
+    async def receive() -> int:
+        (connection,) = edge.server._connections
+        for data in (ping + publish[:20_000], publish[20_000:]):
+            connection.get_buffer(-1)[: len(data)] = data
+            connection.buffer_updated(len(data))
+        assert connection.session is not None
+        assert connection.session._publisher is not None
+        while edge.parts.notifications.accepted == []:
+            await asyncio.sleep(0)
+        await connection.session._publisher.close()
+        return edge.inflight.taken
+
+    assert edge.on_loop(receive) == 0
+
+
 def test_publications_that_wait_are_in_the_budget(
     edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ from arborcast.engine.settings.loading import load_settings
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.mqtt.bridge import MqttBridge
 from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
 from arborcast.ingest.mqtt.outgoing import end_others, keep
@@ -55,13 +54,13 @@ class World:
         self.broker = broker
         self.settings = MqttSettings(url=broker.url, **more)  # type: ignore[arg-type]  # a builder for tests
         self.rules = rules_of(folder, rules, self.settings.base)
-        self.inflight = Inflight(64 * 1024 * 1024)
+        self.inflight = self.parts.gateway.inflight
 
     @asynccontextmanager
     async def bridge(self, parts: GatewayParts | None = None, *, connects: bool = True) -> AsyncIterator[MqttBridge]:
         """One that runs, of this gateway or another."""
         gateway = (parts or self.parts).gateway
-        made = MqttBridge(gateway, self.inflight, self.settings, self.rules)
+        made = MqttBridge(gateway, self.settings, self.rules)
         running = asyncio.create_task(made.run())
         try:
             if connects:
@@ -282,8 +281,7 @@ def test_the_outbound_policy_holds(world: World, caplog: pytest.LogCaptureFixtur
 
 
 def incoming(parts: GatewayParts, folder: Path, counts: Counter[str]) -> Incoming:
-    settings = MqttSettings(url="mqtt://127.0.0.1")
-    return Incoming(parts.gateway, Inflight(2**26), rules_of(folder, IN), settings, counts)
+    return Incoming(parts.gateway, rules_of(folder, IN), MqttSettings(url="mqtt://127.0.0.1"), counts)
 
 
 def messages(*payloads: bytes) -> list[MqttMessage]:

@@ -213,9 +213,12 @@ def test_connection_is_reused(transport: Transport, receiver: Receiver) -> None:
     assert [result.reused for result in results] == [False, True, True, True, True]
 
 
-def test_after_a_kept_connection_without_an_answer_the_others_to_its_receiver_are_not_used(receiver: Receiver) -> None:
+@pytest.mark.parametrize("kind", [CurlTransport, FuturesTransport])
+def test_after_a_kept_connection_without_an_answer_the_others_to_its_receiver_are_not_used(
+    receiver: Receiver, kind: Callable[[PushSettings, AddressPolicy], Transport]
+) -> None:
     """The network between may have lost all of them, and each would cost the time of a push."""
-    transport = CurlTransport(dataclasses.replace(SETTINGS, total_timeout_s=3.0), THIS_MACHINE)
+    transport = kind(dataclasses.replace(SETTINGS, total_timeout_s=3.0), THIS_MACHINE)
     with Receiver() as other, contextlib.closing(transport):
         for url in [receiver.url("/slow/0.5")] * 4 + [other.url("/slow/0.5")] * 2:
             transport.submit(PushRequest(url, (), b""), lambda _: None)

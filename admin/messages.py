@@ -1,4 +1,5 @@
-"""The newest notifications and attempts in the logs: those of a topic, of a subscription, and the busiest topics."""
+"""Notifications and attempts in the logs: the newest of a topic and of a subscription, the busiest topics, and a search
+of payloads."""
 
 from __future__ import annotations
 
@@ -7,15 +8,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple, TypeVar
+from xml.sax.saxutils import escape
 
 import msgspec
 
+from arborcast.admin.filters import TopicTest
+from arborcast.admin.times import moment_ms
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, partition_of_subscription
+from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.erasures import covering
 from arborcast.topic_model.records.control import ErasureScope
 from arborcast.topic_model.records.notifications import notification_in
@@ -27,6 +33,11 @@ T = TypeVar("T")
 _SHOWN_CHARACTERS = 2_000
 
 _SHOWN = 5
+
+# Of a search: bytes of records, the time, and the bytes before the text in an excerpt.
+_SEARCHED_BYTES = 256 * 1024 * 1024
+_SEARCHED_S = 5.0
+_BEFORE = 200
 
 # The newest records that are looked at; further back as long as that takes no longer. Keys are compared and payloads
 # thrown away, but they have to come.
@@ -155,9 +166,115 @@ def _message(record: ConsumerRecord, kept: bool, erased: Sequence[ErasureScope])
     notification = None if record.value is None else notification_in(record)
     if notification is None or notification.only or covering(erased, notification):
         return None
-    payload = notification.payload.decode(errors="replace")
-    shown = payload[:_SHOWN_CHARACTERS] + "…" * (len(payload) > _SHOWN_CHARACTERS)
+    shown = _excerpt(notification.payload)
     return NewestMessage(notification.id, notification.accepted_ms, notification.publisher, shown, kept)
+
+
+def _excerpt(payload: bytes, begin: int = 0) -> str:
+    text = payload[begin : begin + 4 * _SHOWN_CHARACTERS].decode(errors="replace")
+    more = len(text) > _SHOWN_CHARACTERS
+    return "…" * bool(begin) + text[:_SHOWN_CHARACTERS] + "…" * more
+
+
+class MessageSearch(NamedTuple):
+    """Notifications that topics select, with `text` in their payloads, stored from `since` to `until`: a span before
+    now, or an ISO time. An empty `until` is now. `after` is the `next` of a search that this one continues."""
+
+    text: str
+    topic: TopicTest
+    since: str
+    until: str = ""
+    after: str = ""
+
+
+class FoundMessage(NamedTuple):
+    """A notification, with the part of its payload that has the text."""
+
+    id: str
+    topic: TopicPath
+    at_ms: int
+    publisher: str
+    payload: str
+
+
+class FoundMessages(NamedTuple):
+    """Messages, oldest first. `looked_at` records and `read_bytes` were read. `next` is the place where another search
+    continues, empty where the whole time was searched."""
+
+    messages: tuple[FoundMessage, ...]
+    looked_at: int
+    read_bytes: int
+    next: str
+
+
+def search(
+    kafka: KafkaSettings,
+    wanted: MessageSearch,
+    control: ControlView,
+    *,
+    most: int = 50,
+    most_bytes: int = _SEARCHED_BYTES,
+    patience_s: float = _SEARCHED_S,
+) -> FoundMessages:
+    """Some more than `most` messages at most. Raises ConfigError, ExpressionError, InfrastructureError."""
+    since_ms = moment_ms("since", wanted.since)
+    until_ms = moment_ms("until", wanted.until) if wanted.until else time_ms()
+    find = _finder(wanted.text, wanted.topic.test(kafka, control), control.erasures.scopes)
+    found: list[FoundMessage] = []
+    looked_at, read_bytes, deadline = 0, 0, time.monotonic() + patience_s
+    # Payloads may be large, and all requested messages are in memory at once.
+    with closing(LogConsumer(kafka, "notifications", max_records=50)) as log:
+        ends, places = log.at(until_ms + 1), log.at(since_ms)
+        places |= {number: max(place, places[number]) for number, place in _places(wanted.after) if number in places}
+        while unread := {number: place for number, place in places.items() if place < ends[number]}:
+            # Partitions that were read to their end are fetched no more.
+            log.seek(unread)
+            while all(places[number] < ends[number] for number in unread):
+                if len(found) >= most or read_bytes >= most_bytes or time.monotonic() >= deadline:
+                    onward = ".".join(str(places[number]) for number in sorted(places))
+                    return FoundMessages(_in_order(found), looked_at, read_bytes, onward)
+                for number, records in log.poll(0.2).items():
+                    here = [record for record in records if record.offset < ends[number]]
+                    looked_at += len(here)
+                    read_bytes += sum(len(record.value or b"") for record in here)
+                    found += filter(None, map(find, here))
+                places |= log.positions()
+    return FoundMessages(_in_order(found), looked_at, read_bytes, "")
+
+
+def _places(text: str) -> Iterator[tuple[int, int]]:
+    for number, place in enumerate(text.split(".")):
+        if place.isascii() and place.isdecimal() and len(place) < 19:
+            yield number, int(place)
+
+
+def _in_order(found: Iterable[FoundMessage]) -> tuple[FoundMessage, ...]:
+    return tuple(sorted(found, key=lambda each: each.at_ms))
+
+
+def _finder(
+    text: str, matches: Callable[[TopicPath], bool], erased: Sequence[ErasureScope]
+) -> Callable[[ConsumerRecord], FoundMessage | None]:
+    """The message of a record that is searched for, else None."""
+    # Text of JSON and other loose content is escaped in its envelope.
+    needles = {text.encode(), escape(text).encode()}
+
+    def find(record: ConsumerRecord) -> FoundMessage | None:
+        # The payload is in the record as it is: most records need not be decoded.
+        if record.value is None or not any(each in record.value for each in needles):
+            return None
+        notification = notification_in(record)
+        if notification is None or notification.only or covering(erased, notification):
+            return None
+        at = max(notification.payload.find(each) for each in needles)
+        if at < 0 or not matches(notification.topic):
+            return None
+        shown = _excerpt(notification.payload, max(0, at - _BEFORE))
+        return FoundMessage(
+            notification.id, notification.topic, notification.accepted_ms, notification.publisher, shown
+        )
+
+    return find
 
 
 class RecentNotification(NamedTuple):

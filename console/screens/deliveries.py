@@ -18,6 +18,7 @@ from arborcast.admin import dead_letters, erasures, messages, slo, trace, waitin
 from arborcast.admin.dead_letters import LetterFilter
 from arborcast.admin.erasures import ErasureRequest
 from arborcast.admin.filters import TopicTest
+from arborcast.admin.messages import MessageSearch
 from arborcast.admin.times import moment_ms
 from arborcast.admin.waiting import WaitingFilter, WaitingList
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
@@ -71,6 +72,7 @@ class DeliveriesScreen:
         get, post = self._console.get, self._console.post
         return [
             get("/deliveries", self.trace),
+            get("/deliveries/messages", self.messages),
             get("/deliveries/waiting", self.waiting),
             get("/deliveries/waiting/live", self.waiting_live),
             post("/deliveries/waiting/act", self.retry),
@@ -104,6 +106,16 @@ class DeliveriesScreen:
             return self._console.seen(request, newest, "deliveries/recent.html", newest=newest.value)
 
         return self._console.slow_page(request, "deliveries/trace.html", recent, **_values("trace", asked), **values)
+
+    async def messages(self, request: Request) -> Response:
+        """A search of payloads, on request."""
+        asked = _asked(request, ("text", "topic", "since", "until", "after"))
+        found, wrong = None, ""
+        if asked["since"]:
+            times = asked["since"], asked["until"], asked["after"]
+            wanted = MessageSearch(asked["text"], TopicTest(asked["topic"]), *times)
+            found, wrong = await _answer(self._questions.ask_log(messages.search, wanted, self._console.control))
+        return self._page(request, "messages", asked=asked, found=found, wrong=wrong)
 
     async def waiting(self, request: Request) -> Response:
         return self._slow(request, "waiting", _BY, self._look_waiting(request))

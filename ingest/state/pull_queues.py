@@ -53,10 +53,10 @@ class PullView(LogView[KeyedRecord]):
         self.read_bytes = 0
         """Bytes of all messages that were read."""
         super().__init__(
-            partial(LogFollower, kafka, PULL_LOG, decode, wait_ms=WAIT_MS, forgetful=True), self._apply, on_failure
+            partial(LogFollower, kafka, PULL_LOG, decode, wait_ms=WAIT_MS, forgetful=True), self._store, on_failure
         )
 
-    def _apply(self, record: KeyedRecord, offset: int) -> None:
+    def _store(self, record: KeyedRecord, offset: int) -> None:
         if isinstance(record[1], StoredMessage):
             self.read_bytes += len(record[1].element)
         self.store.apply(*record, offset)

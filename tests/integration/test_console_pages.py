@@ -57,6 +57,7 @@ PAGES = (
     "/operations",
     "/deliveries",
     "/deliveries?notification=01ab",
+    "/deliveries/messages?since=1h&text=hot",
     "/deliveries/waiting",
     "/deliveries/dead/01ab",
     "/deliveries/dead",

@@ -24,7 +24,7 @@ from arborcast.admin import (
 from arborcast.admin.dead_letters import Letter, LetterList, WholeLetter
 from arborcast.admin.erasures import RequestedErasure
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
-from arborcast.admin.messages import LastAttempts, RecentNotification
+from arborcast.admin.messages import FoundMessage, FoundMessages, LastAttempts, RecentNotification
 from arborcast.admin.operations import Recorded
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.admin.waiting import WaitingEntry, WaitingList
@@ -235,6 +235,12 @@ ANSWERS: Mapping[Any, Any] = {
     waiting.counts: {},
     dead_letters.listed: LetterList((LETTER,), 0),
     dead_letters.first_whole: WholeLetter(LETTER, "anna", "urn:m7", "", "p7", "no room", "<hot/>"),
+    messages.search: FoundMessages(
+        (FoundMessage(PARKED.notification, PARKED.topic, _AT_MS, "anna", f"<hot>{'x' * 400}</hot>"),),
+        1_204,
+        5_242_880,
+        "120.98",
+    ),
     messages.recent: (RecentNotification(PARKED.notification, PARKED.topic, _AT_MS),),
     trace.trace: STORY,
     messages.last_attempts: LastAttempts(ATTEMPTS, complete=True),

@@ -18,6 +18,8 @@ from arborcast.console.console import Console
 from arborcast.console.live import Replacement
 from arborcast.console.screens.trying.broker import Puller
 from arborcast.core.threads import pool
+from arborcast.core.wall_clock import time_ms
+from arborcast.topic_model.records.notifications import made_at
 from arborcast.topic_model.subscriptions import TopicFilter
 
 # Each waits in a thread and has a subscription.
@@ -41,7 +43,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Arrived:
-    """One message for display."""
+    """One message for display. `at` is the time of its acceptance, as its id has it, else of its arrival."""
 
     at: str
     topic: str
@@ -119,8 +121,10 @@ def _end(puller: Puller, subscription: RemoteSubscription) -> None:
 def _arrived(message: ReceivedMessage) -> Arrived:
     payload = message.payload.decode(errors="replace")
     more = len(payload) > _SHOWN_CHARACTERS
+    # Messages that are pulled together have times of their own.
+    at_ms = made_at(message.notification_id) or time_ms()
     return Arrived(
-        datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3],
+        datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3],
         str(message.topic or ""),
         payload[:_SHOWN_CHARACTERS] + "…" * more,
         message.notification_id,

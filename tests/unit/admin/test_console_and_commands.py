@@ -58,6 +58,7 @@ ONLY_CONSOLE = {
     "messages.last_attempts": "*Last attempts*",
     "messages.last_messages": "*Recent messages*",
     "messages.recent": "*Recent notifications*",
+    "messages.search": "*Messages*",
     "receiver_page.receiver_of": "[page of a receiver]",
     "receiver_page.linked": "[page of a receiver]",
     "receiver_page.send_test": "[page of a receiver]",

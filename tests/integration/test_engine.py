@@ -282,7 +282,7 @@ def test_the_page_about_event_streams(engine: Engine) -> None:
             each.communicate(timeout=300)
 
 
-def test_status_says_what_runs(engine: Engine) -> None:
+def test_status_lists_the_parts(engine: Engine) -> None:
     status = engine.status()
     assert status["running"]
     assert status["ready"]
@@ -297,7 +297,7 @@ def test_status_says_what_runs(engine: Engine) -> None:
     assert requests.get(f"{status['addresses']['console']}/topics", timeout=60).status_code == 200
 
 
-def test_nobody_else_reads_what_the_engine_writes(engine: Engine) -> None:
+def test_files_of_the_engine_are_private(engine: Engine) -> None:
     assert engine.home.stat().st_mode & 0o7777 == 0o700
     processes = engine.processes()
     assert len(processes) > len(PARTS)
@@ -308,7 +308,7 @@ def test_nobody_else_reads_what_the_engine_writes(engine: Engine) -> None:
     assert not engine.home.joinpath("log", "gateway.log").stat().st_mode & 0o077
 
 
-def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
+def test_a_busy_engine_is_shown_and_logs_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
     engine.run_here("subscribe", "seen//.", "--to", receiver.url("/seen"))
     notify(engine, "seen/a", "first")
     wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], "the first message", timeout_s=300)
@@ -409,7 +409,7 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
     def since(path: str) -> list[str]:
         return [text for each in receiver.requests[before:] if each.path == path for _, text in pushed(each)]
 
-    # What was tried waits for its own time, and holds up nobody behind it.
+    # A message that was tried waits for its next attempt, and later ones do not wait for it.
     wait_until(
         lambda: all(sorted(since(path)) == expected[path] for path in expected),
         "all that hung, and once",
@@ -421,7 +421,7 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
 
 
 def interrupt(running: subprocess.Popen[str], moment: str) -> None:
-    """Ctrl-C as soon as it says this."""
+    """Ctrl-C after this output."""
     assert running.stderr is not None
     for line in running.stderr:
         if line.startswith(moment):

@@ -133,12 +133,12 @@ def test_recipients_are_those_of_the_acceptance(
     assert report.balanced, report.problems
 
 
-def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaSettings, log: Logs) -> None:
-    """A job that starts need not keep a day of changes: what was accepted before is matched."""
+def test_the_oldest_unmatched_position_follows_the_batches(kafka_settings: KafkaSettings, log: Logs) -> None:
+    """A job that starts drops changes from before its first unmatched notification."""
     matched: dict[int, int] | None = None
     unmatched = Unmatched(kafka_settings, lambda: matched)
     log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(5)))
-    assert unmatched.oldest() is None, "nobody knows how far the batches are"
+    assert unmatched.oldest() is None, "the position of the batches is unknown"
     matched = {}
     assert unmatched.oldest() == 0, "what has changed just now may be asked for"
     for control in (2, 4):
@@ -157,7 +157,7 @@ def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaS
 
 
 class NoSpark:
-    """Broadcasts to nobody."""
+    """Broadcasts without a receiver."""
 
     def __init__(self, value: ViewChanges) -> None:
         self.value = value
@@ -171,7 +171,7 @@ class NoSpark:
 
 
 class Oldest:
-    """What waits, as a test says."""
+    """Unmatched notifications as set by a test."""
 
     def __init__(self, position: int) -> None:
         self.position: int | None = position
@@ -187,7 +187,7 @@ class Oldest:
         return self.position if self.looks else None
 
 
-def test_what_changed_before_all_that_waits_is_forgotten(
+def test_changes_before_the_oldest_unmatched_notification_are_dropped(
     tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_module, "_LONG_PAST", 5)
@@ -207,7 +207,7 @@ def test_what_changed_before_all_that_waits_is_forgotten(
         assert remembered() == [4, 5, 6, 7, 8, 9]
         oldest.position = 7
         log.subscribe(subscription("s10", "http://r/", "a"))
-        assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "it is being looked for: nobody waits"
+        assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "the search runs: no caller waits"
         log.subscribe(subscription("s11", "http://r/", "a"))
         assert remembered() == [7, 8, 9, 10, 11]
 
@@ -257,7 +257,7 @@ if {argument!r} in sys.orig_argv:
 @pytest.mark.spark
 @pytest.mark.parametrize("processes", ["gateways", pytest.param("workers", marks=pytest.mark.long)])
 @pytest.mark.parametrize("rounds", [100, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
-def test_a_new_subscription_gets_what_another_gateway_process_accepts(
+def test_a_new_subscription_gets_notifications_of_another_gateway_process(
     spark: SparkSession,
     tmp_path: Path,
     kafka_settings: KafkaSettings,

@@ -1,7 +1,7 @@
-"""A kill in the middle of a backlog repeats what was under way, however much the batch had pushed before.
+"""A kill in the middle of a backlog repeats the pushes in flight, however many the batch had made before.
 
-Not a matter of luck: the receiver stops to answer in the middle of the batch, so the test knows what is under way, and
-waits until everything else is written down.
+The receiver stops to answer in the middle of the batch, so the pushes in flight are known; the test waits until all
+other outcomes are recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Delivery = tuple[str, str]  # path, notification
 
 
 class Stubborn:
-    """A receiver that answers so many pushes, and then none, until told to go on."""
+    """A receiver that answers so many pushes, and then none until the test continues."""
 
     def __init__(self) -> None:
         self.arrived: list[Delivery] = []
@@ -61,7 +61,7 @@ class Stubborn:
                 self.receiver.behave(f"/s{number}", "hang")
 
     def wait_until_all_hang(self) -> set[Delivery]:
-        """What is under way: one push of each subscriber."""
+        """The pushes in flight: one of each subscriber."""
         wait_until(
             lambda: len(self.hung) >= SUBSCRIBERS,
             lambda: f"only {len(self.hung)} pushes hang, {len(self.arrived)} have arrived",
@@ -75,7 +75,7 @@ class Stubborn:
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(1_200)
-def test_a_kill_repeats_what_was_under_way_and_nothing_that_was_answered(
+def test_a_kill_repeats_pushes_in_flight_and_none_that_was_answered(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     """First everything is killed, then, when it goes on, only the Python workers."""
@@ -114,7 +114,7 @@ def test_a_kill_repeats_what_was_under_way_and_nothing_that_was_answered(
 
 
 def fill(log: Logs, receiver: Receiver) -> list[str]:
-    """The same messages for all; one receiver refuses what comes, and what waits behind that is parked untried."""
+    """The same messages for all; one receiver refuses its first, and those behind it are parked untried."""
     log.subscribe(*(subscription(f"s{number}", receiver.url(f"/s{number}"), "a/b") for number in range(SUBSCRIBERS)))
     log.subscribe(subscription("refuses", receiver.url(REFUSES), "a/b"))
     receiver.behave(REFUSES, "status/503")
@@ -122,7 +122,7 @@ def fill(log: Logs, receiver: Receiver) -> list[str]:
 
 
 def wait_until_all_is_written(kafka: KafkaSettings, deliveries: set[Delivery]) -> list[Attempt]:
-    """Until the `attempts` log has a row for each of these; what it says of the one that refuses."""
+    """Wait until the `attempts` log has a row for each of these; the rows of the receiver that refuses."""
     deadline = time.monotonic() + 300
     while True:
         rows = written(kafka)

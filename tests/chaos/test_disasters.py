@@ -1,5 +1,5 @@
-"""Particular disasters: the broker killed while it is told something, files torn by a crash, a full disk, a clock that
-jumps. The engine comes back by itself, and nothing that was acknowledged is lost."""
+"""Single disasters: the broker killed during a request, files torn by a crash, a full disk, a clock that jumps. The
+engine recovers by itself, and no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOUR_S = 3600
 
 
 class Publishing:
-    """Notifies as fast as it is answered, until told to stop."""
+    """Notifies as fast as it is answered, until it is stopped."""
 
     def __init__(self, broker: str) -> None:
         self._broker = broker
@@ -66,14 +66,14 @@ class Publishing:
                     self.refused.append(answer)
 
 
-def test_a_broker_killed_while_it_is_told_loses_no_202(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_a_broker_killed_during_a_request_loses_no_202(tmp_path: Path, own_broker: KafkaBroker) -> None:
     kafka = settings_for(own_broker)
     with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
         for _ in range(2):
             before, refused = len(publishing.accepted), len(publishing.refused)
             wait_until(lambda: len(publishing.accepted) > before + 100, "a hundred more are accepted")  # noqa: B023  # called at once
             own_broker.kill()
-            wait_until(lambda: len(publishing.refused) > refused, "somebody is told")  # noqa: B023  # called at once
+            wait_until(lambda: len(publishing.refused) > refused, "a publisher is refused")  # noqa: B023  # called at once
             own_broker.start()
         before = len(publishing.accepted)
         wait_until(lambda: len(publishing.accepted) > before + 100, "the gateway comes back by itself")
@@ -81,7 +81,7 @@ def test_a_broker_killed_while_it_is_told_loses_no_202(tmp_path: Path, own_broke
 
 
 def assert_told_and_kept(publishing: Publishing, kafka: KafkaSettings) -> None:
-    """What was not accepted was told so, and what was is in the log, in order."""
+    """Each refused message had an error, and the accepted ones are in the log, in order."""
     for answer in publishing.refused:
         assert answer.status_code == 503, answer.text
         assert int(answer.headers["Retry-After"]) > 0
@@ -104,7 +104,7 @@ def own_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
-    """Kafka ends when it cannot write; whoever watches over it starts it again until there is room."""
+    """Kafka ends when it cannot write; its supervisor starts it again until there is room."""
     with own_disk(tmp_path / "disk", 128) as disk:
         broker = new_broker(disk / "kafka")
         kafka = settings_for(broker)
@@ -114,7 +114,7 @@ def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
                 wait_until(lambda: len(publishing.accepted) > 100, "a hundred are accepted")
                 filling = Filling(disk)
                 filling.fill()
-                wait_until(lambda: bool(publishing.refused), "somebody is told")
+                wait_until(lambda: bool(publishing.refused), "a publisher is refused")
                 filling.remove()
                 broker.kill()
                 broker.start()
@@ -131,7 +131,7 @@ def test_a_broker_that_does_not_answer_for_a_while(tmp_path: Path) -> None:
 
     assert result.well, f"{result}\n{result.findings.describe()}"
     assert result.accepted > 1
-    assert result.refused, "nobody is told 202 while nothing can be kept"
+    assert result.refused, "no 202 while nothing can be stored"
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def assert_all_is_well(kafka: KafkaSettings, accepted: set[str], *receivers: Rec
 
 
 def tear(file: Path) -> None:
-    """Leave the first half of it, as a disk does that was not told to write the rest."""
+    """Cut the file to its first half, as a loss of power does without a flush."""
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
 
@@ -222,7 +222,7 @@ def delivered(table: Path) -> set[tuple[str, str]]:
 
 @pytest.mark.spark
 def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    """Checkpoints, tables and what is parked, on a disk of their own that fills up under load."""
+    """Checkpoints, tables and the parked log, on a disk of their own that fills up under load."""
     with own_disk(tmp_path / "disk", 64) as disk:
         job = DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})
         try:
@@ -254,8 +254,8 @@ time.time_ns = lambda: _time_ns() + int(_shift * 1e9)
 
 @pytest.mark.spark
 def test_a_clock_that_is_wrong_by_an_hour_and_is_put_right(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    """Between two lives of the job its clock jumps an hour ahead, then back: nothing is lost, expires or comes twice,
-    what is new is delivered at once, and what was tried while it was ahead does not wait until it is there again.
+    """Between two runs of the job its clock jumps an hour ahead, then back: no message is lost, expires or is repeated,
+    new ones are delivered at once, and retries that were due by the clock ahead do not wait for an hour.
 
     Only the clock of its Python processes is changed, which is the one that decides about retries; neither the JVM's
     nor Kafka's is.

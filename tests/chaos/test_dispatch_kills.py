@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mar
 
 
 def assert_accounted_for(kafka: KafkaSettings, receiver: Receiver, accepted: list[str]) -> None:
-    """What the engine says of itself is what was seen outside."""
+    """The engine's figures are those of publishers and receivers."""
     report = audit(kafka, 0, deep=True, order=True, patience_s=30)
     assert report.balanced, report.problems[:5]
     # What was not acknowledged may be in the log all the same.

@@ -22,7 +22,7 @@ INTERVAL_MS = 150
 
 
 @pytest.mark.parametrize("gear", ["realtime", "batch"])
-def test_killed_drivers_change_nothing_of_what_passes(
+def test_killed_drivers_do_not_change_which_messages_pass(
     tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver, gear: str
 ) -> None:
     with logs(kafka_settings) as log, running_job(tmp_path, kafka_settings, {"dispatch.gear": gear}) as job:

@@ -94,7 +94,9 @@ def killed(job: DispatchProcess) -> None:
 
 
 @pytest.mark.parametrize("gear", ["realtime", "batch"])
-def test_whoever_is_killed_every_request_is_answered(tmp_path: Path, kafka_settings: KafkaSettings, gear: str) -> None:
+def test_every_request_is_answered_after_a_kill_of_any_process(
+    tmp_path: Path, kafka_settings: KafkaSettings, gear: str
+) -> None:
     servers = [QueueServer(tmp_path / f"server{number}", 0.05, CAPACITIES[number]) for number in range(3)]
     settings: dict[str, str | int | float] = {
         "dispatch.gear": gear,

@@ -1,8 +1,8 @@
-"""What happens to the tables when their writer is killed again and again, when the machine loses power, and when they
-cannot be written at all: they hold what the logs hold, each row once, and no delivery waits for them.
+"""Tables whose writer is killed repeatedly, after a loss of power, and when they cannot be written at all: they have
+the records of the logs, each row once, and no delivery waits for them.
 
 The tables are written all the time here (five commits a second, small files joined every second), so a kill meets
-commits half done. What counts is the log: a push that a crash repeated is two attempts there, and so in the table.
+unfinished commits. The log is the reference: a push that a crash repeated is two attempts there, and so in the table.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def arrived(receiver: Receiver, path: str) -> set[str]:
 
 
 def tear(file: Path) -> None:
-    """Leave the first half of it, as a disk does that was not told to write the rest."""
+    """Cut the file to its first half, as a loss of power does without a flush."""
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
 
@@ -189,7 +189,7 @@ class Tables:
 
 
 class Written:
-    """What the logs hold."""
+    """The records of the logs."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka

@@ -1,4 +1,4 @@
-"""Whole engines on one broker, each with logs and a job of its own, that exchange what is wanted."""
+"""Whole engines on one broker, each with logs and a job of its own, that exchange notifications by demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Pair = tuple[AdministratorRun, EngineRun, EngineRun]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Pair]:
-    """G/a and H/b, whole, a line to each. H/b takes no topics that it does not know, and none of other types."""
+    """G/a and H/b, whole, a line to each. H/b refuses unknown topics and other types."""
     folder, own = tmp_path_factory.mktemp("pair"), dataclasses.replace(kafka, prefix=f"{kafka.prefix}pair.")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARBORCAST_TOPICS_CHECK_TYPES", "true")
@@ -64,7 +64,7 @@ def linked(engine: EngineRun, link: str, *topics: str) -> bool:
     return found == list(topics) if topics else bool(found)
 
 
-def test_three_groups_get_what_they_want_and_once(
+def test_three_groups_get_messages_of_interest_once(
     tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
     """Each of three subscribers wants three topics, published one at each engine; and subscribers to ALL, ALL:ALARM and
@@ -120,7 +120,7 @@ def test_three_groups_get_what_they_want_and_once(
 
 
 def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver) -> None:
-    """Under load the next member takes over; what was acknowledged by either reaches the other group."""
+    """Under load the next member takes over; messages acknowledged by either reach the other group."""
     with federation(tmp_path, kafka_settings, ["G/a", "G/d", "H/b"], jobs=True) as (administrator, engines):
         a, d, b = engines
         subscribe(b, "load//.", receiver.url("/b"))
@@ -223,8 +223,8 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, alone: bool) -> None:
-    """Of an old publisher, put together where they are accepted or, with p = 1, each part alone. The topic says split
-    in both trees: old subscribers get parts."""
+    """Of an old publisher, assembled where they are accepted or, with p = 1, each part alone. The topic has the routing
+    word split in both trees: old subscribers get parts."""
     got: dict[str, list[ReceivedMessage]] = {"old": [], "old apart": [], "new": [], "new apart": []}
     old, new = Listener(got["old"].append), Listener(got["new"].append)
     old_apart = Listener(got["old apart"].append, parts="apart")
@@ -257,10 +257,11 @@ def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, a
         assert (len(got["new apart"]) > len(contents)) == alone
 
 
-def test_within_a_group_what_is_fast_leaves_as_datagrams_and_all_else_is_confirmed(
+def test_within_a_group_fast_topics_leave_as_datagrams_and_others_are_confirmed(
     tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
-    """Small ones of a topic that says fast, unless they are reliable; with the same ids, and rows that say how."""
+    """Small ones of a topic with the routing word fast, unless they are reliable; with the same ids, and their
+    transport in the rows."""
     arrivals = Arrivals(receiver)
     with federation(tmp_path, kafka_settings, ["G/a", "G/b"], jobs=True, datagrams=True) as (administrator, (a, b)):
         assert all(each.datagram_port for each in administrator.topology.members)
@@ -298,7 +299,7 @@ def test_within_a_group_what_is_fast_leaves_as_datagrams_and_all_else_is_confirm
         assert {sent()[each][:2] for each in confirmed} == {("peer-b", "delivered")}
 
 
-def test_what_an_engine_does_not_take_is_dropped_there(pair: Pair, receiver: Receiver) -> None:
+def test_an_engine_drops_notifications_that_it_refuses(pair: Pair, receiver: Receiver) -> None:
     """Its tree is fixed, or its topic has other message types: that is counted, and said once; the rest arrives."""
     arrivals = Arrivals(receiver)
     _, a, b = pair
@@ -325,7 +326,7 @@ def test_what_an_engine_does_not_take_is_dropped_there(pair: Pair, receiver: Rec
 
 
 def _contents(messages: list[ReceivedMessage]) -> list[str]:
-    """What messages and the parts of messages say together, each message's parts in their order."""
+    """The texts of messages and of parts of messages, each message's parts in their order."""
     whole = [each.payload.decode() for each in messages if each.part is None]
     parts: dict[str, dict[int, bytes]] = {}
     for each in messages:
@@ -335,7 +336,7 @@ def _contents(messages: list[ReceivedMessage]) -> list[str]:
 
 
 def _from_others(engine: EngineRun) -> list[str]:
-    """The ids of what has come to it from other engines."""
+    """The ids of notifications from other engines."""
     return [each.id for each in engine.notifications() if each.path]
 
 

@@ -46,7 +46,7 @@ def test_each_broker_may_die_under_load(tmp_path: Path, brokers: BrokerCluster) 
         assert_all_arrived(receiver, accepted, duplicates_allowed=1000)
 
 
-def test_doctor_sees_what_is_unsafe(tmp_path: Path, brokers: BrokerCluster) -> None:
+def test_doctor_reports_unsafe_settings_of_the_brokers(tmp_path: Path, brokers: BrokerCluster) -> None:
     safe, unsafe = brokers.settings(prefix="safe."), brokers.settings(prefix="unsafe.", replication=1)
     for kafka in (safe, unsafe):
         ensure_topics(kafka)
@@ -63,7 +63,7 @@ def test_doctor_sees_what_is_unsafe(tmp_path: Path, brokers: BrokerCluster) -> N
 
 
 def doctor(home: Path, kafka: KafkaSettings) -> tuple[int, list[dict[str, str]]]:
-    """The exit status of `arborcast doctor`, and what it says of Kafka."""
+    """The exit status of `arborcast doctor`, and its findings about Kafka."""
     variables = {
         "ARBORCAST_STACK_BROKER": "external",
         "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,

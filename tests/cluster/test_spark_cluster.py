@@ -1,6 +1,6 @@
-"""The streaming job on a standalone Spark cluster, started the way docs/cluster.md says: bundled, with spark-submit.
+"""The streaming job on a standalone Spark cluster, started as in docs/cluster.md: bundled, with spark-submit.
 
-The hosts' Python has our dependencies and no Arborcast: what runs there came in the bundle.
+The hosts' Python has the dependencies and no Arborcast: the code comes in the bundle.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 def bundled(
     folder: Path, cluster: SparkCluster, settings: dict[str, str] | None = None, *, driver_too: bool = False
 ) -> Bundle:
-    """What a user does before the first spark-submit. `driver_too`: the driver has no Arborcast of its own either."""
+    """The commands before the first spark-submit. `driver_too`: the driver has no Arborcast of its own either."""
     python = bare_python(folder / "python")
     out = folder / "bundle"
     driver = ["--driver-python", str(python)] if driver_too else []
@@ -133,7 +133,7 @@ def partitions_in_real_time(kafka: KafkaSettings) -> set[int]:
 
 
 def assert_guarded(cluster: SparkCluster) -> None:
-    """The executors were let in because they know the secret, which no command line shows, and they encrypt."""
+    """The executors connected with the secret, which no command line shows, and they encrypt."""
     for executor in cluster.executors():
         arguments = executor.cmdline()
         assert "-Dspark.authenticate=true" in arguments
@@ -150,7 +150,8 @@ def assert_nothing_waits(kafka: KafkaSettings, accepted: int, more: int = 1, tim
         assert time.monotonic() < deadline, f"{report.totals.pending} deliveries wait and wait"
         time.sleep(0.5)
     assert report.balanced, report.problems[:5]
-    # What was not acknowledged may be in the log all the same. That a breaker opened is a notification for nobody.
+    # An unacknowledged notification may be in the log all the same. An opened breaker is a notification without
+    # recipients.
     assert report.totals.delivered == report.matches >= (len(PATHS) + more) * accepted
 
 
@@ -178,8 +179,8 @@ def test_lost_executor_is_replaced(
 def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, how: str
 ) -> None:
-    """Elsewhere the driver does not see it: it hears no more of it. What the stopped one has under way it may still
-    push when it is killed or goes on."""
+    """On another host the driver gets no more reports of it. A stopped worker may still make its pushes in flight
+    when it is killed or continues."""
     bundle = bundled(tmp_path, cluster)
     with (
         running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
@@ -265,7 +266,7 @@ def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
         assert_all_arrived(receiver, accepted, duplicates_allowed=0, timeout=300)
 
 
-def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
+def test_a_backlog_is_for_batches_and_later_messages_for_real_time(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
     """With the gear `auto`, which is the default."""

@@ -1,4 +1,4 @@
-"""What is there before a case's request: each function makes it at a gateway and returns the variable of its name."""
+"""State before a case's request: each function makes it at a gateway and returns the variable of its name."""
 
 from __future__ import annotations
 

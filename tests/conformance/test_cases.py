@@ -117,7 +117,7 @@ def test_case(case: Case, manner: Manner, gateways: Gateways) -> None:
 
 
 def check_addressing(root: etree._Element, manner: Manner, message_id: str, action: str) -> None:
-    """Addressing is answered to those who use it, and to nobody else; nothing of it must be understood."""
+    """Only requests with addressing get it in the answer; none of its headers must be understood."""
     assert not root.xpath("//@*[local-name()='mustUnderstand']")
     if not manner.addressing:
         assert root.find(".//wsa:*", PREFIXES) is None or root.find("{*}Header") is None
@@ -133,7 +133,7 @@ def check_addressing(root: etree._Element, manner: Manner, message_id: str, acti
 
 
 def check_fault(case: Case, manner: Manner, answer: requests.Response, element: etree._Element) -> None:
-    """The right fault, which says what was wrong."""
+    """The right fault, with its reason."""
     assert answer.status_code == 500
     if ":" in case.fault:
         assert element.tag == qualified(case.fault)

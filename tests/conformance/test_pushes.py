@@ -1,4 +1,4 @@
-"""What is pushed, held against the schemas like every answer."""
+"""Pushes are valid by the schemas, as every answer is."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_request_and_its_answer_are_valid(soap: Any, at: str) -> None:
         ("dropped", "resources", "Dropped"),
     ],
 )
-def test_the_fault_that_nobody_has_done_it_is_valid(state: State, error: ErrorClass, code: str) -> None:
+def test_the_fault_of_a_given_up_request_is_valid(state: State, error: ErrorClass, code: str) -> None:
     queue = queue_of(REQUEST.topic).id
     row = Attempt(REQUEST.id, queue, REQUEST.topic, "http://s/", 3, "", state, 1, 2, 0.0, error=error)
     said = fault_of(REQUEST, CONSUMER, row)

@@ -149,7 +149,7 @@ def test_one_import_makes_a_whole_client(gateway: GatewayRun, soap: str) -> None
         """What zeep has for a service whose address is only known when it runs."""
         return whole.create_service(f"{{urn:arborcast:wsdl}}{port_type}Soap{soap}", reference.Address._value_1)
 
-    assert "Subscribe" in dir(whole.service), "what zeep takes when nobody says which"
+    assert "Subscribe" in dir(whole.service), "the default port of zeep"
     broker = whole.bind("NotificationBroker", f"NotificationBrokerSoap{soap}")
     consumer = {"Address": f"http://127.0.0.1:9/one-import-{soap}"}
     subscribed = broker.Subscribe(ConsumerReference=consumer, Filter={"_value_1": [expression("t:whole//.")]})

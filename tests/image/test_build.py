@@ -34,7 +34,7 @@ def test_the_gateway_is_small() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_an_sbom_names_what_is_in_the_image(part: str) -> None:
+def test_an_sbom_names_the_contents_of_the_image(part: str) -> None:
     components = json.loads((IMAGES / f"{part}.cdx.json").read_text())["components"]
     urls = {each["purl"].partition("@")[0] for each in components}
     assert {"pkg:deb/debian/libc6", "pkg:deb/debian/tini", "pkg:pypi/arborcast", "pkg:pypi/lxml"} <= urls

@@ -1,4 +1,4 @@
-"""The images as deploy/kubernetes runs them: what is delivered, what a kill or a rolling restart costs, and the probes.
+"""The images as deploy/kubernetes runs them: deliveries, the cost of a kill or a rolling restart, and the probes.
 
 Needs root, buildah, runc, ip and nft, and the images of `make image`.
 """
@@ -57,7 +57,7 @@ MANIFESTS = ROOT / "deploy" / "kubernetes"
 
 
 def manifests(folder: Path | None = None, component: str = "") -> list[Any]:
-    """What is applied; with a component, in a copy that has its line in the kustomization."""
+    """The applied manifests; with a component, in a copy that has its line in the kustomization."""
     if folder is not None:
         shutil.copytree(MANIFESTS, folder)
         with (folder / "kustomization.yaml").open("a") as file:
@@ -67,7 +67,7 @@ def manifests(folder: Path | None = None, component: str = "") -> list[Any]:
 
 
 def run_page(commands: str, folder: Path) -> str:
-    """Run commands of the page in a folder; what they write."""
+    """Run commands of the page in a folder; their output."""
     own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder)}
     return run("bash", "-euc", commands, cwd=folder, env=os.environ | own, timeout=1200).stdout
 
@@ -372,7 +372,7 @@ def test_they_are_confined_and_deliver(cluster: Cluster, job: Pod, receiver: Rec
         load.wait_for_more(_BEFORE)
 
 
-def test_requests_cover_what_is_used(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+def test_requests_cover_the_usage(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
     cluster.measure(receiver, [*cluster.gateways, job])
 
 

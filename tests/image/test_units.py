@@ -135,11 +135,11 @@ class Machine:
         )
 
     def systemctl(self, *arguments: str, check: bool = True) -> str:
-        """What it writes."""
+        """Its output."""
         return self.run("systemctl", *arguments, check=check)
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command on the host; what it writes."""
+        """Run a command on the host; its output."""
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text(errors="replace")[-3000:]
         children = psutil.Process(self._process.pid).children()
@@ -153,7 +153,7 @@ class Machine:
         return self.systemctl("show", "--value", "--property", name, unit)
 
     def log(self, unit: str) -> str:
-        """The end of what the unit has written."""
+        """The end of the unit's output."""
         return self.run("journalctl", "--no-pager", "--lines=60", "--unit", unit, check=False)
 
     def remove(self) -> None:
@@ -291,7 +291,7 @@ def test_they_reach_no_metadata_service(machine: Machine, receiver: Receiver, un
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_what_is_killed_is_started_again(machine: Machine, receiver: Receiver, unit: str) -> None:
+def test_a_killed_unit_is_started_again(machine: Machine, receiver: Receiver, unit: str) -> None:
     machine.systemctl("kill", "--signal=KILL", "--kill-whom=main", unit)
     wait_until(
         lambda: machine.show(unit, "NRestarts") == "1" and machine.show(unit, "ActiveState") == "active",

@@ -1,4 +1,4 @@
-"""The browser of the tests: what a page does wrong is noticed, and it reaches nothing but this machine."""
+"""The browser of the tests: errors of a page fail the test, and it reaches nothing but this machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def address() -> Iterator[str]:
         thread.join()
 
 
-def test_what_lies_beyond_is_out_of_reach_and_noticed(visit: Visitors, address: str) -> None:
+def test_foreign_requests_are_blocked_and_reported(visit: Visitors, address: str) -> None:
     page = visit()
     with page.expect_event("requestfailed"):
         page.goto(f"{address}/abroad")

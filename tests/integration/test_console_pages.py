@@ -77,7 +77,7 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def answers() -> Iterator[None]:
-    """What is read beside the console: there is no engine."""
+    """State that the console reads from an engine, without one."""
     last = LastMessages((NewestMessage("01ab", 0, "anna", "<hot/>", kept=True),))
     with pytest.MonkeyPatch.context() as patched:
         answering(patched)
@@ -233,7 +233,7 @@ def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts,
     page.get_by_text("1 unsaved change").wait_for()
 
 
-def test_what_is_typed_is_not_lost_without_a_question(visit: Visitors, address: str) -> None:
+def test_typed_text_is_not_lost_without_a_question(visit: Visitors, address: str) -> None:
     page = visit()
     page.goto(f"{address}/topics?at={PRESS}/alarm")
     page.fill("#priority", "66")
@@ -265,7 +265,7 @@ def test_an_error_of_a_live_page_is_shown_once(own: tuple[ConsoleParts, str], vi
         page.context.close()
 
 
-def test_what_has_a_button_for_it_is_copied(visit: Visitors, address: str) -> None:
+def test_texts_with_a_button_are_copied(visit: Visitors, address: str) -> None:
     page = visit(permissions=["clipboard-read", "clipboard-write"])
     page.goto(f"{address}/topics?at={PRESS}/alarm")
     page.get_by_role("button", name="Copy the path").click()
@@ -392,7 +392,7 @@ def test_a_dragged_stretch_of_a_chart_is_shown_alone(
         page.goto("about:blank")
 
 
-def test_what_others_change_is_told_and_nothing_jumps(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+def test_changes_of_others_are_shown_without_a_jump(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
     parts, url = own
     page = visit()
     page.goto(f"{url}/topics")
@@ -407,7 +407,7 @@ ROW = "#shown tbody tr"
 
 @pytest.fixture
 def moving(tmp_path: Path) -> Iterator[tuple[list[QueueStatus], str]]:
-    """Queues that change while somebody looks; named before `visit`."""
+    """Queues that change while a page is open; named before `visit`."""
     queues = [QueueStatus(TopicPath(f"q{number:03}"), True, 3, 2, 1_000.0 - number, ()) for number in range(60)]
     with pytest.MonkeyPatch.context() as patched, served(example(tmp_path).app) as url:
         answering(patched)
@@ -416,9 +416,7 @@ def moving(tmp_path: Path) -> Iterator[tuple[list[QueueStatus], str]]:
         yield queues, url
 
 
-def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
-    moving: tuple[list[QueueStatus], str], visit: Visitors
-) -> None:
+def test_a_live_page_keeps_focus_selection_and_position(moving: tuple[list[QueueStatus], str], visit: Visitors) -> None:
     queues, url = moving
     page = visit(viewport={"width": 900, "height": 600})
     page.goto(f"{url}/queues")
@@ -451,7 +449,7 @@ def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
     assert page.evaluate("document.activeElement.id") == "main"
 
 
-def test_what_cannot_be_had_any_more_is_said_and_the_last_stays(
+def test_a_failed_update_is_shown_beside_the_last_values(
     moving: tuple[list[QueueStatus], str], visit: Visitors
 ) -> None:
     _, url = moving

@@ -50,7 +50,7 @@ def over_logs(
     asyncio.run(asyncio.wait_for(run(), 300))
 
 
-def test_what_is_acknowledged_is_found_at_once(kafka_settings: KafkaSettings) -> None:
+def test_an_acknowledged_current_message_is_found_at_once(kafka_settings: KafkaSettings) -> None:
     async def work(log: NotificationLog, retained: RetainedMessages) -> None:
         assert await retained.latest([A]) == []
         for number in range(20):

@@ -114,13 +114,13 @@ def put(directory: Directory, *paths: str) -> Listing:
     return result.listing
 
 
-def test_a_directory_that_nobody_has_filled_is_empty(directory: Directory) -> None:
+def test_a_new_directory_is_empty(directory: Directory) -> None:
     listing = directory.load()
     assert listing.entries == {}
     assert not listing.initialised
 
 
-def test_what_is_written_can_be_loaded_by_another(home: Home, directory: Directory) -> None:
+def test_another_client_loads_written_topics(home: Home, directory: Directory) -> None:
     wanted = [
         topic("a/b", code="17", final=True, message_types=("urn:t#x", "urn:t#y"), retain=True, priority=-2),
         topic(
@@ -147,7 +147,7 @@ def test_a_removed_topic_with_others_below_stays_as_a_node_until_they_go(directo
     assert set(listing.places) == set()
 
 
-def test_writing_keeps_what_the_entry_holds_beside_our_facts(home: Home, directory: Directory) -> None:
+def test_writing_keeps_foreign_attributes_of_the_entry(home: Home, directory: Directory) -> None:
     put(directory, "a/x", "b")
     home.replace("topicName=x,topicName=a", "description", "by hand")
     listing = directory.load()
@@ -189,7 +189,7 @@ def test_the_watcher_sees_everything_first_and_then_edits_by_hand(home: Home, di
     assert watch.errors == []
 
 
-def test_what_cannot_be_a_topic_is_reported_and_the_rest_goes_on(home: Home, directory: Directory) -> None:
+def test_invalid_entries_are_reported_and_the_others_are_loaded(home: Home, directory: Directory) -> None:
     put(directory, "a")
     home.add("topicName=1st", topicName="1st")
     home.add("topicName=b", topicName="b", topicCode="K")
@@ -250,7 +250,7 @@ def test_both_ways_without_ping_pong(home: Home, directory: Directory, engines: 
     assert engine.sync.status.problems == ()
 
 
-def test_edits_while_the_engine_was_down_are_told_apart(
+def test_edits_while_the_engine_was_down_are_distinguished(
     home: Home, directory: Directory, engines: list[Engine], tmp_path: Path
 ) -> None:
     put(directory, "keep", "gone-there", "gone-here")

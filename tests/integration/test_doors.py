@@ -1,4 +1,4 @@
-"""What comes in by one door goes out by all, with a real log and job; for refusals see unit/ingest/test_doors.py."""
+"""A message of one protocol leaves by all, with a real log and job; for refusals see unit/ingest/test_doors.py."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def deep(levels: int) -> str:
 
 @pytest.mark.parametrize("way_in", DOORS)
 @pytest.mark.parametrize("way_out", DOORS)
-def test_what_comes_in_by_one_door_goes_out_by_every_other(edges: Edges, root: str, way_in: str, way_out: str) -> None:
+def test_a_message_of_one_protocol_leaves_by_every_other(edges: Edges, root: str, way_in: str, way_out: str) -> None:
     """In order, and nothing that was not asked for."""
     topics = (f"{root}/a", f"{root}/a/b", f"{root}/c")
     with opened(way_in, edges) as publisher, opened(way_out, edges) as subscriber:

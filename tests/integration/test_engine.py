@@ -243,7 +243,7 @@ def test_the_page_about_event_streams(engine: Engine) -> None:
             each.communicate(timeout=300)
 
 
-def test_status_says_what_runs(engine: Engine) -> None:
+def test_status_lists_the_parts(engine: Engine) -> None:
     status = engine.status()
     assert status["running"]
     assert status["ready"]
@@ -258,7 +258,7 @@ def test_status_says_what_runs(engine: Engine) -> None:
     assert requests.get(f"{status['addresses']['console']}/topics", timeout=60).status_code == 200
 
 
-def test_nobody_else_reads_what_the_engine_writes(engine: Engine) -> None:
+def test_files_of_the_engine_are_private(engine: Engine) -> None:
     assert engine.home.stat().st_mode & 0o7777 == 0o700
     processes = engine.processes()
     assert len(processes) > len(PARTS)
@@ -269,7 +269,7 @@ def test_nobody_else_reads_what_the_engine_writes(engine: Engine) -> None:
     assert not engine.home.joinpath("log", "gateway.log").stat().st_mode & 0o077
 
 
-def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
+def test_a_busy_engine_is_shown_and_logs_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
     engine.run_here("subscribe", "seen//.", "--to", receiver.url("/seen"))
     notify(engine, "seen/a", "first")
     wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], "the first message", timeout_s=300)
@@ -333,7 +333,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
 
 
 def interrupt(running: subprocess.Popen[str], moment: str) -> None:
-    """Ctrl-C as soon as it says this."""
+    """Ctrl-C after this output."""
     assert running.stderr is not None
     for line in running.stderr:
         if line.startswith(moment):

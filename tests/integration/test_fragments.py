@@ -1,5 +1,4 @@
-"""Messages in parts through two gateways over one Kafka: put together once, whoever gets which part, also when one of
-the gateways is killed."""
+"""Messages in parts through two gateways over one Kafka are assembled once, also when one of the gateways is killed."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def content(parts: int, seed: int) -> str:
 
 
 def send(gateways: Iterator[GatewayRun], text: str) -> None:
-    """Through the next gateway that is there, again until one has taken it: what a publisher does."""
+    """Send through the next running gateway until one has accepted it, as a publisher does."""
 
     def taken() -> bool:
         try:
@@ -67,7 +66,7 @@ def send(gateways: Iterator[GatewayRun], text: str) -> None:
 
 
 def stored(kafka: KafkaSettings, topic: str) -> list[Notification]:
-    """What was accepted on a topic, each id once."""
+    """The notifications accepted on a topic, each id once."""
     return list({each.id: each for each in notifications_in(kafka) if each.topic == topic}.values())
 
 
@@ -80,7 +79,7 @@ def wait_for(kafka: KafkaSettings, topic: str, count: int) -> list[Notification]
 def test_who_is_killed_while_it_completes_a_message_has_it_done_by_the_other(
     kafka_settings: KafkaSettings, pair: Pair
 ) -> None:
-    """Its publisher goes away, too: what is complete in the log is put together all the same."""
+    """Its publisher ends, too: a message that is complete in the log is assembled all the same."""
     chance = random.Random(7)
     rounds = 4
     for number in range(rounds):
@@ -93,7 +92,7 @@ def test_who_is_killed_while_it_completes_a_message_has_it_done_by_the_other(
         time.sleep(chance.random() * 0.01)
         one.kill()
         sender.join()
-        # Whether the last part came into the log nobody knows: a publisher that stays would send it again.
+        # The last part may be in the log or not: a publisher that continues would send it again.
         if not _is_logged(kafka_settings, f"me:{number}"):
             send(cycle([other]), last)
         wait_for(kafka_settings, "dying", number + 1)
@@ -116,7 +115,7 @@ def _is_logged(kafka: KafkaSettings, identification: str) -> bool:
     return any(each.identification == identification for each in last)
 
 
-def test_what_stays_incomplete_is_given_up_once_also_when_who_would_say_so_is_killed(
+def test_an_incomplete_message_is_given_up_once_also_when_the_gateway_with_the_lease_is_killed(
     kafka_settings: KafkaSettings, pair: Pair
 ) -> None:
     one, _ = pair

@@ -44,7 +44,7 @@ def content(parts: int) -> str:
 
 
 class Got:
-    """What a listener was handed over."""
+    """Messages of a listener."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -117,7 +117,7 @@ def test_a_message_of_the_standard_comes_in_parts_to_an_old_subscriber_that_asks
         assert len({each.part.identification for each in apart if each.part}) == 1
 
 
-def test_what_stays_incomplete_is_an_event_and_a_row(engine: Engine) -> None:
+def test_an_incomplete_message_is_an_event_and_a_row(engine: Engine) -> None:
     one, other, job = engine
     events = Got()
     with events.listener, Client(one.broker) as new:

@@ -26,7 +26,7 @@ def notify(gateway: GatewayRun, topic: str) -> requests.Response:
 
 
 def edits(kafka: KafkaSettings) -> list[Recorded]:
-    """What is recorded of the directory, the newest first."""
+    """Operations of the directory, the newest first."""
     return listed(kafka, OperationFilter(), 10)[0]
 
 
@@ -54,7 +54,7 @@ def entry_names(slapd: Slapd) -> set[str]:
 
 
 @pytest.mark.ldap
-def test_edits_in_ldap_decide_what_may_be_published(
+def test_edits_in_ldap_apply_to_publications(
     tmp_path: Path, kafka_settings: KafkaSettings, fresh_slapd: Slapd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a fixed topic set, an entry added by hand opens a topic, and removing it closes the topic again."""

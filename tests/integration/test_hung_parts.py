@@ -147,7 +147,7 @@ def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver,
     wait_until(
         lambda: part(engine, own)["silent_s"] > 0 or killed(stopped[0]), "its silence is noticed", timeout_s=PATIENCE_S
     )
-    # Nobody who looks meanwhile has to wait for them.
+    # Commands that look meanwhile do not wait for them.
     engine.run("top", "--once", check=False)
     asked = {check["name"]: check["level"] for check in json.loads(engine.run("doctor", "--json", check=False).stdout)}
     assert "engine" in asked, "doctor ends while a part hangs"
@@ -167,7 +167,7 @@ def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver,
     assert metrics.by("arborcast_part_hangs_total", "part")[own] == 1
 
 
-def test_down_waits_for_nobody_who_is_stopped(engine: Engine) -> None:
+def test_down_does_not_wait_for_a_stopped_process(engine: Engine) -> None:
     status = engine.status()
     job = of_the_job(engine)
     stop(*job["driver"], *job["jvm"], *(psutil.Process(status["parts"][name]["pid"]) for name in ("kafka", "gateway")))

@@ -171,7 +171,7 @@ def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
 
 
 @pytest.mark.long
-def test_pushes_wait_while_kafka_is_away_and_nobody_is_refused_for_it(own_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_pushes_wait_while_kafka_is_away_and_no_job_is_refused_for_it(own_broker: KafkaBroker, tmp_path: Path) -> None:
     with ExitStack() as stack:
         jobs = Jobs(settings_for(own_broker), tmp_path, stack)
         first = jobs.start("a")

@@ -1,6 +1,6 @@
-"""A broker that wants TLS and a password: every client of ours gets in with the settings, and not without.
+"""A broker that requires TLS and a password: every client connects with the settings, and not without.
 
-What the broker has is a listener of its own for it, beside the plain one that its supervision asks.
+The broker has a listener for it, beside the plain one of its supervision.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_our_clients_and_sparks_get_in(guarded: KafkaSettings, spark: SparkSessi
         {"ssl_certificate_file": "", "ssl_key_file": ""},
     ],
 )
-def test_without_one_of_them_nobody_gets_in_and_no_error_shows_the_password(
+def test_connections_without_one_of_them_are_refused_and_no_error_shows_the_password(
     guarded: KafkaSettings, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(InfrastructureError) as refused:

@@ -45,7 +45,7 @@ def people(slapd: Slapd) -> Iterator[Slapd]:
             admin.delete(dn)
 
 
-def test_a_user_is_who_knows_its_password(people: Slapd) -> None:
+def test_a_user_is_authenticated_by_its_password(people: Slapd) -> None:
     users = LdapUsers(ACCESS, people.settings())
     assert users.check("anna", "pa") == ANNA
     assert users.find("anna") == ANNA
@@ -83,7 +83,7 @@ def test_however_it_is_spelled_it_is_one_user(people: Slapd, spelled: str, by: s
         ("anna", "p" * 2_000),
     ],
 )
-def test_nobody_else_gets_in(people: Slapd, name: str, password: str) -> None:
+def test_other_names_and_passwords_are_refused(people: Slapd, name: str, password: str) -> None:
     assert LdapUsers(ACCESS, people.settings()).check(name, password) is None
 
 

@@ -1,4 +1,4 @@
-"""Each socket on which an engine listens has a line in docs/security.md that says what guards it."""
+"""Each socket on which an engine listens has a line in docs/security.md with its protection."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def name_by_answer(process: psutil.Process, port: int) -> str:
     return f"port {port} of {process.cmdline()[:6]}, which answers {to_py4j[:200]!r} and {to_spark[:200]!r}"
 
 
-def test_each_socket_has_a_line_that_says_what_guards_it(engine: Engine) -> None:
+def test_each_socket_has_a_line_with_its_protection(engine: Engine) -> None:
     settings = load_settings(Home(engine.home).settings_file, environ={})
     known = names_of(settings)
     found, hosts = set(), set()

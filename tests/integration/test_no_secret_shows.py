@@ -1,4 +1,4 @@
-"""A real gateway is told secrets in every way there is; then everything that it wrote or shows is searched for them."""
+"""A real gateway gets secrets in every possible way; then all its output is searched for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.gateway_process import ROOT, GatewayRun
 
 pytestmark = pytest.mark.kafka
 
-# Nobody's: they are looked for.
+# Random texts, which are searched for.
 PASSWORD = "hemlig-Passw0rd-Basic"  # noqa: S105
 TOKEN = "hemlig.token-Bearer"  # noqa: S105
 LDAP_PASSWORD = "hemlig-ldap-bind"  # noqa: S105

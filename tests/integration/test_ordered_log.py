@@ -1,4 +1,4 @@
-"""Logs whose beginning moves, over a real broker: following them, looking records up, deleting what nobody needs."""
+"""Logs whose beginning moves, over a real broker: following, looking records up, deleting settled records."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_partition_of_which_something_is_left_is_not_forgotten_over_the_others
     assert seen == [b"%d" % number for number in range(11)]
 
 
-def test_what_was_settled_is_deleted_from_the_log(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
+def test_settled_records_are_deleted_from_the_log(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
     async def work() -> None:
         failures: list[Exception] = []
         view = PullView(kafka_settings, PullLimits(10, 10_000, 10_000), failures.append, lambda _: None)

@@ -55,7 +55,7 @@ def subscribe(gateway: GatewayRun, topic: str) -> str:
 
 @pytest.mark.chaos
 def test_demand_survives_kill_9(tmp_path: Path, kafka_settings: KafkaSettings, publisher: Publisher) -> None:
-    """Subscribed at the publisher when the first comes; after kill -9 the next process knows and ends it."""
+    """Subscribed at the publisher with the first subscriber; after kill -9 the next process ends the subscription."""
     with gateway_run(tmp_path, kafka_settings) as gateway:
         reference = f"<b:PublisherReference><wsa:Address>{publisher.url}</wsa:Address></b:PublisherReference>"
         registration, consumer = register(gateway, "plant/line1", reference)

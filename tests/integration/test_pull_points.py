@@ -63,7 +63,7 @@ def pull(url: str, maximum: int = 0, wait: str = "PT0S") -> list[int]:
 
 
 def pull_all(url: str, expected: int, found: list[int]) -> list[int]:
-    """What was found, and what comes until so many different ones are there."""
+    """The messages found and those that arrive until there are so many different ones."""
 
     def all_there() -> bool:
         found.extend(pull(url, wait="PT1S"))
@@ -74,7 +74,7 @@ def pull_all(url: str, expected: int, found: list[int]) -> list[int]:
 
 
 @pytest.mark.chaos
-def test_what_waits_survives_kill_9_in_order_and_what_was_fetched_stays_gone(gateway: GatewayRun) -> None:
+def test_waiting_messages_survive_kill_9_in_order_and_fetched_ones_do_not_return(gateway: GatewayRun) -> None:
     url = create(gateway, 'pullPointQueueName="orders"')
     for start in range(0, 100, 10):
         fill(url, *range(start, start + 10))
@@ -147,7 +147,7 @@ def test_two_gateways_hand_out_every_message_once(tmp_path: Path, kafka_settings
         assert pull(url) == pull(other) == []
 
 
-def test_the_oldest_go_when_nobody_fetches_and_bodies_are_read_from_the_log(
+def test_without_a_client_the_oldest_are_dropped_and_bodies_are_read_from_the_log(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     with gateway_run(tmp_path, kafka_settings, pull_messages=20, pull_memory_bytes=0) as gateway:
@@ -159,7 +159,7 @@ def test_the_oldest_go_when_nobody_fetches_and_bodies_are_read_from_the_log(
         assert pull(url) == list(range(10, 30))
 
         def said() -> int:
-            """How many went, as the log says; it says so once a second."""
+            """Number of dropped messages by the log, which has it once a second."""
             return sum(map(int, re.findall(r"(\d+) messages were dropped", gateway.log.read_text())))
 
         gateway.wait_for(lambda: said() == 10, "said")

@@ -1,4 +1,4 @@
-"""What the job's pod runs: `deploy/run-job`, which has to become ready, and to end in order when the pod is ended."""
+"""The command of the job's pod: `deploy/run-job` becomes ready, and ends in order with the pod."""
 
 from __future__ import annotations
 
@@ -98,8 +98,7 @@ def test_properties_of_local_mode_are_refused_on_a_cluster(tmp_path: Path, kafka
 
 
 def check_ports(group: int) -> None:
-    """Spark's own ports are on loopback though nothing in the environment says so, and a client without the secret is
-    refused at them."""
+    """Spark's own ports are on loopback by default, and refuse a client without the secret."""
     of_job = [each for each in psutil.process_iter() if _group(each.pid) == group]
     found = [(process.name(), host, port) for process, host, port in listening(of_job)]
     assert {host for _, host, _ in found} == {"127.0.0.1"}

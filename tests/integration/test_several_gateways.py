@@ -42,7 +42,7 @@ def at(gateway: GatewayRun, address: str, made_by: GatewayRun) -> str:
     return address.replace(made_by.base, gateway.base)
 
 
-def test_what_one_has_answered_the_other_knows(pair: tuple[GatewayRun, GatewayRun]) -> None:
+def test_an_answered_change_applies_at_the_other_gateway(pair: tuple[GatewayRun, GatewayRun]) -> None:
     one, other = pair
     with Client(one.broker) as first, Client(other.broker) as second:
         for number in range(ROUNDS):

@@ -40,7 +40,7 @@ def test_the_path_is_all_that_changes(root: str, tmp_path: Path) -> None:
     assert again.schema().fields[0].name == ATTEMPTS.columns[0].name
 
 
-def test_what_the_storage_wants_may_be_in_the_settings(tmp_path: Path) -> None:
+def test_options_of_the_storage_are_in_the_settings(tmp_path: Path) -> None:
     with s3_server(tmp_path, "tables") as options:
         text = " ".join(f"{name}={value}" for name, value in options.items())
         settings = load_settings(

@@ -68,7 +68,7 @@ def test_add_update_remove(shell: Shell) -> None:
     assert paths(shell) == ["{urn:p}x", "{urn:t}Größe/x"]
 
 
-def test_what_is_exported_imports_again(shell: Shell, tmp_path: Path) -> None:
+def test_an_export_can_be_imported(shell: Shell, tmp_path: Path) -> None:
     name = "topics.xml"
     before = shell.json("list")
     shell("export", str(tmp_path / name))

@@ -82,7 +82,7 @@ def test_a_pipeline_is_held_back_and_loses_nothing(edges: Edges) -> None:
 
 
 @pytest.mark.long
-def test_what_is_pushed_while_the_gateway_is_away_is_held_back(edges: Edges) -> None:
+def test_messages_pushed_while_the_gateway_is_away_wait(edges: Edges) -> None:
     piped, refused = edges.count("pipeline", "accepted"), edges.count("pipeline", "refused")
     with edges.socket(zmq.PUSH, "pipeline") as push, edges.socket(zmq.PUSH, "results") as results:
         edges.gateway.kill()
@@ -90,7 +90,7 @@ def test_what_is_pushed_while_the_gateway_is_away_is_held_back(edges: Edges) -> 
             push.send_multipart([b"a/t%d" % (number % 4), b"<n>%d</n>" % number])
             if number % 100 == 0:
                 results.send_multipart([b"task-%d" % number, b"done", b"<x/>"])
-        wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "it is seen that nobody is there")
+        wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "the edge reports the missing gateway")
         edges.gateway.start()
         wait_for(lambda: edges.count("pipeline", "accepted") - piped == 3_000, "all of them are in the log")
         wait_for(lambda: edges.count("results", "accepted") == 30, "the results, too")

@@ -34,6 +34,6 @@ def test_topics_of_the_newest_notifications_are_counted(kafka_settings: KafkaSet
     assert busiest(kafka_settings, 1).topics == [("{urn:x}a/b", 300)]
 
 
-def test_without_a_log_it_says_so(kafka_settings: KafkaSettings) -> None:
+def test_without_a_log_the_page_has_a_reason(kafka_settings: KafkaSettings) -> None:
     with pytest.raises(InfrastructureError):
         busiest(kafka_settings, 10)

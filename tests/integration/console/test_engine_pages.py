@@ -1,4 +1,4 @@
-"""The console of a real engine in a real browser: what people do there, and what the directory says then."""
+"""The console of a real engine in a real browser: actions of users, and their effect on the directory."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_word_in_ldap_that_is_no_routing_word_is_listed_until_it_is_mended(
     page.get_by_text("No problems").wait_for()
 
 
-def test_two_people_edit_one_topic_and_nobody_overwrites_anything(
+def test_two_users_edit_one_topic_and_no_change_is_overwritten(
     visit: Visitors, console_engine: ConsoleEngine, tree: str
 ) -> None:
     first, second = visit(), visit()
@@ -219,7 +219,7 @@ def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: R
     page.locator("#chart-cpu polyline").first.wait_for(state="attached")
 
 
-def test_nobody_is_kept_out(visit: Visitors, console_engine: ConsoleEngine, receiver: Receiver, tree: str) -> None:
+def test_pages_are_accessible(visit: Visitors, console_engine: ConsoleEngine, receiver: Receiver, tree: str) -> None:
     engine = console_engine.engine
     engine.run_here("topics", "add", f"{tree}/line1/press")
     subscription = engine.run_here("subscribe", f"{tree}//.", "--to", receiver.url("/a11y")).stdout
@@ -273,12 +273,12 @@ def test_everything_goes_without_a_mouse(visit: Visitors, console_engine: Consol
 
 
 def tab_to(page: Page, words: str) -> None:
-    """Press the tabulator until what has the focus is called so; and what has it can be seen."""
+    """Press the tabulator until the element of this name has the focus; the focused element is visible."""
     for _ in range(200):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.trim()") == words:
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-            assert outline != "none", f"nobody sees that {words} has the focus"
+            assert outline != "none", f"the focus of {words} is invisible"
             return
     raise AssertionError(f"the tabulator does not lead to {words}")
 

@@ -53,7 +53,7 @@ def job(spark: SparkSession, shared_settings: JobSettings) -> Iterator[RunningJo
 
 @pytest.fixture(scope="module")
 def job_logs(job: RunningJob) -> Iterator[Logs]:
-    """What the shared job reads. A test that writes to it names everything by `own`."""
+    """The logs of the shared job. A test that writes to them names everything by `own`."""
     with logs(job.settings.kafka) as opened:
         yield opened
 

@@ -4,15 +4,18 @@ happened until it is matched."""
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections import deque
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import psutil
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from arborcast.client import Client, RemoteSubscription
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching import view as view_module
@@ -20,12 +23,14 @@ from arborcast.dispatch.matching.bases import FileBase, FileBases
 from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView, ViewChanges
 from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, running, subscription
+from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -128,12 +133,12 @@ def test_recipients_are_those_of_the_acceptance(
     assert report.balanced, report.problems
 
 
-def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaSettings, log: Logs) -> None:
-    """A job that starts need not keep a day of changes: what was accepted before is matched."""
+def test_the_oldest_unmatched_position_follows_the_batches(kafka_settings: KafkaSettings, log: Logs) -> None:
+    """A job that starts drops changes from before its first unmatched notification."""
     matched: dict[int, int] | None = None
     unmatched = Unmatched(kafka_settings, lambda: matched)
     log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(5)))
-    assert unmatched.oldest() is None, "nobody knows how far the batches are"
+    assert unmatched.oldest() is None, "the position of the batches is unknown"
     matched = {}
     assert unmatched.oldest() == 0, "what has changed just now may be asked for"
     for control in (2, 4):
@@ -152,7 +157,7 @@ def test_what_need_not_be_remembered_is_known_to_the_logs(kafka_settings: KafkaS
 
 
 class NoSpark:
-    """Broadcasts to nobody."""
+    """Broadcasts without a receiver."""
 
     def __init__(self, value: ViewChanges) -> None:
         self.value = value
@@ -166,7 +171,7 @@ class NoSpark:
 
 
 class Oldest:
-    """What waits, as a test says."""
+    """Unmatched notifications as set by a test."""
 
     def __init__(self, position: int) -> None:
         self.position: int | None = position
@@ -182,7 +187,7 @@ class Oldest:
         return self.position if self.looks else None
 
 
-def test_what_changed_before_all_that_waits_is_forgotten(
+def test_changes_before_the_oldest_unmatched_notification_are_dropped(
     tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_module, "_LONG_PAST", 5)
@@ -202,7 +207,7 @@ def test_what_changed_before_all_that_waits_is_forgotten(
         assert remembered() == [4, 5, 6, 7, 8, 9]
         oldest.position = 7
         log.subscribe(subscription("s10", "http://r/", "a"))
-        assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "it is being looked for: nobody waits"
+        assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "the search runs: no caller waits"
         log.subscribe(subscription("s11", "http://r/", "a"))
         assert remembered() == [7, 8, 9, 10, 11]
 
@@ -228,3 +233,92 @@ def test_who_follows_in_steps_stays_with_a_base_until_all_is_said_anew(
         assert advance.base not in (None, first)
         assert sum(step.overlay.size for step in advance.steps) == 0, "it is all in the base"
         assert not Path(cast(FileBase, first).file).exists()
+
+
+# Read by each Python process of a gateway at its start: the view of the process with this argument is late.
+LATE_VIEW = """
+import sys
+import time
+
+if {argument!r} in sys.orig_argv:
+    from arborcast.ingest.state.log_view import ControlLogView
+
+    in_time = ControlLogView._hand_over
+
+    def late(view):
+        if view._gathered:
+            time.sleep(0.05)
+        in_time(view)
+
+    ControlLogView._hand_over = late
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("processes", ["gateways", pytest.param("workers", marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [100, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+def test_a_new_subscription_gets_notifications_of_another_gateway_process(
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka_settings: KafkaSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: str,
+    rounds: int,
+) -> None:
+    """In real time, and though the views of the other process and of the job are behind."""
+    write = WorkerUpdates._write
+
+    def late(driver: WorkerUpdates, end: int | None = None) -> None:
+        time.sleep(0 if end is None else 0.5)
+        write(driver, end)
+
+    monkeypatch.setattr(WorkerUpdates, "_write", late)
+    argument = str(tmp_path / "late" / "arborcast.toml") if processes == "gateways" else "1"
+    (tmp_path / "sitecustomize.py").write_text(LATE_VIEW.format(argument=argument))
+    with ExitStack() as stack:
+        receiver = stack.enter_context(Receiver())
+        stack.enter_context(running(spark, job_settings(tmp_path, kafka_settings, "realtime")))
+        with monkeypatch.context() as environment:
+            environment.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+            if processes == "gateways":
+                runs = [stack.enter_context(gateway_run(tmp_path / name, kafka_settings)) for name in ("one", "late")]
+                one, late_one = (stack.enter_context(Client(each.broker)) for each in runs)
+            else:
+                run = stack.enter_context(gateway_run(tmp_path / "two", kafka_settings, workers=2))
+                one, late_one = clients_of_two_workers(run, stack)
+        for number in range(rounds):
+            one.notify(f"t{number}", "<x/>")
+        made: deque[tuple[int, RemoteSubscription]] = deque()
+        for number in range(rounds):
+            made.append((number, one.subscribe(f"t{number}", to=receiver.url(f"/{number}"))))
+            late_one.notify(f"t{number}", "<x/>")
+            while len(made) > (20 if number < rounds - 1 else 0):
+                first, subscription = made.popleft()
+                receiver.wait_for(1, f"/{first}")
+                one.unsubscribe(subscription)
+
+
+def clients_of_two_workers(run: GatewayRun, stack: ExitStack) -> tuple[Client, Client]:
+    """A client of worker 0, and one of worker 1."""
+    found: dict[str, Client] = {}
+
+    def both() -> bool:
+        before = connections(run)
+        client = stack.enter_context(Client(run.broker))
+        client.notify("a", "<x/>")
+        ((worker, _),) = connections(run) - before
+        found.setdefault(worker, client)
+        return len(found) == 2
+
+    wait_until(both, lambda: f"all connections are those of worker {', '.join(found)}")
+    return found["0"], found["1"]
+
+
+def connections(run: GatewayRun) -> set[tuple[str, int]]:
+    """The worker and the client's port of each connection."""
+    return {
+        (worker.cmdline()[worker.cmdline().index("--worker") + 1], each.raddr.port)
+        for worker in psutil.Process(run.pid).children()
+        for each in worker.net_connections("tcp")
+        if each.raddr and each.laddr.port == run.port
+    }

@@ -78,9 +78,7 @@ def test_commits_at_its_interval_and_goes_on_behind_that_after_a_crash(log: Kafk
     assert (writer.progress.rows, sum(writer.progress.settled.values())) == (3, 6)
 
 
-def test_commit_of_which_nobody_knows_whether_it_was_made(
-    log: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_with_an_unknown_outcome(log: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "notifications"
     append(log, ["a", "b"])
     writer, clock = archive(log, table)

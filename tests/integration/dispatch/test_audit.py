@@ -123,7 +123,7 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     assert audit(kafka_settings, since_ms, int(time.time() * 1000) - 3_600_000, patience_s=0).notifications == 0
 
 
-def test_what_was_left_out_for_an_interval_is_told_from_what_was_lost(
+def test_messages_omitted_by_an_interval_are_distinguished_from_lost_ones(
     kafka_settings: KafkaSettings, log: Logs, batches: Batches
 ) -> None:
     now_ms = int(time.time() * 1000)
@@ -137,7 +137,7 @@ def test_what_was_left_out_for_an_interval_is_told_from_what_was_lost(
     assert problems(report) == [("not-delivered", lost, "s"), ("not-delivered", after, "s")]
 
 
-def test_a_damaged_record_is_told_from_an_overlooked_one(
+def test_a_damaged_record_is_distinguished_from_an_overlooked_one(
     kafka_settings: KafkaSettings, log: Logs, batches: Batches
 ) -> None:
     since_ms = int(time.time() * 1000)
@@ -149,8 +149,8 @@ def test_a_damaged_record_is_told_from_an_overlooked_one(
 
 
 def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSettings) -> None:
-    """One subscription and one notification for each stage, of which one thing is lost; and those to which nothing
-    belongs, of whom nothing may be said."""
+    """One subscription and one notification for each stage, with one lost record; and others without records, which
+    must have no finding."""
     kafka = dataclasses.replace(kafka_settings, partitions=1)
     since_ms = int(time.time() * 1000) - 1_000
     made: dict[str, str] = {}
@@ -200,7 +200,7 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         accept("sound")
 
         belongs = [*lost, "over", "ended", "pulled", "elsewhere", "sound"]
-        # What takes away a subscription before it is counted is found by nobody who only counts.
+        # A subscription removed before the count is not found by counting alone.
         uncounted = {"counted", "over", "ended", "pulled", "elsewhere"}
         counts = {name: int(name in belongs and name not in uncounted) for name in made}
         places = {name: place for place, name in enumerate(made)}

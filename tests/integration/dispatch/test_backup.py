@@ -43,7 +43,7 @@ TOPICS = 3
 
 
 def elsewhere(kafka: KafkaSettings) -> KafkaSettings:
-    """Another Kafka, as far as an engine can tell, with other partitions."""
+    """Other logs of the same Kafka, with other partitions."""
     return dataclasses.replace(kafka, prefix=f"elsewhere.{kafka.prefix}", partitions=3)
 
 
@@ -61,7 +61,7 @@ def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
     return [(each.key, each.value) for each in records_in(kafka, name) if each.value is not None]
 
 
-def test_what_was_owed_is_delivered_by_another_engine(
+def test_another_engine_delivers_the_waiting_messages_of_a_backup(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     other = elsewhere(kafka_settings)
@@ -130,7 +130,7 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
     dying = letter("dying meanwhile")
 
     def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
-        """Everything happens around the reading of what is parked."""
+        """Changes before, during and after the reading of the parked log."""
         if log == "notifications":
             dead.write_dead_letter(*dying)
             dead.settle(120)
@@ -167,7 +167,7 @@ def test_letters_that_are_sent_again_while_the_backup_is_taken(
     assert [(each.id, each.only) for each in owed] == [("sent before", "s")]
 
 
-def test_pull_points_keep_what_nobody_has_fetched(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+def test_pull_points_keep_messages_that_were_not_fetched(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     other = elsewhere(kafka_settings)
     with logs(kafka_settings) as log:
         log.control(PullPointRecord("p", "http://gateway/p"))
@@ -190,7 +190,7 @@ def test_pull_points_keep_what_nobody_has_fetched(tmp_path: Path, kafka_settings
     assert records(other, "control") == records(kafka_settings, "control")
 
 
-def test_the_commands_and_that_nothing_is_mixed_with_what_an_engine_has_written(
+def test_the_commands_refuse_to_mix_a_backup_with_the_logs_of_an_engine(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     other, engine, folder = elsewhere(kafka_settings), Engine(tmp_path / "home"), str(tmp_path / "backup")

@@ -72,7 +72,7 @@ def test_every_mode_in_and_out(gateway: GatewayRun, receiver: Receiver, root: st
     assert json.loads(payload.text or "") == {"n": 0}
 
 
-def test_what_is_published_with_soap_is_an_event_with_xml(gateway: GatewayRun, receiver: Receiver, root: str) -> None:
+def test_a_soap_notification_is_an_event_with_xml(gateway: GatewayRun, receiver: Receiver, root: str) -> None:
     with Client(gateway.broker) as client:
         client.subscribe(f"{root}//.", to=receiver.url("/xml"), cloudevents="structured")
         client.notify(f"{root}/a", '<o:order xmlns:o="urn:o">5</o:order>')

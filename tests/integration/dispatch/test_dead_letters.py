@@ -55,7 +55,7 @@ def rows(kafka: KafkaSettings) -> list[Attempt]:
     return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
 
 
-def test_letters_are_found_by_what_is_known_of_them(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
+def test_letters_are_found_by_each_of_their_properties(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
     write_dead_letter(
         buried,
         letter("n1"),
@@ -104,7 +104,7 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     assert rows(kafka_settings)[0].detail == "redriven after 6 attempts, the last server-error"
 
 
-def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redriven_delivery(
+def test_late_rows_of_its_earlier_attempts_do_not_end_a_redriven_delivery(
     kafka_settings: KafkaSettings, buried: DeadLetterLog
 ) -> None:
     write_dead_letter(buried, letter("n1"))
@@ -138,7 +138,7 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
         assert store.count == 1
 
 
-def test_a_purged_letter_is_gone_and_the_log_says_so(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
+def test_a_purged_letter_is_deleted_with_a_row_in_the_log(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
     write_dead_letter(buried, letter("n1"), letter("n2"))
     with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.purge(letters(kafka_settings, Wanted(notification="n1"))) == 1
@@ -160,7 +160,7 @@ def test_the_commands(kafka_settings: KafkaSettings, buried: DeadLetterLog, tmp_
     assert "<x>kept</x>" in run("show", "n2")
     assert run.json("show", "n2")["payload"] == "<x>kept</x>"
 
-    assert "0 dead" in run("purge", "--notification", "n4", typed="n\n"), "nobody agreed"
+    assert "0 dead" in run("purge", "--notification", "n4", typed="n\n"), "not confirmed"
     assert run.json("purge", "--notification", "n4", "--yes") == {"purged": 1}
     assert run.json("redrive", "--yes") == {"redriven": 2, "over": 1, "too_new": 0}
-    assert found(kafka_settings) == ["n3"], "its subscription is over, so it could go to nobody"
+    assert found(kafka_settings) == ["n3"], "its subscription is over"

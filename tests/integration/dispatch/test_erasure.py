@@ -140,7 +140,7 @@ def test_a_person_is_erased_from_every_place_and_the_audit_balances(
 
 
 @pytest.mark.spark
-def test_what_was_erased_before_it_was_dispatched_is_not_delivered(
+def test_a_message_erased_before_its_dispatch_is_not_delivered(
     spark: SparkSession, settings: JobSettings, log: Logs, kafka_settings: KafkaSettings
 ) -> None:
     with Receiver() as receiver:
@@ -318,7 +318,7 @@ def test_nothing_is_deleted_that_a_start_of_the_job_reads(
     assert [notifications.decode(each.value or b"").id for each in records_in(kafka, "notifications")] == ["n2"]
 
 
-def test_a_further_pass_reads_only_what_was_parked_since(
+def test_a_further_pass_reads_only_newly_parked_records(
     kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka, now_ms = kafka_settings, int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""Two engines with real logs: what one accepts reaches the log of the other, and only what somebody wants there."""
+"""Two engines with real logs: a notification of one reaches the log of the other if that has a subscription for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def links_of(engine: EngineRun) -> list[dict[str, object]]:
     return found
 
 
-def test_what_is_wanted_elsewhere_goes_there_in_order_and_nothing_else(
+def test_only_messages_of_interest_go_to_other_engines_in_order(
     two: tuple[AdministratorRun, EngineRun, EngineRun, RunningJob],
 ) -> None:
     administrator, a, b, _ = two
@@ -55,7 +55,7 @@ def test_what_is_wanted_elsewhere_goes_there_in_order_and_nothing_else(
         sent = {each.id for each in a.notifications() if each.topic == "all/alarm/fire"}
         assert {each.id for each in b.notifications()} == sent, "the same id everywhere"
 
-        # Nobody at home for a while: what waits comes in its order, once.
+        # The other engine is away for a while: waiting messages arrive in order, once.
         b.gateway.kill()
         for number in range(20, 60):
             here.notify("all/alarm/fire", f"<n>{number}</n>")

@@ -77,7 +77,7 @@ def test_notification_reaches_those_who_subscribed_and_becomes_a_row(own: Own, r
     assert all(row["accepted_at"] <= row["started_at"] for row in rows)
 
 
-def test_failures_are_recorded_as_what_they_were_and_hurt_nobody_else(own: Own, receiver: Receiver) -> None:
+def test_failures_are_recorded_by_class_and_affect_no_other_subscription(own: Own, receiver: Receiver) -> None:
     with refusing_url() as refused:
         own.subscribe("good", receiver.url("/good"), "a")
         own.subscribe("failing", receiver.url("/status/500"), "a")
@@ -128,7 +128,7 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
 
 
-def test_start_without_kafka_says_so_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
+def test_start_without_kafka_fails_with_a_reason_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
     held = HeldPort()
     nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
 
@@ -210,7 +210,7 @@ def test_large_notification_passes(own: Own, receiver: Receiver) -> None:
     assert payload in request.body
 
 
-def test_a_subscriber_is_told_when_nothing_comes_and_when_something_does_again(own: Own, receiver: Receiver) -> None:
+def test_a_subscriber_gets_a_notice_of_a_missed_deadline_and_of_its_end(own: Own, receiver: Receiver) -> None:
     policy = DeliveryPolicy(deadline_ms=1_000)
     wanted = XPathFilter(XPATH_1, "false() or name(/*) = 'x'")
     own.subscribe("asks", receiver.url("/asks"), "dl//.", form="raw", policy=policy, content=(wanted,))
@@ -233,5 +233,5 @@ def test_a_subscriber_is_told_when_nothing_comes_and_when_something_does_again(o
 
 
 def event(request: Received) -> etree._Element | None:
-    """What the engine says of itself."""
+    """Notifications of the engine's own."""
     return etree.fromstring(request.body).find(".//{urn:arborcast}Event")

@@ -32,7 +32,7 @@ def some_more(receiver: Receiver, path: str, count: int = 15) -> None:
 @pytest.mark.parametrize(
     ("gear", "other"), [pytest.param("realtime", "batch", marks=pytest.mark.long), ("batch", "realtime")]
 )
-def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
+def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
     spark: SparkSession,
     tmp_path: Path,
     kafka_settings: KafkaSettings,

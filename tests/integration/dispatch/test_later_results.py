@@ -41,7 +41,7 @@ def shared_settings(shared_settings: JobSettings) -> JobSettings:
 
 @pytest.fixture(scope="module")
 def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
-    """One with the keys of the job, by which it knows the addresses for results."""
+    """One with the keys of the job, which verify addresses for results."""
     keys = f'[secrets]\nkey_file = "{job.settings.secrets.key_file}"\n'
     with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka, more=keys) as run:
         yield run

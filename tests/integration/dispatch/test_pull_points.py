@@ -58,7 +58,7 @@ def test_an_onvif_client_waits_for_its_messages(gateway: GatewayRun) -> None:
     assert "ResourceUnknownFault" in refused.text
 
 
-def test_a_pull_point_gets_what_its_subscriptions_match(gateway: GatewayRun, job: RunningJob) -> None:
+def test_a_pull_point_gets_the_matches_of_its_subscriptions(gateway: GatewayRun, job: RunningJob) -> None:
     url = address(post(f"{gateway.base}/wsn/CreatePullPoint", "<wsnt:CreatePullPoint/>"))
     one = address(post(gateway.broker, soap.subscribe(url, soap.topic_expression("t:a//."))))
     post(gateway.broker, soap.subscribe(url, soap.topic_expression("t:b")))

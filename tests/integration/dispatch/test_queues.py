@@ -127,7 +127,7 @@ def test_users_and_servers_who_have_to_say_who_they_are(own: Own, job_logs: Logs
 
 
 def wait_until_known(ask: Callable[[], object]) -> None:
-    """The gateway has to read what a test has written to the control log."""
+    """The gateway has to read records that a test appended to the control log."""
 
     def known() -> bool:
         with suppress(FaultReceived):

@@ -29,7 +29,7 @@ RUN = 7
 
 
 def note_rows(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: write each value down when it comes; die at the one that says so."""
+    """In a worker: record each value; die at the marked one."""
     for batch in batches:
         texts = [row["value"].decode() for row in batch.to_pylist() if row["offset"] is not None]
         if texts:
@@ -151,7 +151,7 @@ def test_rows_that_others_are_known_to_follow_leave_together_and_the_last_one_is
         other.forget()
 
 
-def test_what_a_stopped_batch_has_read_is_not_taken_for_done(trial: Trial) -> None:
+def test_records_read_by_a_stopped_batch_are_not_settled(trial: Trial) -> None:
     trial.start("30 minutes")
     trial.send("one")
     trial.wait_for("one")

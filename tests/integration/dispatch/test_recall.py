@@ -31,7 +31,7 @@ def row(subscription: str, notification: str, batch: int, topic: str = "a") -> A
     return attempt(notification, subscription, "delivered", batch=batch, topic=TopicPath(topic))
 
 
-def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_else(
+def test_only_rows_of_the_batch_are_read_back_from_all_partitions(
     kafka_settings: KafkaSettings,
 ) -> None:
     ensure_topics(kafka_settings)
@@ -58,7 +58,7 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
     )
 
 
-def test_what_a_batch_has_parked_and_what_of_it_still_waits_is_found_again(kafka_settings: KafkaSettings) -> None:
+def test_parked_and_waiting_deliveries_of_a_batch_are_read_back(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
     now_ms = int(time.time() * 1000)
     places = {name: Place(batch, 0, offset) for offset, (name, batch) in enumerate((("a", 5), ("b", 5), ("c", 4)))}
@@ -140,7 +140,7 @@ def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafk
         assert newest_batch(kafka_settings, 20) == 7
 
 
-def test_what_others_have_written_is_passed_over_unread(kafka_settings: KafkaSettings) -> None:
+def test_records_of_other_batches_are_skipped_unread(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
     with closing(DurableWriter(kafka_settings, "attempts")) as log:
         assert log.partitions
@@ -154,7 +154,7 @@ def test_what_others_have_written_is_passed_over_unread(kafka_settings: KafkaSet
     assert newest_batch(kafka_settings, 20) == 5
 
 
-def test_what_has_passed_is_read_back_up_to_where_a_run_begins(
+def test_passed_notifications_are_read_back_up_to_the_beginning_of_a_run(
     kafka_settings: KafkaSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ensure_topics(kafka_settings)
@@ -180,7 +180,7 @@ def test_what_has_passed_is_read_back_up_to_where_a_run_begins(
     assert recalled(2) == {("short", "a"): now_ms - 900_000 + 500, ("long", ""): now_ms - 900_000 + 86_400_000}
     assert recalled(3)["short", "a"] == now_ms - 300 + 500
     assert recalled(9) == {("short", "a"): now_ms - 100 + 500, ("long", ""): now_ms - 200 + 86_400_000}
-    assert read_passed(kafka_settings, {}, {0: 9}, 60) == {}, "nobody asks"
+    assert read_passed(kafka_settings, {}, {0: 9}, 60) == {}, "no subscription has an interval"
 
     # As if all that were more than ten minutes ago: it is read back for the long interval, if there is time for it.
     monkeypatch.setattr(intervals, "_accepted_ms", lambda *_: int(time.time() * 1000) + 661_000)

@@ -1,4 +1,4 @@
-"""What a subscriber's page shows and does, with a real Kafka, a real job and the command that gives out its link."""
+"""The page of a subscriber, with a real Kafka, a real job and the command that prints its link."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
 class Known:
-    """Subscriptions that the test says; those that are over or suspended as the control log says."""
+    """Subscriptions as set by the test; ended and suspended ones by the control log."""
 
     def __init__(self, kafka: KafkaSettings, *subscriptions: Subscription) -> None:
         self._state = ControlState()
@@ -139,7 +139,7 @@ def control(kafka: KafkaSettings) -> list[ControlRecord]:
     return records
 
 
-def test_what_is_parked_is_delivered_in_order_recorded_and_no_longer_parked(
+def test_parked_messages_are_delivered_in_order_recorded_and_removed(
     kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
 ) -> None:
     names = [f"n{number}" for number in range(100)]
@@ -250,7 +250,7 @@ def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscr
     assert {event.kind for event in told} == {"dead-letters-growing", "subscription-gone"}
 
 
-def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what_was_missed(
+def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_the_missed_messages(
     kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
 ) -> None:
     told: list[OperatorEvent] = []

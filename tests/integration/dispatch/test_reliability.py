@@ -1,4 +1,4 @@
-"""What was accepted is delivered, whatever a receiver does for a while: the whole job over real Kafka and real HTTP."""
+"""Accepted messages are delivered in spite of failing receivers: the whole job over real Kafka and real HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
-    """One that gives receivers more time than a test has: whoever waited for one that hangs would not end."""
+    """A job with a timeout longer than a test: a wait for a receiver that hangs would not end."""
     prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
     settings = job_settings(tmp_path_factory.mktemp("job"), prefixed, total_timeout_s=300.0)
     # So little that thirty conditions on a large message are too much.
@@ -42,8 +42,10 @@ def ids_in(headers: dict[str, str]) -> list[str]:
     return headers["arborcast-notification-id"].split(",")
 
 
-def test_operators_are_told_on_topics_of_the_system(own: Own, job_logs: Logs, receiver: Receiver) -> None:
-    """The first one: that something was given up is told at once the first time, later only once a minute."""
+def test_events_of_the_engine_are_published_on_topics_of_the_system(
+    own: Own, job_logs: Logs, receiver: Receiver
+) -> None:
+    """The first one: the first dead letter is published at once, later ones once a minute."""
     job_logs.subscribe(subscription(own.name("operator"), receiver.url("/operator"), f"{SYSTEM}//."))
     own.subscribe("s", receiver.url("/s"), "a")
     receiver.behave("/s", "status/503")
@@ -126,7 +128,7 @@ def test_hanging_receiver_costs_the_others_one_wait_at_most(own: Own, receiver: 
     assert len({row["push"] for row in tried}) <= 2, "what comes behind it is parked"
 
 
-def test_conditions_that_cost_too_much_suspend_and_what_was_kept_unjudged_is_judged_at_the_resume(
+def test_conditions_that_cost_too_much_suspend_and_apply_to_kept_messages_at_the_resume(
     own: Own, job_logs: Logs, receiver: Receiver
 ) -> None:
     costly = tuple(XPathFilter(XPATH_1, f"//x/@n != {number}", {}) for number in range(30))
@@ -157,7 +159,9 @@ def test_conditions_that_cost_too_much_suspend_and_what_was_kept_unjudged_is_jud
     assert (firsts(receiver, "/t"), firsts(receiver, "/s")) == (sent, [sent[2]])
 
 
-def test_what_waits_outlives_the_job_which_stops_in_order_while_a_receiver_hangs(own: Own, receiver: Receiver) -> None:
+def test_waiting_messages_outlive_the_job_which_stops_in_order_while_a_receiver_hangs(
+    own: Own, receiver: Receiver
+) -> None:
     own.subscribe("s", receiver.url("/s"), "a")
     own.subscribe("hangs", receiver.url("/hang"), "a")
     own.subscribe("other", receiver.url("/o"), "a")

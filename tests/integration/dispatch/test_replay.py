@@ -68,7 +68,7 @@ def test_one_subscription_gets_it_again_with_its_label_and_all_balances(
 
 
 @pytest.mark.kafka
-def test_only_what_matches_today_is_found_and_no_more_than_asked(kafka_settings: KafkaSettings) -> None:
+def test_a_replay_finds_current_matches_up_to_the_limit(kafka_settings: KafkaSettings) -> None:
     since_ms = int(time.time() * 1000)
     with logs(kafka_settings) as log:
         only_big = (XPathFilter(XPATH_1, "/x/@big"),)
@@ -94,7 +94,7 @@ def test_only_what_matches_today_is_found_and_no_more_than_asked(kafka_settings:
 
 
 @pytest.mark.kafka
-def test_a_timely_subscription_gets_all_of_it_and_not_what_is_newest(kafka_settings: KafkaSettings) -> None:
+def test_a_timely_subscription_gets_the_whole_replay(kafka_settings: KafkaSettings) -> None:
     since_ms = int(time.time() * 1000)
     with logs(kafka_settings) as log:
         timely = DeliveryPolicy(reliability="timely")
@@ -113,7 +113,7 @@ def test_a_timely_subscription_gets_all_of_it_and_not_what_is_newest(kafka_setti
 
 
 @pytest.mark.kafka
-def test_a_plan_names_what_would_be_sent_and_refuses_more_than_the_limit(kafka_settings: KafkaSettings) -> None:
+def test_a_plan_names_the_messages_and_refuses_more_than_the_limit(kafka_settings: KafkaSettings) -> None:
     since_ms = int(time.time() * 1000) - 1
     with logs(kafka_settings) as log:
         log.subscribe(subscription("one", "http://r/", "//."))

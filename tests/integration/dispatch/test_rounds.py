@@ -59,7 +59,7 @@ def settings(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.
     return job_settings(tmp_path, kafka_settings, "batch")
 
 
-def test_what_becomes_of_a_subscription_is_known_in_the_next_round(
+def test_a_change_of_a_subscription_applies_in_the_next_round(
     spark: SparkSession, settings: JobSettings, log: Logs, watched: Watched
 ) -> None:
     log.subscribe(*(subscription(name, watched.receiver.url(f"/{name}"), "a/b") for name in ("stays", "ends")))

@@ -1,4 +1,4 @@
-"""Every table, written by the job from real logs; and what a trace tells of it."""
+"""Every table, written by the job from real logs, and the trace of the same events."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def add_topics(own: Own, job_logs: Logs, *paths: str) -> None:
     job_logs.control(*(TopicRecord(TopicPath(own.topic(path))) for path in paths))
 
 
-def test_every_table_says_what_happened_and_so_does_the_trace(
-    own: Own, job_logs: Logs, receiver: Receiver, gatherer: Gatherer
-) -> None:
+def test_tables_and_trace_have_every_event(own: Own, job_logs: Logs, receiver: Receiver, gatherer: Gatherer) -> None:
     add_topics(own, job_logs, "a", "a/b")
     with refusing_url() as refused:
         own.subscribe("good", receiver.url("/good"), "a//.")
@@ -169,7 +167,7 @@ def test_job_that_was_stopped_adds_nothing_twice_and_notebooks_read_its_tables(
 
 
 def read_as_documented(settings: JobSettings, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], Any]) -> None:
-    """Run the lines of docs/tables.md; they show what is there."""
+    """Run the example of docs/tables.md in Spark."""
     monkeypatch.chdir(settings.home.parent)
     monkeypatch.setattr(arborcast.analysis.tables, "_settings", None)
     (example,) = (code for title, code in EXAMPLES.items() if "Spark" in title)
@@ -189,7 +187,7 @@ def read_as_documented(settings: JobSettings, monkeypatch: pytest.MonkeyPatch, p
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def test_a_push_is_a_span_at_the_collector_and_its_receiver_is_told_of_it(
+def test_a_push_is_a_span_at_the_collector_and_its_receiver_gets_the_context(
     own: Own, job_logs: Logs, receiver: Receiver, collector: Receiver
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is not installed")

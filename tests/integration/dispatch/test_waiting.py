@@ -1,4 +1,4 @@
-"""`arborcast waiting list`, on logs in a real Kafka, and on what a real job has parked."""
+"""`arborcast waiting list`, on logs in a real Kafka, and on deliveries that a real job has parked."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run(kafka_settings: KafkaSettings, tmp_path: Path) -> Shell:
     return Shell(tmp_path / "arborcast.toml", kafka_settings, "waiting", "list")
 
 
-def test_what_waits_is_found_with_what_became_of_it_last(
+def test_waiting_deliveries_are_found_with_their_last_result(
     kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog, run: Shell
 ) -> None:
     with logs(kafka_settings) as log:
@@ -185,7 +185,7 @@ def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(
     assert waiting.with_last([]) == ([], True)
 
 
-def test_attempts_are_requested_in_the_log_of_what_waits(
+def test_attempts_are_requested_in_the_parked_log(
     kafka_settings: KafkaSettings, parking: ParkingLog, tmp_path: Path
 ) -> None:
     with logs(kafka_settings) as log:
@@ -229,7 +229,7 @@ def test_attempts_are_requested_in_the_log_of_what_waits(
 
 
 @pytest.mark.spark
-def test_what_a_job_could_not_deliver_waits(
+def test_undelivered_messages_wait(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, run: Shell
 ) -> None:
     with Receiver() as receiver, logs(kafka_settings) as log:

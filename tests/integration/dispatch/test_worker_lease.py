@@ -1,5 +1,4 @@
-"""A worker on another host than the driver's ends by itself: when its run is over, and when it cannot know whether it
-is."""
+"""A worker on another host than the driver's ends by itself: after its run, and when it cannot read the log of runs."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def worker(kafka: KafkaSettings) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_a_worker_ends_when_the_log_says_that_its_run_is_over(kafka_settings: KafkaSettings) -> None:
+def test_a_worker_ends_with_the_record_of_the_end_of_its_run(kafka_settings: KafkaSettings) -> None:
     with worker(kafka_settings) as process:
         say(kafka_settings, RUN - 1)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What a server asks before it answers: TLS, binds, certificates. Against a real OpenLDAP."""
+"""TLS, binds and certificates at a real OpenLDAP."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_sasl_external_over_the_unix_socket(slapd: Slapd, settings: DirectorySet
     assert set(fill(directory, "a").entries) == {"a"}
 
 
-def test_anonymous_may_read_and_is_told_that_it_may_not_write(settings: DirectorySettings, opened: Open) -> None:
+def test_anonymous_reads_and_writing_fails_with_a_reason(settings: DirectorySettings, opened: Open) -> None:
     fill(opened(settings), "a")
     anonymous = opened(changed(settings, bind="anonymous", bind_dn="", password=""))
     listing = anonymous.load()

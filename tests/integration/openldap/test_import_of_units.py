@@ -79,7 +79,7 @@ def old(slapd: Slapd, kafka_settings: KafkaSettings, tmp_path: Path) -> Old:
     return tree
 
 
-def test_units_become_topics_once_and_what_is_there_stays(old: Old) -> None:
+def test_units_become_topics_once_and_existing_topics_stay(old: Old) -> None:
     old.add("cn=somebody", "x", "person", sn="somebody")
     old.add("ou=hall 1", "9")
     old.add("ou=below,ou=hall 1", "10")
@@ -107,7 +107,7 @@ def test_units_become_topics_once_and_what_is_there_stays(old: Old) -> None:
     assert old("--root", "all")["topics"] == ["all/alarm/later"]
 
 
-def test_what_is_said_to_people(old: Old) -> None:
+def test_output_of_the_import(old: Old) -> None:
     old.add("ou=hall 1", "9")
     with_password = {"typed": f"{ENGINE_PASSWORD}\n"}
     said = old.invoke("--root", "{urn:old}all", "--dry-run", "--bind-dn", ENGINE_DN, **with_password)
@@ -143,7 +143,7 @@ def test_a_tree_larger_than_the_servers_limits_is_read_in_pages(old: Old) -> Non
         ),
     ],
 )
-def test_what_the_server_refuses_is_said_in_words_of_the_options(old: Old, options: list[str], message: str) -> None:
+def test_refusals_of_the_server_name_the_options(old: Old, options: list[str], message: str) -> None:
     with pytest.raises(DirectoryError, match=message) as refused:
         old.invoke(*options, typed="wrong\n")
     assert "directory." not in str(refused.value)
@@ -166,7 +166,7 @@ def test_a_base_that_is_not_there(old: Old) -> None:
         old.invoke(base=f"ou=none,{SUFFIX}")
 
 
-def test_nobody_listens(old: Old) -> None:
+def test_no_server_at_the_address(old: Old) -> None:
     with pytest.raises(DirectoryError, match=r"127\.0\.0\.1:1 cannot be reached"):
         old.invoke(url="ldap://127.0.0.1:1")
 

@@ -31,9 +31,7 @@ def test_more_topics_than_the_servers_size_limit_are_read_page_by_page(
     watch.wait_paths(*names, "one-more")
 
 
-def test_a_size_limit_that_cannot_be_paged_around_says_what_to_change(
-    settings: DirectorySettings, opened: Open
-) -> None:
+def test_the_error_for_a_size_limit_names_the_setting_to_change(settings: DirectorySettings, opened: Open) -> None:
     fill(opened(settings), *[f"t{number}" for number in range(150)])
     anonymous = opened(changed(settings, bind="anonymous", bind_dn="", password=""))
     with pytest.raises(DirectoryRefused, match=r"limits dn\.exact"):
@@ -50,7 +48,7 @@ def test_a_name_too_long_for_the_server_is_one_problem_and_the_rest_is_written(
     assert set(directory.load().entries) == {"a"}
 
 
-def test_an_edit_by_hand_is_told_of_by_the_server(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
+def test_the_server_reports_an_edit_by_hand(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
     directory = opened(changed(settings, poll_interval_s=60.0))  # so that polling cannot be what finds it
     fill(directory, "a")
     watch = Watch()

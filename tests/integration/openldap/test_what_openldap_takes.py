@@ -21,7 +21,7 @@ from tests.support.slapd import Slapd
 pytestmark = pytest.mark.ldap
 
 
-def test_the_file_of_a_file_directory_is_what_openldap_takes(fresh_slapd: Slapd, tmp_path: Path, opened: Open) -> None:
+def test_openldap_accepts_the_file_of_a_file_directory(fresh_slapd: Slapd, tmp_path: Path, opened: Open) -> None:
     wanted = [
         topic("a/b", code="1", final=True, message_types=("m1", "m2"), retain=True, priority=-2),
         topic("{http://example.org/a,b=c+d#e}Größe/温度", routing="local reliable", publishers=("cn=p,o=q",)),

@@ -1,4 +1,4 @@
-"""The broker keeps what it acknowledged, however it is stopped."""
+"""The broker keeps acknowledged records after a kill and a stop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(bootstrap_servers: str, name: str) -> list[bytes]:
 
 
 def test_a_folder_may_have_any_name_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under cron, or in a container, where LC_ALL=C; the home folder is somebody's with an accent in the name."""
+    """As under cron, or in a container, where LC_ALL=C, in a home folder with an accent in its name."""
     monkeypatch.setenv("LC_ALL", "C")
     home = tmp_path / "Zoë's back\\slash = #1: \u2603 \U0001f332"
     home.mkdir()
@@ -65,7 +65,7 @@ def test_a_name_that_kafka_would_take_for_two_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "a").exists()
 
 
-def test_what_was_acknowledged_survives_kill_and_stop(own_broker: KafkaBroker) -> None:
+def test_acknowledged_records_survive_kill_and_stop(own_broker: KafkaBroker) -> None:
     servers = own_broker.bootstrap_servers
     create_topic(servers, "kept")
     send(servers, "kept", [b"before the kill"])

@@ -134,7 +134,7 @@ def _print(report: Report) -> None:
     if report.order:
         found = f"{report.disordered:,} out of order" if report.disordered else "none out of order"
         say(f"order of {report.first_attempts:,} first attempts: {found}")
-    for what in report.not_looked_at:
+    for what in report.not_examined:
         say(f"not checked: {what}")
     verdict = "[bold green]all accounted for[/]"
     if not report.balanced:

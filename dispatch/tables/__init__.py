@@ -300,7 +300,7 @@ OPERATIONS = TableSpec(
         Column("before", "string", "Its value before as JSON, without secrets; empty: there was none."),
         Column("after", "string", "Its value after; empty: it was removed."),
         Column("more", "long", "Number of further changes of the operation without rows; 0 except in its first row."),
-        Column("result", "string", "What came of it, or why it failed; empty: its process ended meanwhile."),
+        Column("result", "string", "The result, or the reason of the failure; empty: its process ended before."),
     ),
     key="operation",
     time="at",

@@ -63,7 +63,7 @@ def test_a_suspension_that_was_written_down_costs_a_look_at_those_it_is_about() 
     world.suspended_now = {"dead"}
     world.asked = 0
 
-    world.redelivery.suspensions_are_known()
+    world.redelivery.suspensions_written()
 
     assert world.asked == 1
 
@@ -114,7 +114,7 @@ def test_an_endpoint_that_fails_for_days_suspends_its_subscriptions_until_they_a
     assert world.suspended_said["a"] < START_MS + 10_000
     seen = len(world.arrivals)
     world.suspended_now = {"a", "b"}
-    world.redelivery.suspensions_are_known()
+    world.redelivery.suspensions_written()
     world.run(12 * HOUR_MS)
     assert len(world.arrivals) == seen
 
@@ -137,7 +137,7 @@ def test_a_subscription_that_is_resumed_is_tried_at_once_though_others_have_just
     world.run(700_000)
     assert set(world.suspended_said) == {"a"}
     world.suspended_now = {"a"}
-    world.redelivery.suspensions_are_known()
+    world.redelivery.suspensions_written()
     world.subscribe("c", endpoint="shared")
     world.park("c", "c1")
     world.run(200_000)

@@ -18,7 +18,7 @@ from arborcast.core.errors import NotFound
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery
-from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, letters, settled
+from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, LetterConditions, letters, settled
 from arborcast.dispatch.operations.views import DeliveryViews, LettersView, ViewEntry, ViewFilter, letter_of, opened
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
@@ -45,9 +45,9 @@ class LetterFilter(NamedTuple):
         options = [f"--{name} {value}" for name, value in given.items() if value]
         return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
 
-    def wanted(self, kafka: KafkaSettings, control: ControlView | None = None) -> Wanted:
+    def wanted(self, kafka: KafkaSettings, control: ControlView | None = None) -> LetterConditions:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
-        return Wanted(
+        return LetterConditions(
             self.subscription,
             self.endpoint,
             self.notification,
@@ -57,7 +57,7 @@ class LetterFilter(NamedTuple):
             self.reason,
         )
 
-    def in_view(self, wanted: Wanted) -> ViewFilter:
+    def in_view(self, wanted: LetterConditions) -> ViewFilter:
         """The same for a view of the log."""
 
         def fits(entry: ViewEntry) -> bool:
@@ -162,7 +162,7 @@ def _letters(
 def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> Iterator[WholeLetter]:
     """The letters of a notification. Raises NotFound if there is none."""
     found = False
-    for _, letter in letters(kafka, Wanted(subscription, notification=notification)):
+    for _, letter in letters(kafka, LetterConditions(subscription, notification=notification)):
         found = True
         message = letter.notification
         yield WholeLetter(

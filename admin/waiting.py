@@ -18,7 +18,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.operations.views import DeliveryViews, LettersView, PendingView, opened
-from arborcast.dispatch.operations.waiting import Asked, Wait, Waiting
+from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
@@ -44,14 +44,14 @@ class WaitingFilter(NamedTuple):
         options = [f"--{name} {value}" for name, value in given.items() if value]
         return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
 
-    def asked(self, kafka: KafkaSettings, control: ControlView) -> Asked:
+    def asked(self, kafka: KafkaSettings, control: ControlView) -> DeliverySelection:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
         name, endpoint = subscription_id(self.subscription), to_uri(self.endpoint)
 
         def asked(each: str) -> bool:
             return (not name or each == name) and (not endpoint or to_uri(_endpoint(control, each)) == endpoint)
 
-        return Asked(asked, self.topic.test(kafka, control), self.notification, self.chosen)
+        return DeliverySelection(asked, self.topic.test(kafka, control), self.notification, self.chosen)
 
 
 class WaitingEntry(msgspec.Struct, frozen=True):

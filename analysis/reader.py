@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from arborcast.core.errors import ArborcastError
 from arborcast.dispatch.tables import TABLES
-from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
+from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def spark(settings: Settings | None = None) -> SparkSession:
     session = SparkSession.getActiveSession() or _new_session(chosen)
     for spec in TABLES:
         location = spec.location(chosen.tables, chosen.home)
-        if is_there(location):
+        if table_exists(location):
             session.read.format("delta").load(location).createOrReplaceTempView(spec.name)
     return session
 
@@ -84,7 +84,7 @@ class TableReader:
 
     def delta(self) -> DeltaTable:
         """The DeltaTable. Raises NoSuchTable."""
-        if not is_there(self.location):
+        if not table_exists(self.location):
             raise NoSuchTable(
                 f"there is no table at {self.location}: it is made a few seconds after the engine has started; "
                 f"ARBORCAST_HOME or ARBORCAST_CONFIG says which engine"

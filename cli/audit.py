@@ -136,7 +136,7 @@ def _print(report: Report) -> None:
     if report.order:
         found = f"{report.disordered:,} out of order" if report.disordered else "none out of order"
         print_line(f"order of {report.first_attempts:,} first attempts: {found}")
-    for what in report.not_looked_at:
+    for what in report.not_examined:
         print_line(f"not checked: {what}")
     verdict = "[bold green]all accounted for[/]"
     if not report.balanced:

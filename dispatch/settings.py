@@ -37,7 +37,7 @@ class DispatchSettings:
         maximum=256,
     )
     driver_memory_mb: int = setting(
-        # Spark refuses less than 450 MiB as the JVM counts it, which leaves out a survivor space.
+        # The minimum of Spark is 450 MiB without a survivor space.
         640,
         "Heap of the job's JVM.",
         minimum=480,
@@ -140,7 +140,7 @@ class PushSettings:
         if self.tls_client_key and not self.tls_client_certificate:
             raise ConfigError("push.tls_client_key is set without push.tls_client_certificate: name both, or none")
         if self.proxy and not self.proxy.startswith(("http://", "https://")):
-            # Not shown: it may hold a password.
+            # The value is not shown: it may contain a password.
             raise ConfigError("push.proxy must begin with http:// or https://")
 
 
@@ -205,7 +205,7 @@ class RetrySettings:
         self.permanent()
 
     def permanent(self) -> frozenset[int]:
-        """The statuses as numbers. Raises ConfigError when they are none."""
+        """The statuses as numbers. Raises ConfigError for others."""
         try:
             statuses = frozenset(int(text) for text in self.permanent_statuses.split())
         except ValueError:
@@ -246,7 +246,7 @@ class TableSettings:
         unit="days",
     )
     operations_days: int = setting(1_095, "Retention of changes by operators.", minimum=1, unit="days")
-    # What delta-rs keeps in memory of a table grows with its files: some 100 KB for each commit until they are joined.
+    # delta-rs needs some 100 KB of memory for each file of a table, one for each commit until they are joined.
     upkeep_interval_s: float = setting(
         600.0,
         "Interval of compaction and deletion of old days.",
@@ -270,7 +270,7 @@ class TableSettings:
         for number, pair in enumerate(self.storage_options.split(), 1):
             name, equals, value = pair.partition("=")
             if not equals or not name:
-                # Not the text itself: it may be a part of a secret.
+                # The text is not shown: it may be part of a secret.
                 raise ConfigError(f"tables.storage_options: its part {number} is not NAME=VALUE")
             options[name] = value
         return options
@@ -298,8 +298,8 @@ class SloSettings:
 @dataclass(frozen=True)
 class TopicRules:
     """The gateway's settings of all topics, for notifications published here: `topics.retain_all` and
-    `topics.check_types`; and the maximum number of notifications that the triggers of one owner may publish in a
-    minute, as `limits.deliveries_per_minute`, 0 for any number."""
+    `topics.check_types`; and the maximum number of notifications per minute that the triggers of one owner publish, as
+    `limits.deliveries_per_minute`, 0 for no limit."""
 
     retain_all: bool = False
     check_types: bool = False
@@ -308,7 +308,7 @@ class TopicRules:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """All that the job needs to know."""
+    """All settings of the job."""
 
     home: Path
     kafka: KafkaSettings
@@ -324,5 +324,5 @@ class JobSettings:
     mqtt: MqttSettings = NO_MQTT
 
     def checkpoint(self, query: str) -> str:
-        """The folder of Spark's files about a run of a query: of the driver alone, and of no use to the next run."""
+        """The folder of Spark's files of a run of a query: used by the driver only, not needed by the next run."""
         return (self.home / "checkpoints" / query).absolute().as_uri()

@@ -190,8 +190,8 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())
     workers = _watched_workers(spark, job_settings, metrics)
     job = DispatchJob(spark, job_settings, gate, metrics)
-    ask_jvm = _jvm(spark).java.lang.System.nanoTime
-    with Heart(ask_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
+    ping_jvm = _jvm(spark).java.lang.System.nanoTime
+    with Heart(ping_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
         return job.run(lambda: _ready(heart))
 
 

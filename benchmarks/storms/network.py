@@ -39,7 +39,7 @@ from benchmarks.storms.books import settle, states
 from benchmarks.storms.judge import Books, Findings, judge
 from benchmarks.storms.links import FAULTS, Links
 from benchmarks.storms.load import Publisher, first_arrival
-from benchmarks.storms.outage import BUDGET_S, DRAIN_S, FAILING, SETTINGS, TOPIC, WELL
+from benchmarks.storms.outage import BUDGET_S, DRAIN_S, FAILING, HEALTHY, SETTINGS, TOPIC
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import Victim
@@ -47,7 +47,7 @@ from benchmarks.storms.victim import Victim
 PLACES = ("publishers", "gateway", "driver", "workers", "subscribers")
 STRICT = "strict"
 WANTED = (
-    Wanted(WELL, frozenset({TOPIC})),
+    Wanted(HEALTHY, frozenset({TOPIC})),
     Wanted(FAILING, frozenset({TOPIC})),
     Wanted(STRICT, frozenset({TOPIC}), strict=True, reliability="strict"),
 )
@@ -163,7 +163,7 @@ def survive(folder: Path, places: list[str], faults: list[str], seconds: list[fl
                     for each in WANTED
                 }
             publisher.start()
-            if first_arrival(file, publisher, time.time(), 60.0, WELL) is None:
+            if first_arrival(file, publisher, time.time(), 60.0, HEALTHY) is None:
                 problems.append("nothing was delivered before the first fault")
             for place, fault, length in product(places, faults, seconds):
                 strike = _strike(place, fault, length, victim, broken, receivers, publisher, file, problems)
@@ -210,7 +210,7 @@ def _strike(
     except AssertionError as nothing:
         problems.append(f"{place}, {fault}: {nothing}")
     over = time.time()
-    arrived = first_arrival(file, publisher, over, _BACK_S, WELL)
+    arrived = first_arrival(file, publisher, over, _BACK_S, HEALTHY)
     receivers.behave(FAILING, "well")
     if arrived is None:
         problems.append(f"{place}, {fault}: nothing was delivered within {_BACK_S:g} s after the fault")

@@ -35,7 +35,7 @@ from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import Victim
 
 TOPIC = "outage/a"
-WELL, FAILING = "well", "failing"
+HEALTHY, FAILING = "well", "failing"
 MEGABYTES = 700
 
 BUDGET_S = 2.0
@@ -121,19 +121,19 @@ def survive(home: Path, folder: Path, seconds: float, outage: Outage, parts: tup
     publisher = Publisher(f"{victim.gateway}/wsn/NotificationBroker", TOPIC, 20.0, poisoned=0)
     since_ms = int(time.time() * 1000) - 1000
     try:
-        with Receivers(file, [WELL, FAILING]) as receivers:
+        with Receivers(file, [HEALTHY, FAILING]) as receivers:
             victim.up()
             receivers.behave(FAILING, "status/500")
             with Client(victim.gateway) as client:
-                made = {name: client.subscribe(TOPIC, to=receivers.url(name)) for name in (WELL, FAILING)}
+                made = {name: client.subscribe(TOPIC, to=receivers.url(name)) for name in (HEALTHY, FAILING)}
             publisher.start()
-            before = first_arrival(file, publisher, time.time(), 60.0, WELL)
+            before = first_arrival(file, publisher, time.time(), 60.0, HEALTHY)
             began = time.time()
             problems = outage(victim, seconds)
             over = time.time()
             if before is None:
                 problems.append("nothing was delivered before the outage")
-            arrived = first_arrival(file, publisher, over, DRAIN_S, WELL)
+            arrived = first_arrival(file, publisher, over, DRAIN_S, HEALTHY)
             receivers.behave(FAILING, "well")
             publisher.stop()
             audit = settle(victim.kafka, since_ms, DRAIN_S)

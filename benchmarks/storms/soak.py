@@ -27,7 +27,7 @@ from benchmarks.storms.load import Publisher
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.victim import Usage, Victim
 
-WELL = tuple(f"well-{number}" for number in range(1, 19))
+HEALTHY = tuple(f"well-{number}" for number in range(1, 19))
 SLOW, DEAD = "slow", "dead"
 TOPICS = ("soak/a", "soak/b", "soak/c", "soak/d")
 
@@ -74,7 +74,7 @@ class Soak:
 
     def __init__(self, folder: Path, rate: float) -> None:
         self._victim = Victim(folder / "home", {})
-        self._receivers = Receivers(folder / "arrivals.jsonl", [*WELL, SLOW, DEAD], forget=True)
+        self._receivers = Receivers(folder / "arrivals.jsonl", [*HEALTHY, SLOW, DEAD], forget=True)
         self._publishers = [
             Publisher(f"{self._victim.gateway}/wsn/NotificationBroker", topic, rate / len(TOPICS)) for topic in TOPICS
         ]
@@ -89,7 +89,7 @@ class Soak:
                 self._receivers.behave(SLOW, "slow/3")
                 self._receivers.behave(DEAD, "refuse")
                 with Client(self._victim.gateway) as client:
-                    for number, name in enumerate((*WELL, SLOW, DEAD)):
+                    for number, name in enumerate((*HEALTHY, SLOW, DEAD)):
                         # Each topic has subscribers of its own, and one in five takes everything.
                         topic = "soak//." if number % 5 == 0 else TOPICS[number % len(TOPICS)]
                         client.subscribe(topic, to=self._receivers.url(name))

@@ -42,7 +42,7 @@ from arborcast.dispatch.tables import (
     SUBSCRIPTIONS,
     TOPICS,
 )
-from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
+from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 from benchmarks.report import Report, run, wait_for
 from benchmarks.storms.victim import Victim
 
@@ -162,12 +162,12 @@ def rows(home: Path) -> dict[str, float]:
 
 def _rows(home: Path, spec: TableSpec, wanted: ds.Expression | None = None) -> float:
     location = spec.location(TableSettings(), home)
-    return float(spec.dataset(open_table(location)).count_rows(filter=wanted)) if is_there(location) else 0.0
+    return float(spec.dataset(open_table(location)).count_rows(filter=wanted)) if table_exists(location) else 0.0
 
 
 def _not_well(home: Path) -> float:
     location = ENDPOINT_HEALTH.location(TableSettings(), home)
-    if not is_there(location):
+    if not table_exists(location):
         return 0
     columns = ["at", "endpoint", "breaker", "sick"]
     table = open_table(location).to_pyarrow_dataset().to_table(columns=columns).sort_by("at")

@@ -1,8 +1,7 @@
-"""How many pushes may be under way to one endpoint and to one host, so that none can take all there are; and which
-lanes wait until one more may.
+"""Limits of concurrent pushes per endpoint and per host, and the lanes that wait for a free slot. Pure.
 
-Pure. An endpoint is a subscriber's address; a host is the name or number in it, whatever the port: the endpoints of one
-host share its network, its cores and often its failures.
+An endpoint is a subscriber's address; a host is the name or number in it, without the port: the endpoints of one host
+share its network, its cores and often its failures.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _known: Recent[str, Scopes] = Recent(_REMEMBERED)
 
 
 def scopes_of(address: str) -> Scopes:
-    """The endpoint and host of an address. An unreadable one is a host of its own, and will fail."""
+    """The endpoint and host of an address. An unreadable address is a host of its own; pushes to it fail."""
     scopes = _known.get(address)
     if scopes is None:
         scopes = _scopes(address)
@@ -70,35 +69,35 @@ class InFlightLimiter:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host}
-        self._under_way: dict[Scope, int] = {}
+        self._in_flight: dict[Scope, int] = {}
         self._waiting: dict[Scope, Turns] = {}
-        self._where: dict[str, tuple[Scope, int]] = {}
+        self._waits_for: dict[str, tuple[Scope, int]] = {}
 
     @property
     def waiting(self) -> int:
-        return len(self._where)
+        return len(self._waits_for)
 
     def enter(self, scopes: Scopes) -> None:
         for scope in scopes:
-            self._under_way[scope] = self._under_way.get(scope, 0) + 1
+            self._in_flight[scope] = self._in_flight.get(scope, 0) + 1
 
     def leave(self, scopes: Scopes) -> list[str]:
-        """A push there has ended: which lanes may go on now."""
+        """End a push; returns the lanes that may continue."""
         for scope in scopes:
-            left = self._under_way[scope] - 1
+            left = self._in_flight[scope] - 1
             if left:
-                self._under_way[scope] = left
+                self._in_flight[scope] = left
             else:
-                del self._under_way[scope]
-        return self.pass_on(scopes) if self._where else []
+                del self._in_flight[scope]
+        return self.pass_on(scopes) if self._waits_for else []
 
     def wait(self, lane: str, scopes: Scopes, priority: int = 0) -> bool:
-        """Whether no push may begin there; then the lane waits until it is named by `leave` or `pass_on`."""
-        if lane in self._where:
+        """Whether no push may begin; the lane then waits until `leave` or `pass_on` returns it."""
+        if lane in self._waits_for:
             return True
         for scope in scopes:
-            if self._under_way.get(scope, 0) >= self._limits[scope[0]]:
-                self._where[lane] = scope, priority
+            if self._in_flight.get(scope, 0) >= self._limits[scope[0]]:
+                self._waits_for[lane] = scope, priority
                 waiting = self._waiting.get(scope)
                 if waiting is None:
                     waiting = self._waiting[scope] = Turns()
@@ -110,20 +109,20 @@ class InFlightLimiter:
         return bool(self._waiting) and any(scope in self._waiting for scope in scopes)
 
     def pass_on(self, scopes: Iterable[Scope]) -> list[str]:
-        """Frees the slot reserved for a lane that does not use it: which lanes may go on in its place."""
+        """Free the slot reserved for a lane that does not use it; returns the lanes that may use it."""
         released: list[str] = []
         for scope in scopes:
             waiting = self._waiting.get(scope)
-            if waiting is not None and self._under_way.get(scope, 0) < self._limits[scope[0]]:
+            if waiting is not None and self._in_flight.get(scope, 0) < self._limits[scope[0]]:
                 lane = waiting.take()
-                del self._where[lane]
+                del self._waits_for[lane]
                 released.append(lane)
                 if not waiting:
                     del self._waiting[scope]
         return released
 
     def forget(self, lane: str) -> None:
-        where = self._where.pop(lane, None)
+        where = self._waits_for.pop(lane, None)
         if where is not None:
             scope, priority = where
             self._waiting[scope].remove(lane, priority)

@@ -1,7 +1,6 @@
 """Protection of pushes: signatures, credentials, client certificates.
 
-Opened once per prepared envelope; then a push costs some microseconds, and one of a subscription without protection
-nothing.
+Secrets are opened once per prepared envelope; then a push costs some microseconds, without protection nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _HEADER_VALUE = re.compile(rb"[\x21-\x7e]+(?: [\x21-\x7e]+)*")
 HIDDEN = b"********"
 
 # A shorter part of a credential at the end of a stored answer reveals nothing.
-_TELLING = 4
+_SHORTEST_SECRET = 4
 
 
 class Vault:
@@ -49,7 +48,7 @@ class Vault:
             return b""
         value = self.keys.open(protection.authorization, context)
         if not _HEADER_VALUE.fullmatch(value):
-            raise SecretError("the stored credentials are no value of an HTTP header")
+            raise SecretError("the stored credentials are not a valid value of an HTTP header")
         return value
 
     def _certificate(self, protection: Protection, subscription: Subscription) -> str:
@@ -59,17 +58,17 @@ class Vault:
 
 
 class Guard:
-    """The opened secrets of one subscription. Never shown: it has no repr but its name."""
+    """The opened secrets of one subscription. Its repr does not contain them."""
 
     def __init__(self, signing: list[tuple[bytes, int | None]], authorization: bytes, certificate: str) -> None:
         self._signing = signing
         self.certificate = certificate
         self.fixed = ((AUTHORIZATION, authorization.decode()),) if authorization else ()
         # Values that a receiver might echo: the whole, and the secret part.
-        self._telling = {authorization, authorization.rpartition(b" ")[2], *_said_by_basic(authorization)} - {b""}
+        self._secrets = {authorization, authorization.rpartition(b" ")[2], *_basic_password(authorization)} - {b""}
 
     def signature(self, message_id: str, body: bytes, now_s: float) -> tuple[tuple[str, str], ...]:
-        """The headers that sign this body at this moment; none when there is no secret."""
+        """The headers with the signature of this body, () without a secret. `now_s`: seconds since the epoch."""
         if not self._signing:
             return ()
         now_ms = now_s * 1000
@@ -83,18 +82,18 @@ class Guard:
 
     def redact(self, answer: bytes) -> bytes:
         """A receiver's answer with echoed credentials removed."""
-        for value in sorted(self._telling, key=len, reverse=True):
+        for value in sorted(self._secrets, key=len, reverse=True):
             answer = answer.replace(value, HIDDEN)
-            for size in range(min(len(value) - 1, len(answer)), _TELLING - 1, -1):
+            for size in range(min(len(value) - 1, len(answer)), _SHORTEST_SECRET - 1, -1):
                 if answer.endswith(value[:size]):  # cut off in the middle of it
                     answer = answer[:-size] + HIDDEN
                     break
         return answer
 
 
-def _said_by_basic(authorization: bytes) -> tuple[bytes, ...]:
-    """The password in a value of HTTP Basic, which a receiver may quote in its own words; a very short one would be
-    found in anything."""
+def _basic_password(authorization: bytes) -> tuple[bytes, ...]:
+    """The password in a value of HTTP Basic, which a receiver may quote in clear. A very short one is left out: it
+    occurs in ordinary text."""
     scheme, _, encoded = authorization.partition(b" ")
     if scheme != b"Basic":
         return ()
@@ -102,4 +101,4 @@ def _said_by_basic(authorization: bytes) -> tuple[bytes, ...]:
         password = base64.b64decode(encoded, validate=True).partition(b":")[2]
     except binascii.Error:
         return ()
-    return (password,) if len(password) >= _TELLING else ()
+    return (password,) if len(password) >= _SHORTEST_SECRET else ()

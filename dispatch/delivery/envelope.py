@@ -1,26 +1,24 @@
-"""What a push looks like on the wire: envelopes assembled from bytes that were prepared once per subscription.
+"""Envelopes of pushes, assembled from bytes that are prepared once per subscription.
 
 The forms:
-
-- `notify`: a wsnt:Notify with one NotificationMessage per notification, in the SOAP version the subscriber spoke;
+- `notify`: a wsnt:Notify with one NotificationMessage per notification, in the SOAP version of the subscriber;
 - `raw`: the payload itself is the child of the SOAP body;
 - `legacy`: the older system's `notificationProcess`, whose text is the payload with `<` and `>` escaped, nothing else.
-  Its receivers take the text as it is after one reading of the XML around it;
+  Its receivers parse the XML around the text once, and not the text;
 - `peer`: MessagePack for another engine (`topic_model.records.peers`), with the subscription in a header and no more;
 - `cloudevents-binary`, `-structured`, `-batched`: CloudEvents (`topic_model.cloud_events`), without SOAP.
-
-To a topic of an MQTT broker goes the payload, or its text where it is loose content, without an envelope; its headers
-become properties of the message.
+A topic of an MQTT broker gets the payload, or its text if it is loose content, without an envelope; the headers become
+properties of the message.
 
 The consumer's reference parameters are headers of pushes in the forms `notify` and `raw`. Other WS-Addressing headers
-go only to subscribers whose Subscribe had some. We mark no header mustUnderstand. The notification's id, the attempt's
-number and the subscription are in HTTP headers of every push and, in these two forms, in a SOAP header block, so that a
-receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
-replay stands beside it. A trace context that came with a notification stands there too; the HTTP header `traceparent`
-has room for one, so of several notifications it is only there when all are of the same trace. Which part of what a
-notification is stands there as well (`topic_model.records.packages`); what is too large for an old subscriber that
-asked leaves in several pushes. What a subscription asks
-for beside (signatures, credentials) is `guard`'s.
+go only to subscribers whose Subscribe had some. No header is mustUnderstand.
+
+The notification's id, the attempt's number and the subscription are in HTTP headers of every push and, in these two
+forms, in a SOAP header block, so that a receiver can drop repeats in any software stack. A replayed notification keeps
+its id; the replay is in a header and an attribute of its own. So are a trace context and the number of a part
+(`topic_model.records.packages`). The HTTP header `traceparent` has room for one context, so a push of several
+notifications has it only if all are of one trace. A message that is too large for an old subscriber with a limit is
+sent in several pushes. Signatures and credentials are in `guard`.
 """
 
 from __future__ import annotations
@@ -77,14 +75,14 @@ ID_HEADER = "Arborcast-Notification-Id"
 ATTEMPT_HEADER = "Arborcast-Attempt"
 SUBSCRIPTION_HEADER = "Arborcast-Subscription"
 SEQUENCE_HEADER = "Arborcast-Sequence"
-"""Only on messages that were sent before: how often. Receivers may drop them as duplicates."""
+"""The number of earlier pushes, only on repeats. Receivers may drop them as duplicates."""
 REPLAY_HEADER = "Arborcast-Replay"
-"""Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
+"""Only if a notification is replayed: the replay of each id, `-` for an id without one."""
 TOPIC_HEADER = "Arborcast-Topic"
 """Only over MQTT: the path of the topic."""
 
-# Beyond the lifespan of a request, and beyond the push of one that is redriven later: a server that was given it at the
-# last moment may still answer.
+# Added to the validity of a mark: a server may still answer a request that it got at the end of the lifespan, or that
+# was redriven.
 _WORK_MS = 60_000
 
 # Characters forbidden in an HTTP header's value: a line break would begin another header.
@@ -96,14 +94,14 @@ _VERBATIM = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:
 
 
 class Envelope:
-    """The prepared form of the pushes to one subscription. Never changes, so it may be kept as long as that does."""
+    """The prepared form of the pushes to one subscription. Immutable; cached until the subscription changes."""
 
     def __init__(
         self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0, lifespan_s: float = 0.0
     ) -> None:
-        """Raises SecretError if the protection cannot be opened: then nothing is pushed; TopicError for the address of
-        MQTT topics that cannot exist. A receiver may report a result within `callback_s`, 0 for never. A queue server
-        may answer a request into a pull point of another owner for `lifespan_s`."""
+        """Raises SecretError if the protection cannot be opened, TopicError for an address of impossible MQTT topics.
+        A receiver may report a result within `callback_s`, 0 for never. A queue server may answer a request into a pull
+        point of another owner for `lifespan_s`."""
         self._guard = _guard(subscription, vault)
         self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None else None
         self._url = subscription.consumer.address
@@ -165,11 +163,11 @@ class Envelope:
         limit = self._fragment_bytes or notification.split_bytes
         if not limit or self._form != "legacy":
             return iter(())
-        said = read_package(notification.package)[0] if notification.package else Fragment()
-        if said.part:
+        fragment = read_package(notification.package)[0] if notification.package else Fragment()
+        if fragment.part:
             return iter(())
         content = read_content(_as_text(notification.payload, strip=True).decode())
-        return split(content, notification.topic, f"arborcast:{notification.original_id}", limit, alone=said.alone)
+        return split(content, notification.topic, f"arborcast:{notification.original_id}", limit, alone=fragment.alone)
 
     def request(
         self,
@@ -186,7 +184,7 @@ class Envelope:
 
         `now_s` is the time of the push in seconds since the epoch, default now: it is signed, and old signatures are
         refused, so a request is made for each attempt. `traceparent` is the trace context of the push, default that of
-        the notifications; `push` its id. `sequence` is how often it was sent before, if that differs from the attempts.
+        the notifications; `push` its id. `sequence` is the number of earlier pushes, default `attempt - 1`.
         """
         now_s = time.time() if now_s is None else now_s
         if self._peer is not None:
@@ -212,16 +210,16 @@ class Envelope:
         if context:
             headers += ((tracing.HEADER, _header_value(context)),)
         if self._mqtt is not None:
-            return _published(self._mqtt, headers, notifications[0])
+            return _mqtt_request(self._mqtt, headers, notifications[0])
         by_ms = 0
         if self._callback is not None and push:
-            named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
-            headers += named
+            callback_headers, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
+            headers += callback_headers
         if self._source:
             events, body = pushed(self._form, [self._event(each) for each in notifications])
             headers += events
         else:
-            body = self._body(notifications, attempt, now_s) if piece is None else _pushed(piece.text)
+            body = self._body(notifications, attempt, now_s) if piece is None else _legacy_body(piece.text)
         return self._guarded(
             headers, body, notifications, now_s, "" if piece is None else f".{piece.fragment.number}", by_ms
         )
@@ -263,9 +261,9 @@ class Envelope:
             return self._start + _legacy_content(notifications[0]) + self._end
         parts = [self._start]
         for notification in notifications:
-            parts.append(_delivered(notification))
+            parts.append(_notification_entry(notification))
             if self._answers is not None:
-                parts.append(_asked(notification, self._answers.mark(notification, int(now_s * 1000))))
+                parts.append(_request_entry(notification, self._answers.mark(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -284,7 +282,7 @@ class Envelope:
         return b"".join(parts)
 
 
-def _published(topics: TopicsOut, headers: tuple[tuple[str, str], ...], notification: Notification) -> PushRequest:
+def _mqtt_request(topics: TopicsOut, headers: tuple[tuple[str, str], ...], notification: Notification) -> PushRequest:
     """The push to the MQTT topic of a notification. Raises TopicError."""
     content = unwrap(notification.payload)
     if content is notification.payload:
@@ -326,7 +324,7 @@ def _topic_element(path: TopicPath, prefixes: str) -> bytes:
     return f'<wsnt:Topic{declared} Dialect="{CONCRETE}">{escape(text)}</wsnt:Topic>'.encode()
 
 
-def _delivered(notification: Notification) -> bytes:
+def _notification_entry(notification: Notification) -> bytes:
     """The entry of our header block for a notification."""
     label = f" replay={quoteattr(notification.replay)}" if notification.replay else ""
     if notification.traceparent:
@@ -336,7 +334,7 @@ def _delivered(notification: Notification) -> bytes:
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
 
-def _asked(notification: Notification, mark: str) -> bytes:
+def _request_entry(notification: Notification, mark: str) -> bytes:
     """The entry of a request: its message id, reply address, and the `mark`."""
     reply_to = notification.reply_to
     if reply_to is None:
@@ -376,14 +374,14 @@ def package_of(notification: Notification) -> str:
     return package_header(fragment, identification) if fragment.part else ""
 
 
-def _pushed(text: str) -> bytes:
-    """The body of a push in the older form, of which its receiver is to read this text."""
+def _legacy_body(text: str) -> bytes:
+    """The body of a legacy push with this text."""
     # A bare carriage return would be read as a line feed.
     return _LEGACY_START + escape(text, {"\r": "&#13;"}).encode() + _LEGACY_END
 
 
 def _legacy_content(notification: Notification) -> bytes:
-    """The payload as text. References stay, as its receivers expect."""
+    """The payload as text. Entity references stay, as the receivers expect."""
     # Of a part the blanks at its ends belong to the message.
     content = _as_text(notification.payload, strip=not package_of(notification))
     return content.replace(b"<", b"&lt;").replace(b">", b"&gt;")
@@ -394,7 +392,7 @@ def _as_text(payload: bytes, *, strip: bool) -> bytes:
     if strip:
         content = content.strip()
     if b"<!" in content or b"<?" in content:
-        # There an ampersand begins no reference, and one that stands bare would break the XML around it.
+        # There an ampersand begins no reference; unescaped, it would break the XML around the text.
         content = _VERBATIM.sub(lambda found: found[0].replace(b"&", b"&amp;"), content)
     return content
 
@@ -410,8 +408,8 @@ def _addressing_headers(subscription: Subscription) -> str:
 def _message_id(subscription_id: str, notifications: Sequence[Notification]) -> str:
     """The same for the same messages on every attempt, another one for any other subscription or set of messages.
 
-    Receivers that drop repeats by wsa:MessageID must neither get a retry as something new, nor lose a message that
-    travels with one they have.
+    A receiver that drops repeats by wsa:MessageID must recognise a retry, and must not drop a new message because it
+    is pushed together with a repeated one.
     """
     return uuid.UUID(bytes=_digest(subscription_id, notifications), version=4).urn
 
@@ -425,7 +423,7 @@ def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
     if subscription.protection is None:
         return None
     if vault is None:
-        raise SecretError("this subscription's pushes are protected, and no keys were given to open what protects them")
+        raise SecretError("this subscription's pushes are protected, and this process has no keys to open the secrets")
     return vault.guard(subscription)
 
 
@@ -465,7 +463,7 @@ _MANAGER = "/wsn/subscriptions/"
 
 @dataclass(frozen=True)
 class Callback:
-    """Names addresses for the pushes of one subscription."""
+    """Makes the callback addresses of one subscription's pushes."""
 
     subscription: str
     base: str
@@ -473,12 +471,12 @@ class Callback:
     wait_ms: int
 
     def headers(self, push: str, started_ms: int, messages: int) -> tuple[tuple[tuple[str, str], ...], int]:
-        """The headers of a push that leaves now, and until when its result is taken; neither without keys."""
+        """The headers of a push, and the deadline of its result in milliseconds; `((), 0)` without keys."""
         promise = Promise(self.subscription, push, started_ms, started_ms + self.wait_ms, messages)
         try:
             address = self.base + write_promise(promise, self.keys)
         except SecretError as error:
-            # Such a push can be answered as ever.
+            # Without the address, the receiver can still answer at once.
             logger.debug("no address for a result: %s", error)
             return (), 0
         return ((PUSH_HEADER, push), (CALLBACK_HEADER, address)), promise.until_ms

@@ -1,13 +1,13 @@
-"""The health of an endpoint: whether it may be tried, and whether a batch may wait for it. Pure.
+"""The health of an endpoint. Pure.
 
-Two questions with two answers. The breaker: after so many failures in a row it opens; then nothing is tried until a
-probe is due, and the probe decides. The speed: an endpoint that could not be reached, or took too long for a batch, is
-`degraded`: its messages go through the redelivery, where no batch waits for them. The batches serve it again when it
-has answered quickly a few times and has not relapsed too recently. Each relapse costs a batch its budget once more, so
-the time until the endpoint is trusted again doubles with each.
+The breaker opens after consecutive failures: then nothing is pushed until a probe is due, and the probe decides.
 
-For timely subscriptions nothing is parked, so the redelivery pushes nothing. So now and then a degraded endpoint is on
-trial: a batch pushes timely messages to it. As soon as it answers quickly, all of them are pushed.
+An endpoint that was unreachable, or too slow for a batch, is `degraded`: its messages go through the redelivery, where
+no batch waits for them. Batches serve it again after some quick answers without a recent relapse. Each relapse costs a
+batch its budget once more, so the quarantine doubles with each.
+
+The redelivery pushes no timely messages, since none are parked. So from time to time a degraded endpoint is on trial: a
+batch pushes timely messages to it. After a quick answer all of them are pushed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Breaker = Literal["closed", "open", "half-open"]
 # Quick answers in a row after which an endpoint is trusted with a batch again.
 _RECOVERED = 3
 
-# By relapses. Trials that cost a batch time have the same longest pause, others that of probes.
+# Wait after each relapse. Trials that cost a batch time have the same longest wait, other trials that of probes.
 _QUARANTINE = Backoff(1.0, 600.0)
 
 # Time without a relapse after which earlier ones are forgotten.
@@ -89,8 +89,8 @@ class Health(msgspec.Struct, frozen=True):
     took: bool = False
 
     def on_trial(self, now_ms: int, patient: bool = False) -> bool:
-        """Whether timely messages are pushed to it though it is degraded. A `patient` caller waits for no push, and
-        accepts slow ones."""
+        """Whether timely messages are pushed to it although it is degraded. A `patient` caller does not wait for
+        pushes, and accepts slow ones."""
         if self.quick or (patient and self.took):
             return True
         return has_come(self.trial_at_ms, self.tried_ms, now_ms)
@@ -102,11 +102,11 @@ class Health(msgspec.Struct, frozen=True):
         return self.breaker == "closed"
 
     def forgettable(self, now_ms: int) -> bool:
-        """Whether nothing is lost by keeping no record of this endpoint."""
+        """Whether its entry can be dropped without a change of any decision."""
         return self.failures == 0 and not self.degraded and now_ms - self.relapsed_ms > _FORGIVEN_MS
 
 
-WELL = Health()
+HEALTHY = Health()
 
 
 def quick_s(settings: RetrySettings) -> float:
@@ -115,17 +115,17 @@ def quick_s(settings: RetrySettings) -> float:
 
 
 def probing(health: Health) -> Health:
-    """The probe is under way: until it has an outcome nothing else is tried."""
+    """The probe is in flight: nothing else is pushed before its outcome."""
     return msgspec.structs.replace(health, breaker="half-open") if health.breaker == "open" else health
 
 
 def without_probe(health: Health) -> Health:
-    """The probe under way is lost: another one may begin."""
+    """The probe in flight is lost: another one may begin."""
     return msgspec.structs.replace(health, breaker="open") if health.breaker == "half-open" else health
 
 
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
-    health = _by_now(health, now_ms)
+    health = _limited(health, now_ms)
     return _with_trial(_after(health, sign, now_ms, settings), health, sign, now_ms, settings)
 
 
@@ -133,7 +133,7 @@ def _with_trial(health: Health, before: Health, sign: Sign, now_ms: int, setting
     trials, at_ms, tried_ms = before.trials, before.trial_at_ms, before.tried_ms
     if not health.degraded:
         trials, at_ms, tried_ms = 0, 0, 0
-    elif sign.kind != "quick" and before.on_trial(now_ms):  # else that push began before this was known
+    elif sign.kind != "quick" and before.on_trial(now_ms):  # otherwise the push began before the endpoint was degraded
         trials += 1
         costs = sign.late or sign.taken
         longest_s = _QUARANTINE.longest_s if costs else settings.longest_probe_s
@@ -168,7 +168,7 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
     if sign.kind == "unreachable":
         health = _relapsed(health, now_ms)
     elif health.breaker == "closed" and sign.message == health.failed_message:
-        return health  # one message that it cannot take; the others may fare better
+        return health  # the endpoint refuses one message; others may succeed
     failures = health.failures + 1
     failing = msgspec.structs.replace(
         health,
@@ -180,18 +180,18 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
     if health.breaker == "closed" and failures < settings.breaker_failures and not sign.wait_ms:
         return failing
     wait_ms = int(Backoff(settings.first_probe_s, settings.longest_probe_s).after(health.probes + 1) * 1000)
-    asked_ms = min(sign.wait_ms, int(settings.longest_retry_after_s * 1000))
+    requested_ms = min(sign.wait_ms, int(settings.longest_retry_after_s * 1000))
     return msgspec.structs.replace(
         _relapsed(failing, now_ms),
         breaker="open",
         probes=health.probes + 1,
-        probe_at_ms=now_ms + max(wait_ms, asked_ms),
+        probe_at_ms=now_ms + max(wait_ms, requested_ms),
         opened_ms=now_ms,
     )
 
 
-def _by_now(health: Health, now_ms: int) -> Health:
-    """Times later than now, by a clock that was put back, become now."""
+def _limited(health: Health, now_ms: int) -> Health:
+    """Limit times to now: the clock may have been put back."""
     return msgspec.structs.replace(
         health,
         failing_since_ms=min(health.failing_since_ms, now_ms),
@@ -200,7 +200,7 @@ def _by_now(health: Health, now_ms: int) -> Health:
 
 
 def _relapsed(health: Health, now_ms: int) -> Health:
-    """Degraded from now on; an endpoint that was so already has not relapsed, it has not recovered yet."""
+    """Mark it degraded. A degraded endpoint cannot relapse: it has not recovered."""
     if health.degraded:
         return health
     relapses = 1 if now_ms - health.relapsed_ms > _FORGIVEN_MS else health.relapses + 1
@@ -208,15 +208,14 @@ def _relapsed(health: Health, now_ms: int) -> Health:
 
 
 class EndpointHealthRegistry:
-    """Remembers endpoints from their first bad sign until long after their recovery, or until they have no
-    subscription. Shared by the driver's threads.
+    """Endpoints from their first bad sign until long after their recovery. Thread-safe.
 
-    The entries travel with every batch and are kept for the next start, and subscribers choose the addresses. So an
-    address without a subscription has no entry, however bad it was: else a client could fill the memory by subscribing,
-    failing and unsubscribing with ever new ones.
+    The entries are sent with every batch and saved for the next start, and subscribers choose the addresses. So an
+    address without a subscription has no entry: otherwise a client could fill the memory by subscribing, failing and
+    unsubscribing with new addresses.
 
-    `in_use`: whether a subscription has this endpoint; it is called under a lock. When the last one has ended `forget`
-    is called, after `in_use` returns False.
+    `in_use`: whether a subscription has this endpoint; it is called under a lock. After the last one has ended, and
+    `in_use` returns False, `forget` is called.
     """
 
     def __init__(self, settings: RetrySettings, in_use: Callable[[str], bool]) -> None:
@@ -226,14 +225,14 @@ class EndpointHealthRegistry:
         self._known: dict[str, Health] = {}
 
     def get(self, endpoint: str) -> Health:
-        return self._known.get(endpoint, WELL)
+        return self._known.get(endpoint, HEALTHY)
 
     def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
-        """Take a sign in; the endpoint's health from now on. Of one without a subscription nothing is known."""
+        """Add a sign; returns the new health, the default for an endpoint without a subscription."""
         with self._lock:
             if not self._in_use(endpoint):
-                return WELL
-            health = after(self._known.get(endpoint, WELL), sign, now_ms, self._settings)
+                return HEALTHY
+            health = after(self._known.get(endpoint, HEALTHY), sign, now_ms, self._settings)
             if health.forgettable(now_ms):
                 self._known.pop(endpoint, None)
             else:
@@ -241,22 +240,22 @@ class EndpointHealthRegistry:
             return health
 
     def forget(self, endpoint: str) -> None:
-        """No subscription has this endpoint any more."""
+        """Drop an endpoint without a subscription."""
         with self._lock:
             self._known.pop(endpoint, None)
 
     def begin_push(self, endpoint: str) -> bool:
-        """A push that was allowed begins; whether it is a probe."""
+        """Begin a permitted push; returns whether it is a probe."""
         with self._lock:
-            health = self._known.get(endpoint, WELL)
+            health = self._known.get(endpoint, HEALTHY)
             if health.breaker == "closed":
                 return False
             self._known[endpoint] = probing(health)
             return True
 
-    def forgive(self, endpoint: str, now_ms: int) -> None:
-        """A subscription of the endpoint was resumed: it may be probed now, and has the whole time before it is given
-        up."""
+    def resume(self, endpoint: str, now_ms: int) -> None:
+        """After a subscription is resumed: the endpoint may be probed now, and its time until it is given up starts
+        again."""
         self.allow_probe(endpoint, now_ms, failing_since_ms=0)
 
     def allow_probe(self, endpoint: str, now_ms: int, **changed: int) -> None:
@@ -272,12 +271,11 @@ class EndpointHealthRegistry:
         with self._lock:
             for endpoint, health in known.items():
                 if self._in_use(endpoint):
-                    # A probe in flight at the end of that process has no outcome: without another one the breaker would
-                    # stay open.
+                    # The outcome of a probe in flight was lost with that process, and the breaker would stay open.
                     self._known.setdefault(endpoint, without_probe(health))
 
     def forget_probes(self) -> None:
-        """Probes under way are lost; others may begin."""
+        """Probes in flight are lost; others may begin."""
         with self._lock:
             for endpoint, health in self._known.items():
                 self._known[endpoint] = without_probe(health)
@@ -288,13 +286,13 @@ class EndpointHealthRegistry:
             return frozenset(endpoint for endpoint, health in self._known.items() if health.degraded)
 
     def on_trial(self, now_ms: int, patient: bool = False) -> frozenset[str]:
-        """Of these, those to which timely messages are pushed all the same."""
+        """The degraded endpoints to which timely messages are pushed."""
         with self._lock:
             known = self._known.items()
             return frozenset(each for each, health in known if health.degraded and health.on_trial(now_ms, patient))
 
     def watched(self) -> frozenset[str]:
-        """The endpoints of which a batch is to report successes, too: they have failed since they last had one, or are
+        """The endpoints whose successes a batch must report: they have failed since their last success, or are
         degraded."""
         with self._lock:
             return frozenset(endpoint for endpoint, health in self._known.items() if health.failures or health.degraded)

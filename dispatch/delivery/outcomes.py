@@ -14,8 +14,8 @@ from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.attempts import ErrorClass
 
 # The answer is cut off and may be anything, so it is not parsed: every stack writes the fault code at the beginning.
-# SOAP 1.1 calls the sender Client; both may have a prefix, and 1.1's a refinement after a dot. No tag reaches over the
-# beginning of the next, or an answer of nothing but beginnings would be looked through once for each.
+# SOAP 1.1 calls the sender Client; both may have a prefix, and 1.1's a refinement after a dot. A tag ends before the
+# next `<`: otherwise an answer of many `<` would take quadratic time.
 _SENDER_FAULT = re.compile(
     rb"<(?:[\w.-]+:)?(?:faultcode|Value)(?:\s[^<>]*+)?>\s*+(?:[\w.-]+:)?(?:Client|Sender)(?:\.[\w.]++)?\s*+</"
 )
@@ -26,13 +26,13 @@ def blames_sender(response: bytes) -> bool:
     return _SENDER_FAULT.search(response) is not None
 
 
-# Failures after which trying the same endpoint again at once would only cost the next time-out.
-_AWAY: frozenset[str] = frozenset({"dns", "connect", "tls", "timeout"})
+# Failures after which another push to the endpoint would only cost another time-out.
+_UNREACHABLE: frozenset[str] = frozenset({"dns", "connect", "tls", "timeout"})
 
 # Statuses of a proxy without its backend, and of an overloaded receiver: about the endpoint, not the message.
-_AWAY_STATUSES = frozenset({429, 502, 503, 504})
+_UNREACHABLE_STATUSES = frozenset({429, 502, 503, 504})
 
-# Nothing that the receiver could do would make another try succeed.
+# Failures that no later attempt can change.
 _HOPELESS: frozenset[str] = frozenset({"address", "envelope"})
 
 
@@ -57,20 +57,20 @@ class Outcome:
 
     @property
     def blames_message(self) -> bool:
-        """Whether the message is to blame, and not the endpoint."""
+        """Whether the failure is about the message, not the endpoint."""
         return 400 <= self.status < 500 or self.hopeless
 
     @property
     def endpoint_unreachable(self) -> bool:
         """Whether the endpoint cannot be served for now, whatever the message."""
-        return self.error in _AWAY or self.status in _AWAY_STATUSES
+        return self.error in _UNREACHABLE or self.status in _UNREACHABLE_STATUSES
 
 
 DELIVERED = Outcome("", "")
 
 
 def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
-    """The outcome of a result; its receiver may report later until then."""
+    """The outcome of a result. `result_by_ms`: the deadline of a later result, 0 if none is accepted."""
     status = result.status
     if result.sent:
         return Outcome("", "sent as a datagram, without confirmation")
@@ -96,5 +96,5 @@ def unwritable(error: Exception) -> Outcome:
 
 
 def failed(error: ErrorClass, detail: str) -> Outcome:
-    """A push without an answer, or without being one at all."""
+    """The outcome of a push that got no answer, or was not sent."""
     return Outcome(error, detail, 0, error in _HOPELESS)

@@ -1,5 +1,5 @@
-"""A push, from the messages that it carries to its outcome. The hot path, the redelivery and the queues begin theirs
-here; `settlement` decides what follows from the outcome.
+"""A push, from its messages to its outcome. The hot path, the redelivery and the queues begin pushes here; `settlement`
+decides after the outcome.
 
 All I/O is the transport's.
 """
@@ -29,8 +29,8 @@ _UNWRITABLE = 1024 * 1024
 
 
 def make_push_spans(settings: TracingSettings) -> PushSpans | None:
-    """The spans of this process's pushes; None when none are wanted. Raises ConfigError."""
-    # Which notifications have spans was decided at the gateway.
+    """None if tracing is off. Raises ConfigError."""
+    # The gateway has sampled.
     tracing = make_tracing(settings, "dispatch", ratio=1.0)
     return None if tracing is None else PushSpans(tracing)
 
@@ -42,7 +42,7 @@ class PushSpans:
         self._tracing = tracing
 
     def begin(self, subscription: Subscription, notifications: Sequence[Notification], attempt: int) -> Span | None:
-        """The span of a push that leaves now; None when nothing in it is of a trace that is recorded."""
+        """The span of a push; None if none of its traces is sampled."""
         contexts = sampled([notification.traceparent for notification in notifications])
         if not contexts:
             return None
@@ -59,7 +59,7 @@ class PushSpans:
         self._tracing.close()
 
 
-# Payload bytes of the pushes under way. Each is in memory twice, with its envelope.
+# Payload bytes of the pushes in flight. Each is in memory twice, with its envelope.
 MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -79,7 +79,7 @@ class Pusher:
         return self._transport.in_flight
 
     def has_room(self, most: int) -> bool:
-        """Whether another push may begin: fewer than `most` are under way, and not too many bytes."""
+        """Whether another push may begin: fewer than `most` are in flight, and their bytes are below the limit."""
         return self._transport.in_flight < most and self._bytes < MOST_BYTES
 
     def drive(self, timeout_s: float) -> None:
@@ -93,12 +93,12 @@ class Pusher:
         started_ms: int,
         envelope_of: Callable[[Subscription], Envelope],
         finished: Callable[[Push, Outcome], None],
-        leaves: Callable[[Push], None] | None = None,
+        before_send: Callable[[Push], None] | None = None,
         sequence: int | None = None,
     ) -> tuple[Push, Outcome] | None:
-        """Push these, as the `number`th try. `leaves` is called just before, without a result, `finished` by a later
-        `drive`. Where no message could be made neither is called: that outcome is returned at once. `sequence` is as
-        for an envelope."""
+        """Begin attempt `number` of these. `before_send` is called just before the push is sent, without a result; a
+        later `drive` calls `finished`. If no envelope can be made, the outcome is returned, and neither is called.
+        `sequence` as for `Envelope.request`."""
         span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
         try:
             envelope = envelope_of(subscription)
@@ -107,9 +107,9 @@ class Pusher:
             requests = envelope.requests(notifications, number, started_ms / 1000, traceparent, push_id, sequence)
             request = next(requests)
         except Exception as error:
-            # One subscription that we cannot write an envelope for must not stop all the others.
+            # A subscription without an envelope must not stop the others.
             if not self._unwritable.get(subscription.id):
-                # Once for each, for a while: every message's outcome is in the tables.
+                # Logged once per subscription and hour: every message's outcome is in the tables.
                 self._unwritable.put(subscription.id, True, len(subscription.id))
                 logger.exception("no envelope could be made", extra={"subscription": subscription.id})
             outcome = unwritable(error)
@@ -136,8 +136,8 @@ class Pusher:
             push = Push(push_id, notifications, request, result, started_ms)
             finished(push, outcome)
 
-        if leaves is not None:
-            leaves(Push(push_id, notifications, request, NO_RESULT, started_ms))
+        if before_send is not None:
+            before_send(Push(push_id, notifications, request, NO_RESULT, started_ms))
         self._bytes += size
         self._transport.submit(request, answered)
         return None

@@ -1,4 +1,4 @@
-"""The decision for a delivery after the outcome of a push, or without a push: one for workers, redelivery and queues.
+"""The decision about a delivery, after a push or without one, for workers, redelivery and queues.
 Pure. `verdict` has the rules; a decision also has the tries of the delivery, and whether it leaves a dead letter.
 """
 
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
 
 
 class Deferral(NamedTuple):
-    """A delivery is not pushed: it is parked, or cancelled; and why."""
+    """The decision not to push a delivery now: it is parked or cancelled; with the reason."""
 
     verdict: Verdict
     why: Outcome
@@ -61,7 +61,7 @@ _AT_ONCE = Decision(DELIVERED, Tries(1, 1), outcomes.DELIVERED)
 
 
 def at_once(outcome: Outcome) -> Decision | None:
-    """The decision after the first push of a delivery, if it is the same for all."""
+    """The decision after the first push of a delivery if it is the same for all, otherwise None."""
     return _AT_ONCE if outcome.delivered and not outcome.detail else None
 
 

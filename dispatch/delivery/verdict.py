@@ -1,15 +1,15 @@
 """The verdict after a push, or on a delivery without one, and its row in the `attempts` log. Pure.
 
-The hot path and the redelivery call the same function, so one place decides. Times are milliseconds since the epoch;
-chance comes in as a number, so that every decision can be repeated in a test.
+The hot path and the redelivery call the same function. Times are milliseconds since the epoch; chance is a parameter,
+so that tests can repeat every decision.
 
-| what came back | what follows |
+| answer | verdict |
 |---|---|
-| 410 | the subscription ends, and all that waits for it is cancelled |
+| 410 | the subscription ends, and its waiting deliveries are cancelled |
 | a status of `retry.permanent_statuses`, a SOAP fault that blames the sender, a forbidden address | given up |
-| any other status, no answer | again later: `retry.retransmissions` times, ever longer apart |
-| 202, the result later | it waits for the result, which counts then; without one in time it has failed |
-| 429 or 503 with Retry-After | again when it says, within `retry.longest_retry_after_s` |
+| any other status, no answer | retried: `retry.retransmissions` times, with growing waits |
+| 202, the result later | waits for the result, which counts; without one in time it has failed |
+| 429 or 503 with Retry-After | retried at that time, within `retry.longest_retry_after_s` |
 
 A timely subscription has the first of these; any other failure drops the message (`settlement.settle`).
 """
@@ -33,8 +33,8 @@ from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 
 GONE = 410
 
-# A result that a gateway has taken in the last moment is still on its way.
-ON_ITS_WAY_MS = 1_000
+# Time for a result that a gateway has accepted just before the deadline.
+RESULT_TRANSIT_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +51,31 @@ class RetryPolicy:
     permanent: frozenset[int]
 
     def expires_ms(self, notification: Notification) -> int:
-        """When a notification has lived long enough: for us, or for its publisher."""
+        """The end of a notification's lifespan or validity, in milliseconds since the epoch."""
         end_ms = notification.accepted_ms + self.lifespan_ms
         return min(end_ms, notification.valid_until_ms) if notification.valid_until_ms else end_ms
 
 
-def lifespan_ms(asked: DeliveryPolicy, settings: RetrySettings) -> int:
-    return int(settings.lifespan_s * 1000) if asked.lifespan_ms is None else asked.lifespan_ms
+def lifespan_ms(requested: DeliveryPolicy, settings: RetrySettings) -> int:
+    return int(settings.lifespan_s * 1000) if requested.lifespan_ms is None else requested.lifespan_ms
 
 
-# Answers of another engine, or a proxy, to a wrong key or URL. Operators repair these; they are no fault of a message.
-_OF_THE_SETTINGS = frozenset({401, 403, 404, 405})
+# Answers of another engine, or a proxy, to a wrong key or URL. Operators repair these; the message is not to blame.
+_CONFIGURATION_ERRORS = frozenset({401, 403, 404, 405})
 
 
-def policy_of(asked: DeliveryPolicy, settings: RetrySettings, *, link: bool = False) -> RetryPolicy:
+def policy_of(requested: DeliveryPolicy, settings: RetrySettings, *, link: bool = False) -> RetryPolicy:
     """The engine's settings with the subscription's values; `link`: to another engine."""
-    asked_attempts = sys.maxsize if asked.reliability == "strict" else asked.maximum_attempts
+    requested_attempts = sys.maxsize if requested.reliability == "strict" else requested.maximum_attempts
     return RetryPolicy(
-        maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
-        lifespan_ms=lifespan_ms(asked, settings),
+        maximum_attempts=settings.retransmissions + 1 if requested_attempts is None else requested_attempts,
+        lifespan_ms=lifespan_ms(requested, settings),
         first_wait_ms=settings.first_wait_s * 1000,
         factor=settings.factor,
         longest_wait_ms=settings.longest_wait_s * 1000,
         jitter=settings.jitter,
         longest_retry_after_ms=settings.longest_retry_after_s * 1000,
-        permanent=settings.permanent() - _OF_THE_SETTINGS if link else settings.permanent(),
+        permanent=settings.permanent() - _CONFIGURATION_ERRORS if link else settings.permanent(),
     )
 
 
@@ -95,7 +95,7 @@ def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: flo
 
 
 class Verdict(NamedTuple):
-    """The state of a delivery from then on. `next_ms` is when it is due again, 0 when it is not."""
+    """The state of a delivery. `next_ms`: the time of its next attempt, 0 for none."""
 
     state: State
     next_ms: int = 0
@@ -105,8 +105,8 @@ DELIVERED = Verdict("delivered")
 
 
 def leaves_letter(state: State, notification: Notification, lifespan_ms: int) -> bool:
-    """Whether a delivery that ended like this is kept as a dead letter: given up, or older than its lifespan. One past
-    its publisher's time is not."""
+    """Whether a delivery that ended in this state leaves a dead letter: given up, or past its lifespan. One past its
+    publisher's validity leaves none."""
     if state != "expired":
         return state == "dead"
     return not 0 < notification.valid_until_ms <= notification.accepted_ms + lifespan_ms
@@ -118,7 +118,7 @@ def without_letter(row: Attempt) -> Attempt:
 
 
 def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str:
-    """Why a notification is too old: its validity ended, or `otherwise`."""
+    """The reason of an expiry: the validity ended, or `otherwise`."""
     if leaves_letter("expired", notification, lifespan_ms):
         return otherwise
     until = datetime.fromtimestamp(notification.valid_until_ms / 1000, UTC).isoformat(timespec="milliseconds")
@@ -126,8 +126,8 @@ def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str
 
 
 class Push(NamedTuple):
-    """A push that has an outcome. `started_ms` is milliseconds since the epoch. `answer_by_ms`, unless 0: it is still
-    under way, and has its answer until that time."""
+    """A push with an outcome. `started_ms` is milliseconds since the epoch. `answer_by_ms`, unless 0: it is still in
+    flight, and is answered by that time."""
 
     id: str
     notifications: Sequence[Notification]
@@ -148,15 +148,15 @@ def judge(
 ) -> Verdict:
     """The verdict on a delivery after this push.
 
-    `counted` is how many pushes count against it, this one included: one that only probed whether an endpoint is back
-    does not. `chance` is a random number in [0, 1).
+    `counted`: the pushes that count against the delivery, with this one; a probe of an unreachable endpoint does not.
+    `chance` is a random number in [0, 1).
     """
     if outcome.delivered:
         return DELIVERED
     if outcome.taken:
         by_ms = push.request.result_by_ms
         # Counted from now, too: the clock may have been put back since the push began.
-        return Verdict("parked", min(by_ms, now_ms + by_ms - push.started_ms) + ON_ITS_WAY_MS)
+        return Verdict("parked", min(by_ms, now_ms + by_ms - push.started_ms) + RESULT_TRANSIT_MS)
     if outcome.status == GONE:
         return Verdict("cancelled")
     if is_permanent(outcome, policy):

@@ -17,7 +17,7 @@ from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
 from arborcast.dispatch.delivery.settlement import Decision, Deferral, at_once, expired, settle, unpushed
 from arborcast.dispatch.delivery.verdict import (
-    ON_ITS_WAY_MS,
+    RESULT_TRANSIT_MS,
     Push,
     Verdict,
     attempt,
@@ -35,7 +35,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Promise, Result, State
 from arborcast.topic_model.subscriptions import Subscription
 
-# Endpoints of one host without an answer, and none with one, after which the host counts as unreachable.
+# A host is unreachable after this many of its endpoints did not answer, and none did.
 _SILENT_ENDPOINTS = 4
 
 NEWER = "a newer message of its topic is pushed instead"
@@ -45,20 +45,20 @@ WORKER_ENDED = "its worker was ended when it had parked this"
 UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
 """The outcome of a push whose lane does not wait for it any longer."""
 
-# Longer than anything lives.
+# Longer than any lifespan.
 _NEVER_MS = 1 << 62
 
-# Retry policies that are kept: subscriptions have few different ones.
+# Retry policies in the cache: subscriptions have few different ones.
 _POLICIES = 1_024
 
 
 def waits(detail: str) -> Deferral:
-    """To be tried as soon as its lane is free."""
+    """Deferral until the lane is free."""
     return Deferral(Verdict("parked"), failed("waiting", detail))
 
 
 def cancelled(detail: str, error: ErrorClass = "ended") -> Deferral:
-    """Not to be tried any more, mostly because the subscription is over."""
+    """Deferral without a later attempt, mostly because the subscription has ended."""
     return Deferral(Verdict("cancelled"), failed(error, detail))
 
 
@@ -76,13 +76,13 @@ class BatchOutcomes:
     ) -> None:
         self.report = PartitionReport()
         self._journal = journal
-        self._answer_ms = int(push.total_timeout_s * 1000) + ON_ITS_WAY_MS
+        self._answer_ms = int(push.total_timeout_s * 1000) + RESULT_TRANSIT_MS
         self._retry = retry
         self._quick_s = quick_s(retry)
         self.watched = watched
         self._now = now
         self._chance = chance
-        self._policy_of = lru_cache(_POLICIES)(lambda asked, link: policy_of(asked, retry, link=link))
+        self._policy_of = lru_cache(_POLICIES)(lambda policy, link: policy_of(policy, retry, link=link))
         self._failures: dict[str, int] = {}  # in a row, by lane
         self._unreachable: set[str] = set()
         self._unreachable_before: set[str] = set()
@@ -130,7 +130,7 @@ class BatchOutcomes:
     def drop_older(self, lane: Lane) -> None:
         """Drop stale timely messages of a lane that have a newer one of their topic behind them."""
         if lane.subscription.policy.reliability == "timely" and self.is_stale(lane.waiting.first().notification):
-            self.put_off(lane.subscription, lane.drop_older(), waits(NEWER))
+            self.write_unpushed(lane.subscription, lane.drop_older(), waits(NEWER))
 
     def is_stale(self, notification: Notification) -> bool:
         """Whether it has waited too long to be pushed before a newer message of its topic."""
@@ -153,27 +153,26 @@ class BatchOutcomes:
         return report
 
     def forget(self) -> None:
-        """Allow endpoints again that failed before the last call but one: the driver knows them by now and excludes
-        them."""
+        """Allow endpoints again that failed before the last call but one: since then the driver excludes them."""
         self._unreachable_before, self._unreachable = self._unreachable, set()
         self._silent.clear()
         self._answering.clear()
 
-    def forgive(self, endpoints: Iterable[str]) -> None:
-        """Try these again."""
+    def resume(self, endpoints: Iterable[str]) -> None:
+        """Allow pushes to these again."""
         self._unreachable.difference_update(endpoints)
         self._unreachable_before.difference_update(endpoints)
 
     def write_due(self) -> bool:
-        """Write due records without waiting; False when nothing should be pushed before they are written."""
+        """Write due records without waiting; False if nothing may be pushed before they are written."""
         return self._journal.write_due()
 
     def catch_up(self) -> None:
-        """Return when everything is written. Raises InfrastructureError when that takes too long."""
+        """Wait until everything is written. Raises InfrastructureError when that takes too long."""
         self._journal.catch_up()
 
-    def put_off(self, subscription: Subscription, waiting: Iterable[Received], what: Deferral) -> None:
-        """Write that these were not tried."""
+    def write_unpushed(self, subscription: Subscription, waiting: Iterable[Received], what: Deferral) -> None:
+        """Write the rows of messages that were not pushed."""
         for received in waiting:
             drops, lifespan = subscription.policy.drops(received.notification.reliable), self._lifespan_ms(subscription)
             self._write_untried(subscription, received, unpushed(received, *what, lifespan, drops=drops))
@@ -184,8 +183,8 @@ class BatchOutcomes:
         self._journal.record(self._untried(subscription, received, unpushed(received, *what)))
 
     def expired(self, subscription: Subscription, received: Received, otherwise: str = "too old when read") -> bool:
-        """Whether a notification is too old for a first attempt; then a row says so. A delivery that is an append is
-        too old only after its publisher's validity."""
+        """Whether a notification is too old for a first attempt; then its row is written. A delivery by appending to a
+        log is too old only after its publisher's validity."""
         notification, now_ms = received.notification, self._now_ms()
         lifespan = self._lifespan_ms(subscription)
         if notification.accepted_ms + lifespan > now_ms and not notification.is_over(now_ms):
@@ -194,7 +193,7 @@ class BatchOutcomes:
         return True
 
     def in_time(self, subscription: Subscription, taken: Sequence[Received]) -> Sequence[Received]:
-        """The messages that may be pushed now. The others became too old since they were read, which is written."""
+        """The messages that may be pushed now. For the others, which expired while they waited, rows are written."""
         return [each for each in taken if not self.expired(subscription, each, "too old when its turn came")]
 
     def _lifespan_ms(self, subscription: Subscription) -> int:
@@ -235,13 +234,13 @@ class BatchOutcomes:
             self.report.signs.append((endpoint, sign_of("", outcome, push.result, self._quick_s)))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:
-        away = cut_off or outcome.endpoint_unreachable
-        if away and endpoint in self._unreachable:
-            return  # it was under way when another one found that out
+        is_unreachable = cut_off or outcome.endpoint_unreachable
+        if is_unreachable and endpoint in self._unreachable:
+            return  # the push began before another one failed
         message = push.notifications[0].id
         sign = Sign("slow", late=True) if cut_off else sign_of(message, outcome, push.result, self._quick_s)
         self.report.signs.append((endpoint, sign))
-        if away:
+        if is_unreachable:
             self._unreachable.add(endpoint)
             if not outcome.status:
                 self._silent.setdefault(scopes_of(endpoint)[1][1], set()).add(endpoint)

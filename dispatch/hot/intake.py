@@ -17,7 +17,7 @@ from arborcast.dispatch.hot.intervals import Intervals
 from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.hot.sink_journal import SinkJournal
-from arborcast.dispatch.hot.triggers import OwnerRates, Refused, is_kept, published, shares
+from arborcast.dispatch.hot.triggers import OwnerRates, Refused, is_retained, published, shares
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Matched, erased_by
 from arborcast.dispatch.matching.filters import TOO_MUCH, Judge
@@ -50,8 +50,8 @@ class Exclusions(NamedTuple):
     """Deliveries that workers must not push, as set by the driver: they are parked, or dropped if timely. `held` lanes
     have parked messages that must not be overtaken, with the `parked` log read to the offsets `read`; `degraded`
     endpoints get no first attempts, except timely ones if `on_trial`. Successes of `watched` endpoints are reported.
-    Conditions of `unjudged` subscriptions are not evaluated: possible matches are parked. `erased` are the scopes of
-    erasures that are not done (`Erasures.for_workers`): what they cover is not pushed."""
+    Conditions of `unjudged` subscriptions are not evaluated: possible matches are parked. Notifications in the scopes
+    `erased`, of erasures that are not done (`Erasures.for_workers`), are not pushed."""
 
     held: frozenset[str] = frozenset()
     read: Mapping[int, int] = {}
@@ -62,8 +62,8 @@ class Exclusions(NamedTuple):
     erased: frozenset[str] = frozenset()
 
     def reason(self, subscription: Subscription, held: Container[str]) -> str:
-        """Why a message for this subscription is parked rather than pushed; empty when it is pushed. `held` are the
-        lanes that are held in the worker."""
+        """Why a message for this subscription is parked rather than pushed; empty if it is pushed. `held` are the lanes
+        that the worker holds."""
         if subscription.paused:
             return "the subscription is paused"
         if subscription.policy.strict and not subscription.in_turn:
@@ -73,8 +73,8 @@ class Exclusions(NamedTuple):
         return SICK if self.is_sick(subscription) else ""
 
     def is_sick(self, subscription: Subscription) -> bool:
-        """Whether its endpoint is not pushed to. For a timely subscription nothing waits that would show that the
-        endpoint is well again, so it is tried now and then."""
+        """Whether its endpoint is not pushed to. A timely subscription has no parked message that could show the
+        recovery of its endpoint, so it is pushed to during trials."""
         endpoint = subscription.consumer.address
         if endpoint not in self.degraded:
             return False
@@ -82,15 +82,15 @@ class Exclusions(NamedTuple):
 
 
 def _keeps_order_by_topic(subscription: Subscription) -> bool:
-    """Whether a subscription is pushed to, and may get a later notification on another topic first."""
+    """Whether a subscription is pushed to, and may get a later notification of another topic first."""
     return subscription.pushed and subscription.peer is None and not subscription.policy.strict
 
 
 @dataclass
 class Intake:
-    """Matches notifications. `recovered` are deliveries of earlier runs; `intervals` have the last passed messages.
+    """Matches notifications. `recovered` are deliveries of earlier runs; `intervals` has the last passed messages.
     `matched` collects the number of recipients of each notification, by partition. `control` is the position in the
-    control log, with which publications of triggers are stamped, by the `rules`. `kept` is the hold buffer of real
+    control log, with which publications of triggers are stamped, by the `rules`. `buffer` is the hold buffer of real
     time."""
 
     journal: SinkJournal
@@ -105,7 +105,7 @@ class Intake:
     rules: TopicRules = field(default_factory=TopicRules)
     control: int = UNSTAMPED
     now: Callable[[], float] = time.time
-    kept: HoldBuffer = field(default_factory=lambda: HoldBuffer(room=0))
+    buffer: HoldBuffer = field(default_factory=lambda: HoldBuffer(room=0))
     clock: Callable[[], float] = time.monotonic
     shared: tuple[Notification | None, Mapping[str, int]] = (None, {})
 
@@ -114,14 +114,14 @@ class Intake:
         without a push."""
         notification = received.notification
         ended = {subscription.id for subscription in found.ended}
-        wanted = self.judge.wanted(notification, [*found.there, *found.ended])
+        recipients = self.judge.recipients(notification, [*found.there, *found.ended])
         passed: list[str] = []
         thinned = 0
         unjudged: Received | None = None
-        fans_out = len(wanted) > _FAN_OUT or notification.topic in self.lanes.fan_outs
+        fans_out = len(recipients) > _FAN_OUT or notification.topic in self.lanes.fan_outs
         later: list[Subscription] = []
         erased = self.exclusions.erased and covering(scopes_of(self.exclusions.erased), notification)
-        for subscription, asked in wanted:
+        for subscription, is_match in recipients:
             policy = subscription.policy
             if policy.deadline_ms is not None and not notification.only:
                 # Clocks of gateways differ, so the last in the log is not always the newest.
@@ -129,38 +129,38 @@ class Intake:
                 matched[key] = max(matched.get(key, 0), notification.accepted_ms)
             if policy.interval_ms and not notification.only:
                 if not self.intervals.passes(
-                    subscription, received.partition, notification.topic, notification.accepted_ms, asked
+                    subscription, received.partition, notification.topic, notification.accepted_ms, is_match
                 ):
                     thinned += 1
                     continue
-                if asked:
+                if is_match:
                     passed.append(subscription.id)
             if self.recovered.settled and (subscription.id, notification.id) in self.recovered.settled:
                 continue
             if self.recovered.unwritten and (subscription.id, notification.id) in self.recovered.unwritten:
                 self.outcomes.was_parked(subscription, received)
             elif erased:
-                self.outcomes.put_off(subscription, (received,), cancelled(erased_by(erased), "erased"))
+                self.outcomes.write_unpushed(subscription, (received,), cancelled(erased_by(erased), "erased"))
             elif (
                 self.recovered.newest
                 and policy.drops(notification.reliable)
                 and self.recovered.has_newer(subscription.id, notification.topic, received.partition, received.offset)
             ):
-                self.outcomes.put_off(subscription, (received,), waits(NEWER))
+                self.outcomes.write_unpushed(subscription, (received,), waits(NEWER))
             elif subscription.id in ended:
-                self.outcomes.put_off(subscription, (received,), cancelled("it ended before this was matched"))
-            elif asked:
+                self.outcomes.write_unpushed(subscription, (received,), cancelled("it ended before this was matched"))
+            elif is_match:
                 if fans_out and subscription.trigger is None and _keeps_order_by_topic(subscription):
                     later.append(subscription)
                 else:
-                    self._hand_over(subscription, received, wanted)
+                    self._queue(subscription, received, recipients)
             else:
                 unjudged = unjudged or received._replace(
                     notification=msgspec.structs.replace(notification, unjudged=True)
                 )
                 self._keep_unjudged(subscription, unjudged)
         self.lanes.fan_outs.add(received, reversed(later))
-        count = len(wanted) - thinned
+        count = len(recipients) - thinned
         self.matched[received.partition].append(
             Matched(
                 notification.id,
@@ -177,19 +177,19 @@ class Intake:
         return count
 
     def fill(self, most: int) -> None:
-        """Let this number of deliveries of notifications with many recipients join their lanes."""
+        """Add this number of deliveries, of notifications with many recipients, to their lanes."""
         fan_outs = self.lanes.fan_outs
         for _ in range(min(most, fan_outs.size)):
             subscription, received = fan_outs.take()
             notification = received.notification
             drops = subscription.policy.drops(notification.reliable) and self.outcomes.is_stale(notification)
             if drops and fan_outs.has_newer(notification.topic, subscription.id):
-                self.outcomes.put_off(subscription, (received,), waits(NEWER))
+                self.outcomes.write_unpushed(subscription, (received,), waits(NEWER))
             else:
-                self._hand_over(subscription, received, ())
+                self._queue(subscription, received, ())
 
     def write_evaluations(self) -> None:
-        """Write the numbers of recipients, which precede the outcomes."""
+        """Write the numbers of recipients. They precede the outcomes."""
         report = self.outcomes.report
         for partition, counts in self.matched.items():
             self.journal.matched(partition, self.control, counts)
@@ -201,26 +201,26 @@ class Intake:
         self.outcomes.write_due()
 
     def _keep_unjudged(self, subscription: Subscription, received: Received) -> None:
-        """Its conditions were not evaluated: it waits until the subscription is resumed."""
+        """Park a message whose conditions were not evaluated, until the subscription is resumed."""
         if not subscription.pushed:
             # Pull points and triggers get evaluated matches only.
-            self.outcomes.put_off(subscription, (received,), cancelled(TOO_MUCH, "skipped"))
+            self.outcomes.write_unpushed(subscription, (received,), cancelled(TOO_MUCH, "skipped"))
         elif not self.outcomes.expired(subscription, received):
-            self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
+            self.outcomes.write_unpushed(subscription, (received,), waits(TOO_MUCH))
 
-    def _hand_over(
-        self, subscription: Subscription, received: Received, wanted: Sequence[tuple[Subscription, bool]]
+    def _queue(
+        self, subscription: Subscription, received: Received, recipients: Sequence[tuple[Subscription, bool]]
     ) -> None:
         if received.notification.queue and queue_topic(subscription.id) is not None:
-            # Of any age: the client that waits for the answer must be notified.
-            self.outcomes.put_off(subscription, (received,), waits(QUEUED))
+            # Of any age: the client that waits for the answer must get a fault.
+            self.outcomes.write_unpushed(subscription, (received,), waits(QUEUED))
             return
         if self.outcomes.expired(subscription, received):
             return
         if subscription.pull_point:
             self.journal.store(subscription, received.notification)
         elif subscription.trigger is not None:
-            self._publish(subscription, subscription.trigger, received, wanted)
+            self._publish(subscription, subscription.trigger, received, recipients)
         elif why := self.exclusions.reason(subscription, self.held):
             # Pushes in flight and queued messages come first.
             if self.lanes.is_busy(subscription.id):
@@ -229,33 +229,33 @@ class Intake:
                 return
             before = self.lanes.drain(subscription.id)
             urgent = received.notification.priority > 0
-            if not before and not urgent and self._is_kept(subscription, received, why):
+            if not before and not urgent and self._is_buffered(subscription, received, why):
                 return
-            # Kept messages are not urgent and delay none: order applies per priority.
+            # Deferred messages are not urgent and delay none: order applies per priority.
             if before or not urgent:
-                before = [*self.kept.drain(subscription.id), *before]
+                before = [*self.buffer.drain(subscription.id), *before]
             before.append(received)
-            self.outcomes.put_off(subscription, before, waits(why))
+            self.outcomes.write_unpushed(subscription, before, waits(why))
         else:
             self.lanes.add(received, subscription)
 
-    def _is_kept(self, subscription: Subscription, received: Received, why: str) -> bool:
+    def _is_buffered(self, subscription: Subscription, received: Received, why: str) -> bool:
         policy = subscription.policy
         may_be = why == HELD and not (policy.strict or policy.reliability == "timely")
-        return may_be and self.kept.keep(subscription, received, self.clock())
+        return may_be and self.buffer.add(subscription, received, self.clock())
 
     def _publish(
         self,
         subscription: Subscription,
         trigger: Trigger,
         received: Received,
-        wanted: Sequence[tuple[Subscription, bool]],
+        recipients: Sequence[tuple[Subscription, bool]],
     ) -> None:
-        """Let a trigger publish, or write why it does not. All matching triggers share the remaining number of
+        """Let a trigger publish, or write the reason against it. All matching triggers share the remaining number of
         publications of the notification."""
         cause, per_minute = received.notification, self.rules.per_minute
         if self.shared[0] is not cause:
-            found = (each.id for each, asked in wanted if asked and each.trigger is not None)
+            found = (each.id for each, is_match in recipients if is_match and each.trigger is not None)
             self.shared = cause, shares(cause.triggers_left, found)
         left = self.shared[1].get(subscription.id)
         made = published(subscription.id, trigger, cause, self.control, int(self.now() * 1000), self.rules, left)
@@ -263,10 +263,10 @@ class Intake:
         if counted and not _rates.may_publish(subscription.owner, per_minute, self.clock()):
             made = Refused("skipped", f"its owner's triggers publish more than {per_minute} times a minute")
         if not isinstance(made, Refused):
-            if self.journal.publish(cause, subscription, made, is_kept(trigger, self.rules)):
+            if self.journal.publish(cause, subscription, made, is_retained(trigger, self.rules)):
                 return
             made = Refused("skipped", "kafka.max_record_bytes has no room for it")
         if made.error == "hops" and subscription.id not in _logged:
             _logged.add(subscription.id)
             logger.warning("the trigger %s publishes nothing because of %s: %s", trigger.name, cause.id, made.detail)
-        self.outcomes.put_off(subscription, (received,), cancelled(made.detail, made.error))
+        self.outcomes.write_unpushed(subscription, (received,), cancelled(made.detail, made.error))

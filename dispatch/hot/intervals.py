@@ -1,10 +1,11 @@
 """Minimum intervals of subscriptions.
 
-A message passes when it was accepted at least an interval after the last one that passed: of its topic, or of all
-topics of its partition. One that does not pass counts as not matched.
+A message passes if it was accepted at least an interval after the last message that passed: of its topic, or of all
+topics of its partition. A message that does not pass counts as not matched.
 
-The decision depends on the previous one, so a repetition must begin with the state at its position. The `attempts` log
-has it, with the numbers of recipients.
+
+The decision depends on the previous one, so a repetition must begin with the state at its position. It is in the
+`attempts` log, with the numbers of recipients.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Passed = Mapping[int, Mapping[Lane, int]]
 _CLOCKS_MS = 60_000
 
 # Clocks of gateways differ by less: an interval that ended this long ago has no effect.
-_OVER_MS = 10_000
+_ENDED_MS = 10_000
 
 _FEWEST = 1_000
 
@@ -45,7 +46,7 @@ _MOST = 100_000
 
 
 class Intervals:
-    """The intervals of a task. `passed` is its state for the partitions that it has seen."""
+    """The intervals of a task. `passed` is its state for the partitions that it has read."""
 
     def __init__(self, before: Passed | None = None) -> None:
         self._before = before or {}
@@ -55,8 +56,8 @@ class Intervals:
     def passes(
         self, subscription: Subscription, partition: int, topic: TopicPath, accepted_ms: int, judged: bool = True
     ) -> bool:
-        """Whether this message passes. Where its conditions were not `judged` it may be that it is not wanted: then it
-        does not keep others from passing."""
+        """Whether this message passes. If its conditions were not `judged` it may not match, and does not start an
+        interval."""
         known = self.passed.get(partition)
         if known is None:
             known = self.passed[partition] = dict(self._before.get(partition, {}))
@@ -66,19 +67,19 @@ class Intervals:
         if judged:
             known[lane] = accepted_ms + subscription.policy.interval_ms
             if len(known) > self._room:
-                self._forget_over(known, accepted_ms)
+                self._remove_ended(known, accepted_ms)
         return True
 
-    def _forget_over(self, known: dict[Lane, int], now_ms: int) -> None:
-        for lane in [lane for lane, until_ms in known.items() if until_ms < now_ms - _OVER_MS]:
+    def _remove_ended(self, known: dict[Lane, int], now_ms: int) -> None:
+        for lane in [lane for lane, until_ms in known.items() if until_ms < now_ms - _ENDED_MS]:
             del known[lane]
         most = _MOST // len(self.passed)
-        _forget_first(known, most)
+        _remove_first(known, most)
         self._room = max(_FEWEST, min(2 * len(known), most))
 
 
-def _forget_first(known: dict[Lane, int], most: int) -> None:
-    """Forget those that end first where there are more than `most`, and some more: a walk is not to follow each."""
+def _remove_first(known: dict[Lane, int], most: int) -> None:
+    """With more than `most` intervals, keep the half of the room that ends last: not every call should sort."""
     if len(known) > most:
         for lane in sorted(known, key=known.__getitem__)[: len(known) - most // 2]:
             del known[lane]
@@ -127,11 +128,11 @@ def fold(
                 if (policy := policies.get(name)) is not None:
                     lane = lane_of(name, policy, each.topic)
                     known[lane] = max(known.get(lane, 0), each.accepted_ms + policy.interval_ms)
-        _forget_first(known, _MOST // len(passed))
+        _remove_first(known, _MOST // len(passed))
 
 
-# Intervals that began within this time are always read back; older ones, for long intervals, within a limited number of
-# seconds, so that an interval of a day does not delay a start.
+# Intervals that began within this time are always read back; older ones within a limited time, so that an interval of a
+# day does not delay a start.
 _AT_LEAST_MS = 600_000
 _OLDER_S = 30.0
 
@@ -151,7 +152,7 @@ def read_passed(
         firsts = log.at(since_ms - near_ms)
         fold(passed, _evaluations(log, firsts, log.ends()), positions, policies)
     try:
-        # The nearest first: it is of the most use if there is no time for all.
+        # The nearest first: they matter most if the time is too short for all.
         with LogScan(kafka, "attempts", _OLDER_S) as log:
             while near_ms < longest_ms:
                 near_ms = min(longest_ms, 2 * near_ms)
@@ -170,5 +171,5 @@ def _evaluations(log: LogScan, firsts: Mapping[int, int], ends: Mapping[int, int
 
 
 def _accepted_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> int:
-    """When the first message behind these positions was accepted; now, when there is none."""
+    """When the first message behind these positions was accepted; now, if there is none."""
     return min([int(time.time() * 1000), *appended_ms(kafka, positions).values()])

@@ -1,10 +1,9 @@
-"""Lanes: one per subscription, so that order is kept within it and lanes do not wait for each other. Pure: no clock, no
-I/O.
+"""Lanes: one per subscription; each keeps its order, and none waits for another. Pure: no clock, no I/O.
 
 `take` returns the messages of one push, in flight until `settle`. A lane whose pushes carry several messages has one
-push in flight, which keeps the order. Where each carries one, order is kept per topic: one push of each topic, and as
-many of the lane as its receiver answers in parallel. In a lane the highest priority leaves first, and equal ones in the
-order of arrival.
+push in flight, which keeps the order. A lane whose pushes carry one message keeps the order per topic: one push of each
+topic, up to the number that its receiver answers in parallel. In a lane the highest priority leaves first, and equal
+ones in the order of arrival.
 
 Ready lanes take turns: after each push a lane goes to the end of those of its priority; every eighth turn is for the
 lowest priority. A lane whose endpoint or host is at its limit waits until a push there ends.
@@ -32,7 +31,7 @@ _AT_ONCE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """How much may travel in one push; over a link it is MOST_TOGETHER messages."""
+    """The maximum content of one push; over a link it is MOST_TOGETHER messages."""
 
     max_messages: int
     max_bytes: int
@@ -40,9 +39,9 @@ class LaneLimits:
 
 @dataclass(slots=True)
 class Lane:
-    """The waiting messages of one subscription; `deferral`: they are not pushed. `under_way` are its pushes, by topic
-    if there may be several, with the lowest offset of each; `room` is their limit. `queued`: it is ready, or waits for
-    its endpoint or host."""
+    """The waiting messages of one subscription; with a `deferral` they are not pushed. `in_flight` are its pushes, by
+    topic if there may be several, with the lowest offset of each; `room` is their limit. `queued`: it is ready, or
+    waits for its endpoint or host."""
 
     subscription: Subscription
     scopes: Scopes
@@ -54,7 +53,7 @@ class Lane:
 
     @property
     def ready(self) -> bool:
-        """Whether one more push may begin, as far as the lane is concerned."""
+        """Whether the state of the lane permits one more push."""
         return len(self.under_way) < self.room and self.deferral is None and self.waiting.may_go()
 
     def begin(self, taken: Sequence[Received]) -> None:
@@ -109,8 +108,8 @@ class Lane:
 
 
 def _may_overtake(subscription: Subscription) -> bool:
-    """Whether its topics are independent: not where messages share pushes, in strict order, or for timely ones, which
-    have one push in flight during a trial."""
+    """Whether its topics are independent: not if messages share pushes, in strict order, or if they are timely (one
+    push in flight during a trial)."""
     policy = subscription.policy
     return subscription.form not in SEVERAL and not policy.strict and policy.reliability != "timely"
 
@@ -120,9 +119,9 @@ DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
 
 
 class FanOuts:
-    """Notifications with many recipients, each with the lanes that it has not joined: a delivery costs some hundred
-    bytes until its push is near, and the lanes stay few. The first notification of a topic joins all its lanes before
-    the next one; topics take turns."""
+    """Notifications with many recipients, each with the lanes that it has not joined: a queued delivery costs some
+    hundred bytes, so they join only shortly before their push. The first notification of a topic joins all its lanes
+    before the next one; topics take turns."""
 
     def __init__(self) -> None:
         self._topics: OrderedDict[TopicPath, deque[tuple[Received, dict[str, Subscription]]]] = OrderedDict()
@@ -135,20 +134,20 @@ class FanOuts:
         return topic in self._topics
 
     def add(self, received: Received, subscriptions: Iterable[Subscription]) -> None:
-        """A notification is to join the lanes of these, in the reverse order."""
-        left = {each.id: each for each in subscriptions}
-        if left:
-            self._topics.setdefault(received.notification.topic, deque()).append((received, left))
-            self.size += len(left)
+        """Add a notification for the lanes of these; it joins them in reverse order."""
+        remaining = {each.id: each for each in subscriptions}
+        if remaining:
+            self._topics.setdefault(received.notification.topic, deque()).append((received, remaining))
+            self.size += len(remaining)
             self.notifications += 1
 
     def take(self) -> tuple[Subscription, Received]:
-        """The next delivery; there has to be one."""
+        """The next delivery; there must be one."""
         topic, queue = next(iter(self._topics.items()))
-        received, left = queue[0]
-        _, subscription = left.popitem()
+        received, remaining = queue[0]
+        _, subscription = remaining.popitem()
         self.size -= 1
-        if left:
+        if remaining:
             self._topics.move_to_end(topic)
             return subscription, received
         queue.popleft()
@@ -159,8 +158,8 @@ class FanOuts:
         return subscription, received
 
     def has_newer(self, topic: TopicPath, subscription_id: str) -> bool:
-        """Whether a notification on this topic is to join the lane of this subscription."""
-        return any(subscription_id in left for _, left in self._topics.get(topic, ()))
+        """Whether a notification on this topic has still to join the lane of this subscription."""
+        return any(subscription_id in remaining for _, remaining in self._topics.get(topic, ()))
 
     def oldest(self) -> Iterator[int]:
         """The lowest offset of each topic."""
@@ -176,16 +175,16 @@ class Lanes:
         self._capacity = InFlightLimiter(in_flight)
         self._lanes: dict[str, Lane] = {}
         self._ready = Turns()
-        self._next: deque[str] = deque()  # lanes that are next
+        self._next: deque[str] = deque()  # lanes before their turn
         self._waiting: dict[str, Lane] = {}  # lanes with waiting messages
         self.fan_outs = FanOuts()
         self.busy = 0
-        """The number of lanes with pushes under way."""
+        """The number of lanes with pushes in flight."""
         self.size = 0
-        """The number of waiting messages, without those under way."""
+        """The number of waiting messages, without those in flight."""
 
     def add(self, received: Received, subscription: Subscription) -> None:
-        """Queue a notification for a subscription, behind those of its priority that were queued before."""
+        """Queue a notification for a subscription, behind earlier ones of its priority."""
         lane = self._lanes.get(subscription.id)
         if lane is None:
             waiting = WaitingByTopic() if _may_overtake(subscription) else WaitingMessages()
@@ -200,7 +199,7 @@ class Lanes:
             self._queue(lane)
 
     def take(self, look: Callable[[Lane], None] = lambda lane: None) -> tuple[Subscription, list[Received]] | None:
-        """The next push, or None without a ready lane. It is in flight until `settle`. `look` is called with the lane
+        """The next push, or None without a ready lane. It is in flight until `settle`. `prune` is called with the lane
         before and may drop messages."""
         while self._next or self._ready:
             name = self._next.popleft() if self._next else self._ready.take()
@@ -208,13 +207,13 @@ class Lanes:
             lane.queued = False
             if not lane.ready:
                 # It was drained or deferred before its turn, and may have a slot at its endpoint.
-                self._go_on(self._capacity.pass_on(lane.scopes))
+                self._put_first(self._capacity.pass_on(lane.scopes))
                 if not lane.waiting and not lane.under_way:
                     del self._lanes[name]
             elif self._capacity.wait(name, lane.scopes, lane.subscription.policy.priority):
                 lane.queued = True
                 # It may have a slot of its host, while its endpoint is full.
-                self._go_on(self._capacity.pass_on(lane.scopes[1:]))
+                self._put_first(self._capacity.pass_on(lane.scopes[1:]))
             else:
                 self._capacity.enter(lane.scopes)
                 before = len(lane.waiting)
@@ -222,9 +221,9 @@ class Lanes:
                 taken = lane.take(self._limits)
                 self.busy += not lane.under_way
                 lane.begin(taken)
-                left = len(lane.waiting)
-                self.size -= before - left
-                if not left:
+                remaining = len(lane.waiting)
+                self.size -= before - remaining
+                if not remaining:
                     del self._waiting[name]
                 if lane.ready:
                     self._queue(lane)
@@ -237,25 +236,25 @@ class Lanes:
 
     def settle(self, subscription_id: str, topic: TopicPath) -> bool:
         """The push of this lane with this topic, or its only one, has an outcome. Returns whether messages wait or are
-        under way."""
+        in flight."""
         lane = self._lanes[subscription_id]
         lane.settle(topic)
         self.busy -= not lane.under_way
         priority, queues = lane.subscription.policy.priority, not lane.queued and lane.ready
-        # Where other lanes wait, it waits with them before the slot is free, or a lower priority would get that.
+        # It joins other waiting lanes before the slot is free, or a lower priority would get that.
         if queues and self._capacity.is_awaited(lane.scopes):
             lane.queued = self._capacity.wait(subscription_id, lane.scopes, priority)
         if queues and not lane.queued:
             self._queue(lane)
         if names := self._capacity.leave(lane.scopes):
-            self._go_on(names)
-        goes_on = bool(lane.under_way or lane.waiting)
-        if not goes_on and not lane.queued:
+            self._put_first(names)
+        continues = bool(lane.under_way or lane.waiting)
+        if not continues and not lane.queued:
             del self._lanes[subscription_id]
-        return goes_on
+        return continues
 
     def look(self, look: Callable[[Lane], None]) -> None:
-        """Call `look` with all lanes with waiting messages; it may drop some of these, but not all."""
+        """Call `prune` with all lanes with waiting messages; it may drop some of these, but not all."""
         for lane in self._waiting.values():
             before = len(lane.waiting)
             look(lane)
@@ -272,7 +271,7 @@ class Lanes:
         return len(self._waiting)
 
     def drain(self, subscription_id: str) -> list[Received]:
-        """Remove and return the waiting messages of a lane. A push under way is settled later."""
+        """Remove and return the waiting messages of a lane. A push in flight is settled later."""
         lane = self._lanes.get(subscription_id)
         if lane is None:
             return []
@@ -281,14 +280,14 @@ class Lanes:
         self.size -= len(drained)
         return drained
 
-    def defer(self, subscription_id: str, what: Deferral) -> list[Received]:
+    def defer(self, subscription_id: str, deferral: Deferral) -> list[Received]:
         """Defer a lane: remove and return its waiting messages. While pushes of the lane are in flight it keeps them,
-        since the redelivery might overtake; see `take_deferral`."""
+        since the redelivery might overtake these pushes; see `take_deferral`."""
         if not self.is_busy(subscription_id):
             return self.drain(subscription_id)
         lane = self._lanes[subscription_id]
         if lane.deferral is None or lane.deferral.verdict.state != "cancelled":
-            lane.deferral = what
+            lane.deferral = deferral
         return []
 
     def take_deferral(self, subscription_id: str) -> Deferral | None:
@@ -297,19 +296,19 @@ class Lanes:
         lane = self._lanes[subscription_id]
         if len(lane.under_way) > 1:
             return None
-        what, lane.deferral = lane.deferral, None
-        return what
+        deferral, lane.deferral = lane.deferral, None
+        return deferral
 
     def is_busy(self, subscription_id: str) -> bool:
         return self.under_way(subscription_id) > 0
 
     def under_way(self, subscription_id: str) -> int:
-        """The number of pushes of this lane under way."""
+        """The number of pushes of this lane in flight."""
         lane = self._lanes.get(subscription_id)
         return 0 if lane is None else len(lane.under_way)
 
     def oldest(self) -> int | None:
-        """The lowest offset of the messages that wait, join later or are under way; None without any. Examines each
+        """The lowest offset of the messages that wait, join later or are in flight; None without any. Examines each
         lane."""
         waiting = (lane.waiting.oldest() for lane in self._waiting.values())
         under_way = chain.from_iterable(lane.under_way.values() for lane in self._lanes.values())
@@ -319,11 +318,11 @@ class Lanes:
         lane.queued = True
         self._ready.add(lane.subscription.id, lane.subscription.policy.priority)
 
-    def _go_on(self, names: list[str]) -> None:
-        """These are next."""
+    def _put_first(self, names: list[str]) -> None:
+        """Put these before their turn."""
         self._next.extendleft(names)
 
     @property
     def empty(self) -> bool:
-        """Whether no message waits, joins later or is under way."""
+        """Whether no message waits, joins later or is in flight."""
         return not (self._lanes or self.fan_outs.size)

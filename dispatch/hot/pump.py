@@ -1,6 +1,6 @@
-"""The hot path as a driver of pushes: works through lanes, never more under way than allowed.
+"""Drives the pushes of the hot path, lane by lane, within the limit of pushes in flight.
 
-All I/O is the transport's and the journal's, so this is tested with fake ones.
+All I/O is in the transport and the journal, so tests use fake ones.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
 # The next batch waits for the longest lane of this one. So when other lanes are done, messages of a slow receiver go to
-# the redelivery; while most lanes are busy, the load is high and no receiver is slow. This number of lanes counts as
-# stragglers even before another one has ended.
+# the redelivery. While most lanes are busy, the load is high and no receiver is slow. Up to this number of lanes count
+# as stragglers even before another one has ended.
 _FEW = 8
 
-# A receiver that answers within this time takes fifty pushes a second, one after the other.
+# With answers within this time a receiver accepts fifty pushes a second, one after the other.
 _LIVELY_S = 0.02
 
-# A round longer than planned is the fault of the machine, not of a receiver, and the redelivery would be slower still.
+# A longer round is the fault of the machine, not of a receiver, and the redelivery would be slower still.
 _PATIENCE_WITH_LIVELY = 5
 
 
 @dataclass(slots=True)
 class LaneProgress:
-    """A lane since it was empty: its waiting messages, its pushes and their messages. Parallel pushes share the time.
-    `turn` distinguishes such periods; 0 before the first push."""
+    """A lane since it was last empty: its waiting messages, its pushes and their messages. Parallel pushes share the
+    time. `turn` distinguishes such periods; 0 before the first push."""
 
     subscription: str
     waiting: int = 0
@@ -57,8 +57,8 @@ class LaneProgress:
         return self.waiting / self.messages * self.spent_s
 
     def is_slow(self, budget_s: float) -> bool:
-        """Whether the receiver takes too long for its waiting messages. One with quick answers does not: there is much
-        to do, and the redelivery would be no faster."""
+        """Whether the receiver takes too long for its waiting messages. A receiver with quick answers never does: the
+        redelivery would be no faster."""
         return not self.is_lively and self.remaining_s() > budget_s
 
     @property
@@ -67,7 +67,7 @@ class LaneProgress:
 
 
 def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:
-    """The subscriptions whose lanes the batch does not wait for, with this number of `finished` lanes."""
+    """The subscriptions of lanes for which the batch does not wait, after this number of `finished` lanes."""
     if elapsed_s < budget_s or len(unfinished) > max(finished, _FEW):
         return []
     return [
@@ -79,15 +79,15 @@ def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: f
 
 
 class SlowLanes:
-    """For a task without end: lanes with waiting messages for longer than `budget_s`, which need as long again. Their
-    waiting messages delay the others."""
+    """For a task without end: lanes whose messages have waited longer than `budget_s` and need as long again. They
+    delay the others."""
 
     def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
         self._since: dict[tuple[str, int], float] = {}
 
     def look(self, waiting: Collection[LaneProgress], busy: int, now: float) -> list[str]:
-        """The subscriptions whose messages are deferred; `busy` lanes have a push under way."""
+        """The subscriptions whose messages are deferred; `busy` lanes have a push in flight."""
         turns = {(each.subscription, each.turn): each for each in waiting}
         self._since = {turn: self._since.get(turn, now) for turn in turns}
         late = [
@@ -101,20 +101,20 @@ class SlowLanes:
 # Longest wait for an outcome, while earlier ones wait to be written.
 _DRIVE_S = 0.1
 
-_LOOK_S = 0.25
+_CHECK_S = 0.25
 
-# Deliveries of notifications with many recipients join the lanes while fewer than this wait there, in this number of
-# pieces per round at most, and one with each other push, so that they progress beside a backlog.
+# Deliveries of notifications with many recipients join the lanes while fewer than this number wait there, this number
+# per round at most, and one with every second push, so that they progress beside a backlog.
 _FAN_OUT_READY = 32
 _FAN_OUT_PIECES = 2
 _FAN_OUT_EACH = 2
 
-# Pushes without an answer may be this many times as many as others: each has a connection until its timeout.
+# Limit of unanswered pushes, as a multiple of the others: each has a connection until its timeout.
 _MOST_UNANSWERED = 3
 
 
 class Pump:
-    """Pushes the messages of lanes and settles each outcome. It waits `budget_s` for a few slow lanes."""
+    """Pushes the messages of lanes and settles each outcome. It waits up to `budget_s` for a few slow lanes."""
 
     def __init__(
         self,
@@ -127,22 +127,22 @@ class Pump:
         spans: PushSpans | None = None,
         timeout_s: float = math.inf,
     ) -> None:
-        """`timeout_s` is that of a push: one that has ended within `budget_s` is not handed over."""
+        """`timeout_s` is that of a push: with one below `budget_s` no push is handed over."""
         self._pusher = Pusher(transport, spans)
         self._envelope_of = envelope_of
         self._max_in_flight = max_in_flight
         self._budget_s = budget_s
-        self._hands_over = timeout_s > budget_s
+        self._parks_unanswered = timeout_s > budget_s
         self._now = now
         self._clock = clock
         self._awaited: OrderedDict[str, _Awaited] = OrderedDict()  # by push, in the order in which they began
-        self._late_at = -math.inf  # none of these is late before
+        self._late_at = -math.inf  # no push is late before
         self._begun = 0
         self.unanswered = 0
-        """Pushes under way that no lane waits for."""
+        """Pushes in flight for which no lane waits."""
 
     def run(self, run: PumpRun, between: Callable[[float], None] = lambda now: None) -> None:
-        """Return when every lane is empty. A receiver's failure is settled, never raised. `between` is called after
+        """Returns when every lane is empty. A receiver's failure is settled, never raised. `between` is called after
         each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long."""
         while not run.lanes.empty:
             between(self.turn(run))
@@ -150,35 +150,35 @@ class Pump:
         run.show(0)
 
     def turn(self, run: PumpRun) -> float:
-        """Start pushes, write due outcomes, and defer lanes that hold up the others. Returns the time. While outcomes
-        cannot be written nothing more is pushed: after a crash it would be pushed again."""
+        """Start pushes, write due outcomes, and defer lanes that delay the others. Returns the time. While outcomes
+        cannot be written nothing is pushed: a crash would repeat it."""
         now = self._clock()
         if run.started is None:
             run.started = now
         if now > self._late_at:
-            self._hand_over(now)
+            self._park_unanswered(now)
         if run.outcomes.write_due():
             self.begin(run)
         elif not self.in_flight:
             run.outcomes.catch_up()
             waited_from, now = now, self._clock()
-            run.started += now - waited_from  # no receiver's fault
+            run.started += now - waited_from  # not the receivers' time
         run.show(self._pusher.in_flight)
         run.defer_late(now, self._budget_s)
         return now
 
     @property
     def in_flight(self) -> int:
-        """Pushes under way that lanes wait for."""
+        """Pushes in flight for which lanes wait."""
         return self._pusher.in_flight - self.unanswered
 
     def drive(self, timeout_s: float) -> None:
-        """Take outcomes in, waiting this long at most for the first."""
+        """Process outcomes; waits up to `timeout_s` for the first."""
         self._pusher.drive(timeout_s)
 
     def begin(self, run: PumpRun) -> None:
-        """Begin as many pushes as there may be."""
-        # A push without an answer leaves its place to another, but does not cost less.
+        """Begin pushes up to the limits."""
+        # An unanswered push frees its slot, but still costs a connection.
         most = self._max_in_flight + min(self.unanswered, _MOST_UNANSWERED * self._max_in_flight)
         lanes, pieces = run.lanes, _FAN_OUT_PIECES
         while self._pusher.has_room(most):
@@ -194,7 +194,7 @@ class Pump:
             else:
                 return
 
-    def _hand_over(self, now: float) -> None:
+    def _park_unanswered(self, now: float) -> None:
         """Park the messages of pushes without an answer after `budget_s`: the redelivery waits for their results."""
         if self._next_late_at() < now:
             self._pusher.drive(0.0)  # pushes answered while this thread was suspended are not late
@@ -206,14 +206,14 @@ class Pump:
         self._late_at = min(self._next_late_at(), now + self._budget_s)
 
     def _next_late_at(self) -> float:
-        oldest = next(iter(self._awaited.values()), None) if self._hands_over else None
+        oldest = next(iter(self._awaited.values()), None) if self._parks_unanswered else None
         return math.inf if oldest is None else oldest.began + self._budget_s
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
         topic = taken[0].notification.topic
         unreachable = run.outcomes.unreachable(subscription)
         if unreachable is not None:
-            run.outcomes.put_off(subscription, taken, unreachable)
+            run.outcomes.write_unpushed(subscription, taken, unreachable)
             run.end(subscription, topic, unreachable)
             return
         taken = run.outcomes.in_time(subscription, taken)
@@ -222,7 +222,7 @@ class Pump:
             return
         notifications = [received.notification for received in taken]
 
-        def leaves(push: Push) -> None:
+        def before_send(push: Push) -> None:
             self._awaited[push.id] = _Awaited(run, subscription, taken, push, self._clock())
 
         def finished(push: Push, outcome: Outcome) -> None:
@@ -233,7 +233,7 @@ class Pump:
                 run.outcomes.answered(subscription, taken, push, outcome)
 
         unmade = self._pusher.begin(
-            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished, leaves
+            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished, before_send
         )
         if unmade is not None:
             run.settle(subscription, taken, *unmade)
@@ -250,7 +250,7 @@ class _Awaited(NamedTuple):
 
 
 class PumpRun:
-    """The lanes of a task, and how each has fared."""
+    """The lanes of a task, and their progress."""
 
     def __init__(
         self,
@@ -267,9 +267,9 @@ class PumpRun:
         self.fill = fill
         self.show = show
         self.started: float | None = None
-        """When the first push could begin, without the time in which nothing could be written."""
+        """When the first push could begin, without the time in which outcomes could not be written."""
         self._slow = slow
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._finished = 0
         self._pace: dict[str, LaneProgress] = {}  # by subscription
         self._turns = itertools.count(1)
@@ -289,26 +289,26 @@ class PumpRun:
         pace.messages += len(taken)
         pace.spent_s += duration_s / self.lanes.under_way(subscription.id)
         self.lanes.answered(subscription.id, outcome.taken, duration_s)
-        rest = self.outcomes.settle(subscription, taken, push, outcome)
-        self.end(subscription, taken[0].notification.topic, rest)
+        deferral = self.outcomes.settle(subscription, taken, push, outcome)
+        self.end(subscription, taken[0].notification.topic, deferral)
 
-    def end(self, subscription: Subscription, topic: TopicPath, rest: Deferral | None) -> None:
-        """The outcome of the taken messages; the other messages of the lane continue or are deferred."""
-        if rest is not None:
-            self.defer(subscription, rest)
-        if rest := self.lanes.take_deferral(subscription.id):
-            self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), rest)
+    def end(self, subscription: Subscription, topic: TopicPath, deferral: Deferral | None) -> None:
+        """Settle the taken messages; the other messages of the lane continue, or are deferred as `deferral`."""
+        if deferral is not None:
+            self.defer(subscription, deferral)
+        if deferral := self.lanes.take_deferral(subscription.id):
+            self.outcomes.write_unpushed(subscription, self.lanes.drain(subscription.id), deferral)
         if not self.lanes.settle(subscription.id, topic):
             self._finished += 1
             self._pace.pop(subscription.id, None)
 
     def defer_late(self, now: float, budget_s: float) -> None:
-        """Park the messages of slow lanes: see `stragglers` and `SlowLanes`. Pushes in flight are still waited for, up
-        to their timeout."""
+        """Park the messages of slow lanes: see `stragglers` and `SlowLanes`. Their pushes in flight continue up to the
+        timeout."""
         elapsed_s = now - self.started if self.started is not None else 0.0
-        if now < self._look_at or (self._slow is None and elapsed_s < budget_s):
+        if now < self._check_at or (self._slow is None and elapsed_s < budget_s):
             return
-        self._look_at = now + _LOOK_S
+        self._check_at = now + _CHECK_S
         if self._slow is not None:
             waiting = self.waiting()
             late = self._slow.look([each for _, each in waiting.values()], self.lanes.busy, now)
@@ -323,7 +323,7 @@ class PumpRun:
             self.defer(waiting[name][0], waits(why))
 
     def waiting(self) -> dict[str, tuple[Subscription, LaneProgress]]:
-        """The lanes that have something waiting that is not to be dropped."""
+        """The lanes with waiting messages, without those that are dropped."""
         self.lanes.look(self.outcomes.drop_older)
         found: dict[str, tuple[Subscription, LaneProgress]] = {}
         for subscription, count in self.lanes.waiting():
@@ -332,6 +332,6 @@ class PumpRun:
             found[subscription.id] = subscription, progress
         return found
 
-    def defer(self, subscription: Subscription, what: Deferral) -> None:
+    def defer(self, subscription: Subscription, deferral: Deferral) -> None:
         """Park or cancel the messages of a lane, after the outcome of its push in flight."""
-        self.outcomes.put_off(subscription, self.lanes.defer(subscription.id, what), what)
+        self.outcomes.write_unpushed(subscription, self.lanes.defer(subscription.id, deferral), deferral)

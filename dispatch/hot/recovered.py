@@ -1,12 +1,13 @@
 """Recovery of the deliveries behind the position at which a run starts, from the logs.
 
-After a crash notifications are read again. Deliveries with a row in `attempts` are not pushed again, so only pushes
-under way at the crash, or ended just before, are made twice. Parked deliveries keep their place.
 
-The log is read since the first notification behind the positions was appended, without partitions that end at their
-position; rows of the redelivery count, too. When Spark repeats one task of a batch, because its worker has died, the
-rows of this batch and of the redelivery are read since its start, and `parked`: a worker may have died between a parked
-record and its row.
+After a crash notifications are read again. Deliveries with a row in `attempts` are not pushed again, so only pushes
+in flight at the crash, or ended just before, are repeated. Parked deliveries keep their place.
+
+The log is read from the time at which the first notification behind the positions was appended, without partitions that
+end at their position; rows of the redelivery count, too. When Spark repeats one task of a batch, because its worker has
+died, the rows of this batch and of the redelivery are read from its start on, and `parked`: a worker may have died
+between a parked record and its row.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from arborcast.topic_model.topics import TopicPath
 logger = logging.getLogger(__name__)
 
 Settled = frozenset[tuple[str, str]]
-"""Subscriptions and notifications of which something is known already."""
+"""Subscriptions and notifications of deliveries."""
 
 Newest = Mapping[tuple[str, TopicPath], tuple[int, int]]
 """By subscription and topic, a partition and offset of the `notifications` log."""
 
-# Records of the batch have timestamps after the batch's own, by clocks of several machines.
+# The clocks of several machines differ: records of a batch may have timestamps before its start.
 _CLOCKS_MS = 60_000
 
-# Topics whose partition is remembered while rows are read.
+# Size of the cache of topics' partitions while rows are read.
 _TOPICS = 65_536
 
-# How far back the newest batch is looked for, in seconds, before all of the log is read.
-_LOOKS_BACK_S = (60, 3_600, 86_400)
+# Periods in which the newest batch is searched, in seconds, before the whole log is read.
+_SEARCH_PERIODS_S = (60, 3_600, 86_400)
 
 
 class RecoveredDeliveries(NamedTuple):
@@ -76,8 +77,8 @@ class RecoveredDeliveries(NamedTuple):
         return found[0] == partition and found[1] > offset
 
     def number(self, partition: int, offset: int) -> int | None:
-        """The number with which a notification is parked, so that it is in order with earlier parked ones; None if it
-        is after them all."""
+        """The number under which a notification is parked, in order with earlier parked ones; None if it is after them
+        all."""
         known = self.numbers.get(partition)
         if not known or offset > known[-1][0]:
             return None
@@ -90,7 +91,7 @@ NOTHING = RecoveredDeliveries()
 class StartState(NamedTuple):
     """Where a query starts: the offset in each partition of the `notifications` log; the deliveries that are settled
     behind these; and the highest number of a run or batch so far. `since` is the first run whose rows count behind the
-    positions, -1 when no push was started behind them. `batches` were cut off behind the positions."""
+    positions, -1 if no push was started behind them. `batches`: batches were cut off behind the positions."""
 
     positions: Mapping[int, int]
     recovered: RecoveredDeliveries
@@ -112,9 +113,9 @@ class StartState(NamedTuple):
 
 
 def settled_in_batch(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
-    """The deliveries with a row of a batch that began at that time, or of the redelivery since then. Parked deliveries
-    must be read before: those that the redelivery completes meanwhile have their rows here. Raises InfrastructureError
-    if the log cannot be read to its end in time."""
+    """The deliveries with a row of a batch that began at that time, or of the redelivery since then. Read the parked
+    deliveries before: the redelivery may complete them meanwhile, and then their rows are here. Raises
+    InfrastructureError if the log cannot be read to its end in time."""
     found, _ = settled_since(kafka, batch, {0: begun_ms}, 1, timeout_s)  # as if all topics were in one partition
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
@@ -139,7 +140,7 @@ def parked_in_batch(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: 
 
 
 def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int, int]:
-    """The time stamps of the first records at or behind these positions of the `notifications` log, by partition;
+    """The timestamps of the first records at or behind these positions of the `notifications` log, by partition;
     without the partitions that end there. Raises InfrastructureError."""
     with LogScan(kafka, "notifications") as log:
         begins, ends = log.beginnings(), log.ends()
@@ -168,21 +169,21 @@ def settled_since(
     pushed: dict[tuple[str, TopicPath], tuple[int, str]] = {}  # when the newest was accepted, and its id
     places: dict[str, tuple[int, int]] = {}
     with LogScan(kafka, "attempts", timeout_s) as log:
-        # Offsets, not the time stamps of rows: behind a record of that time those of a clock that was put back count.
+        # Offsets, not the timestamps of rows: a clock may have been put back.
         firsts = {number: log.at(since_ms - _CLOCKS_MS) for number, since_ms in behind_ms.items()}
         for record in log.read_from({each: min(at[each] for at in firsts.values()) for each in log.partitions()}):
-            named = attempts.batch_of(record.key)
-            if record.value is None or named is None or (named < first and named != attempts.NO_BATCH):
+            batch = attempts.batch_of(record.key)
+            if record.value is None or batch is None or (batch < first and batch != attempts.NO_BATCH):
                 continue
-            here = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
+            partitions_read = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
             rows, evaluation = attempts.readable(record.value)
             for each in rows:
-                if partition_of(each.topic) in here:
+                if partition_of(each.topic) in partitions_read:
                     found.add((each.subscription, each.notification))
                     if each.push:
                         lane, one = (each.subscription, each.topic), (each.accepted_ms, each.notification)
                         pushed[lane] = max(pushed.get(lane, one), one)
-            if evaluation is not None and evaluation.partition in here:
+            if evaluation is not None and evaluation.partition in partitions_read:
                 places.update({each.notification: (evaluation.partition, each.offset) for each in evaluation.matched})
     return frozenset(found), {lane: places[name] for lane, (_, name) in pushed.items() if name in places}
 
@@ -192,7 +193,7 @@ def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
     cannot be read to its end in time."""
     now_ms = int(time.time() * 1000)
     with LogScan(kafka, "attempts", timeout_s) as log:
-        for since_ms in (*(now_ms - back_s * 1000 for back_s in _LOOKS_BACK_S), 0):
+        for since_ms in (*(now_ms - back_s * 1000 for back_s in _SEARCH_PERIODS_S), 0):
             batches = (attempts.batch_of(record.key) for record in log.read_from(log.at(since_ms)))
             newest = max((each for each in batches if each is not None), default=attempts.NO_BATCH)
             if newest != attempts.NO_BATCH:

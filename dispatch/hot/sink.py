@@ -1,7 +1,7 @@
 """The sink of the batch mode: runs in Spark's Python workers, once per partition and round.
 
-It returns when the outcomes are in the `attempts` log and undelivered messages in the `parked` log, so a batch that
-Spark counts as done is done.
+It returns when the outcomes are in the `attempts` log and undelivered messages in the `parked` log, so Spark's end of a
+batch is the end of its work.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class SinkJob(TaskJob):
 
 
 class RoundRows:
-    """The rows of a partition that belong to a round: those behind the offsets `done`, until they come to `most`
-    deliveries, or to too many bytes. Reads all rows: Spark discards a worker that leaves some unread."""
+    """The rows of a partition that belong to a round: those behind the offsets `done`, up to `most` deliveries or a
+    limit of bytes. Reads all rows: Spark discards a worker that leaves some unread."""
 
     error: BaseException | None = None
     last_offset = -1
@@ -57,12 +57,12 @@ class RoundRows:
         self._first: tuple[bytes, int, int] | None = None
         self.over = False
         self.done: dict[int, int] = {}
-        """The last offset of each partition that was taken in."""
+        """The last offset of each partition that was taken."""
         self.rest = False
         """Whether there are rows for the next round."""
 
     def first(self) -> tuple[bytes, int, int] | None:
-        """The next one, which stays."""
+        """The next row, without removing it."""
         if self._first is not None or self.over:
             return self._first
         for value, partition, offset in self._rows:
@@ -76,7 +76,7 @@ class RoundRows:
         return None
 
     def drop_first(self, deliveries: int = 0) -> None:
-        """The next row is taken in, with this number of deliveries."""
+        """Take the next row, which has this number of deliveries."""
         row, self._first = self._first, None
         if row is not None:
             # Each partition of the log is one task, as long as the source sets no minPartitions.
@@ -138,14 +138,14 @@ def _is_repeated() -> bool:
 
 
 def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
-    """The deliveries of earlier runs, and of an earlier attempt of this task; and the lanes in which its worker has
-    parked without a report, which are held."""
+    """The deliveries of earlier runs, and of an earlier attempt of this task; and the lanes in which its worker parked
+    messages that it did not report: they are held."""
     known = job.known
     if not _is_repeated():
         return known, frozenset()
-    asked = job.settings.kafka, job.number, job.begun_ms, OUTCOMES_TIMEOUT_S
-    parked = parked_in_batch(*asked)
-    found = RecoveredDeliveries.of(known.settled | settled_in_batch(*asked), parked, job.number)
+    arguments = job.settings.kafka, job.number, job.begun_ms, OUTCOMES_TIMEOUT_S
+    parked = parked_in_batch(*arguments)
+    found = RecoveredDeliveries.of(known.settled | settled_in_batch(*arguments), parked, job.number)
     return (
         found._replace(unwritten=found.unwritten | known.unwritten),
         frozenset(name for name, _, _ in parked),

@@ -1,5 +1,4 @@
-"""A worker's journal: beside the common records, messages for pull points, publications of triggers, and numbers of
-recipients."""
+"""A worker's journal: the common records, messages for pull points, publications of triggers, numbers of recipients."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ from arborcast.topic_model.subscriptions import Subscription
 
 
 def stored_element(notification: Notification, subscription: Subscription) -> bytes:
-    """The wsnt:NotificationMessage in a pull point: self-contained, since its later answer is unknown. The metadata
-    beside the address have the notification's id, and the Package of a part."""
+    """The wsnt:NotificationMessage in a pull point: self-contained, since the envelope of its answer is unknown. The
+    metadata beside the address have the notification's id, and the Package of a part."""
     package = package_of(notification) if notification.package else ""
     package = f"<ac:Package>{escape(package)}</ac:Package>" if package else ""
     return b"".join(
@@ -46,7 +45,7 @@ def stored_element(notification: Notification, subscription: Subscription) -> by
 
 
 class _TimedWriter(DurableWriter):
-    """Remembers when each record was acknowledged."""
+    """Stores the time of each acknowledgement."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class SinkJournal(Journal):
     """The journal of a worker, with the records of a batch only. `begin` sets the batch. A repeated batch skips
     deliveries with a row, so rows are written during the batch, soon after the outcomes.
 
-    A delivery to a pull point, and a publication of a trigger, is a record of another log, and its row follows that.
+    A delivery to a pull point, and a publication of a trigger, is a record of another log; its row is written after it.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class SinkJournal(Journal):
         self._preceding += [self._published, self._current]  # most workers need no connection to these
 
     def begin(self, batch: int) -> None:
-        """A new batch, or another partition of one."""
+        """Set the batch, at its start or with another of its partitions."""
         self._batch = batch
 
     def matched(self, partition: int, control: int, matched: list[Matched]) -> None:
@@ -125,8 +124,8 @@ class SinkJournal(Journal):
         self._append(notification, subscription, len(element), started, self._pulled, number)
 
     def publish(self, cause: Notification, subscription: Subscription, made: Notification, kept: bool) -> bool:
-        """Publish the notification of a trigger; `kept`: it becomes the current message of its topic. False if the
-        record is too large for a log; then nothing is written. Raises InfrastructureError."""
+        """Publish the notification of a trigger; `kept`: it becomes the current message of its topic. Returns False if
+        the record is too large for a log; then nothing is written. Raises InfrastructureError."""
         fence.wait()
         key, value = notifications.encode(made)
         if len(key) + len(value) > self._most_bytes:
@@ -134,7 +133,7 @@ class SinkJournal(Journal):
         started, log = time.time(), self._published
         number = log.send(partition_of_key(key, self._partitions), value, key)
         if kept:
-            self._hold_back(None, self._current, self._current.send(0, value, key))
+            self._defer(None, self._current, self._current.send(0, value, key))
         self._append(cause, subscription, len(made.payload), started, log, number, f"published as {made.id}")
         return True
 
@@ -148,7 +147,7 @@ class SinkJournal(Journal):
         number: int,
         detail: str = "",
     ) -> None:
-        # The row instead of the notification: only the writers keep the payload.
+        # The log gets the row without the notification: only the writers keep the payload.
         row = Attempt(
             notification=notification.id,
             subscription=subscription.id,
@@ -164,4 +163,4 @@ class SinkJournal(Journal):
             request_bytes=size,
             batch=self._batch,
         )
-        self._hold_back(row, log, number, lambda number: round((log.times.pop(number) - started) * 1000, 3))
+        self._defer(row, log, number, lambda number: round((log.times.pop(number) - started) * 1000, 3))

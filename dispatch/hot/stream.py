@@ -20,14 +20,14 @@ from arborcast.dispatch.hot.sink import SinkJob, push_partition
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics, Stages
-from arborcast.dispatch.monitoring.under_way import UnderWay
+from arborcast.dispatch.monitoring.under_way import InFlightGauge
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport, Reports
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 from arborcast.dispatch.spark.source import read_log
 
-# The first value: a quick worker completes this number in a fifth of a second, a very slow one in ten.
+# The first value: a quick worker completes this number in a fifth of a second, a very slow one in ten seconds.
 _FIRST = 1_000
 
 # Each round costs a Spark job, and reading the batch's rows again: some 50 to 100 ms.
@@ -37,16 +37,15 @@ _MOST_GROWTH = 4.0
 
 
 class Rounds:
-    """The size of rounds of about `target_s`. `most` is the number of deliveries that a task takes up in the next one.
-    Deliveries, not notifications: a worker's rate of them changes slowly, while the number of recipients may change
-    with each notification."""
+    """The size of rounds of about `target_s`. `most` is the maximum of deliveries of a task in the next round: a
+    worker's rate of deliveries changes slowly, while the number of recipients may change with each notification."""
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
         self.most = _FIRST
 
     def took(self, seconds: float) -> None:
-        """Adapt to the duration of a round in which a task took up its maximum."""
+        """Adapt to the duration of a round in which a task reached its maximum."""
         growth = self._target_s / max(seconds, 0.001)
         self.most = max(_FEWEST, int(self.most * min(growth, _MOST_GROWTH)))
 
@@ -54,7 +53,7 @@ class Rounds:
 # Length of a round of a longer batch: changes of subscriptions and a stop take effect between two rounds.
 _ROUND_S = 3.0
 
-# Reading back the records of a batch that was cut off: some 100,000 attempts a second.
+# Time to read back the records of a batch that was cut off: some 100,000 attempts a second.
 _READ_BACK_S = 300.0
 
 
@@ -68,7 +67,7 @@ class JobParts(NamedTuple):
     gate: StopGate
     metrics: JobMetrics
     apply: Callable[[Sequence[PartitionReport]], None]
-    under_way: UnderWay | None = None
+    under_way: InFlightGauge | None = None
 
     def exclusions(self, patient: bool = False) -> Exclusions:
         """Lanes, endpoints, subscriptions and notifications that workers must not push. `patient` is as for
@@ -107,7 +106,7 @@ class HotPath:
         self.positions: Mapping[int, int] = {}
         """The offsets behind the last round, by partition."""
         self.clean = False
-        """Whether no push was started behind these: a query was started, and no round of it is under way or failed."""
+        """Whether no push was started behind these: a query was started, and no round is in progress or failed."""
         self._rounds = Rounds(_ROUND_S)
         self._interval_policies = IntervalPolicies(parts.view)
         self._passed: Passed = {}  # before the next batch
@@ -120,7 +119,7 @@ class HotPath:
         write: Callable[[Mapping[int, int]], None],
     ) -> StreamingQuery:
         """Start the query with an empty checkpoint, at the positions of the log `progress`. It has no trigger: the next
-        batch begins when the last is done, or when records arrive. The redelivery must know all parked deliveries.
+        batch begins when the last is done, or when records arrive. The redelivery must have read the parked log.
         Raises InfrastructureError."""
         spark, kafka, dispatch = self._parts.spark, self._parts.settings.kafka, self._parts.settings.dispatch
         self.positions = dict(begin.positions)
@@ -148,7 +147,7 @@ class HotPath:
         )
 
     def pause(self) -> None:
-        """Begin no further batch; returns when none is under way. `positions` are final then."""
+        """Begin no further batch, and wait for the current one. `positions` are then final."""
         self._pausing = True
         self._parts.gate.wait_empty()
 
@@ -158,20 +157,20 @@ class HotPath:
 
         Most batches have one round. A backlog has several, since Spark cannot plan smaller batches while a query runs:
         each begins with the current subscriptions, parked deliveries and degraded endpoints, and the job can stop
-        between two."""
+        between two rounds."""
         with self._parts.gate.batch(), self._parts.metrics.batch() as stages:
             if self._pausing:
                 raise StopRequested
             done: dict[int, int] = {}
             while self._round(frame, self._first_number + batch, done, stages):
-                # The next start takes the rest.
+                # The next start dispatches the remaining rows.
                 self._parts.gate.raise_if_closed()
 
     def _round(self, frame: DataFrame, number: int, done: dict[int, int], stages: Stages) -> bool:
         """Dispatch one round behind the offsets `done`; returns whether rows are left. The control log is read to its
-        end first, for read your writes. Parked deliveries are known before the next round, so none is overtaken."""
+        end first, for read your writes. The parked log is read before the next round, so no delivery is overtaken."""
         parts, timeout_s = self._parts, self._parts.settings.kafka.request_timeout_s
-        # Workers on other hosts do not see whether the lease holds.
+        # Workers on other hosts do not check the lease.
         fence.wait(parts.gate.raise_if_closed)
         view = parts.view.refresh(timeout_s)
         stages.over("view", ("control", parts.view.read_s))
@@ -202,10 +201,10 @@ class HotPath:
         for report in reports:
             done.update(report.done)
             self._passed = {**self._passed, **report.passed}
-        came = {partition: offset + 1 for report in reports for partition, offset in report.done.items()}
-        self.positions = {**self.positions, **came}
+        done_to = {partition: offset + 1 for report in reports for partition, offset in report.done.items()}
+        self.positions = {**self.positions, **done_to}
         self.clean = True
-        self._write(came)
+        self._write(done_to)
         return rest
 
     def passed_before(self, positions: Mapping[int, int]) -> Passed:
@@ -223,7 +222,7 @@ class HotPath:
 
 
 def accumulator(frame: DataFrame) -> Accumulator[list[PartitionReport]]:
-    """A new collection of reports. Spark keeps every accumulator for ever, so one is used for all batches."""
+    """A new collection of reports. Spark never frees an accumulator, so one is used for all batches."""
     empty: list[PartitionReport] = []
     return frame.sparkSession.sparkContext.accumulator(empty, Reports())
 

@@ -5,8 +5,8 @@ lane by lane, and write each outcome. A delivery that would have to wait (for a 
 message, for a paused subscription) is parked without a push. Order is promised per subscription and topic, and a topic
 is in one partition: a task holds a lane as soon as it has parked a delivery of it.
 
-The batch mode gives a task the rows of a round, the real-time mode rows without end, a test a list. The modes differ in
-the routing view, the connection with the driver, and the limits for notifications in memory.
+Rows are those of a round in the batch mode, without end in real time, a list in tests. The modes differ in the routing
+view, the connection with the driver, and the limits for notifications in memory.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from arborcast.topic_model.routing import Found
 
 logger = logging.getLogger(__name__)
 
-# Notifications for many subscriptions that may have more than that left, and how much: others pass them. One alone may
-# have any number left.
+# Limits of notifications for many subscriptions with more deliveries left than `_MOST_LEFT`: others pass them. A single
+# one may have any number left.
 _MOST_FAN_OUTS = 16
 _MOST_LEFT = 200_000
 
-# Smaller notifications do not count in bytes: two thousand have some MB.
+# Smaller notifications are not counted in bytes: two thousand of them have some MB.
 _SMALL = 4_096
 
 # Evaluations are written after this many notifications at the latest.
 _MATCHED_AT_ONCE = 500
 
-# How long nothing happens without a sign of life.
+# Interval of heartbeats of an idle task.
 REST_S = 1.0
 
 # Poll interval for events without a wake-up.
@@ -80,34 +80,34 @@ class TaskJob:
 
 
 class TaskRows(Protocol):
-    """Value, partition and offset of each notification. `last_offset` is that of the last row that was read, -1 before
-    the first; `error` is the reason of an early end."""
+    """Value, partition and offset of each notification. `last_offset` is that of the last row read, -1 before the
+    first; `error` is the reason of an early end."""
 
     last_offset: int
     error: BaseException | None
 
     @property
     def over(self) -> bool:
-        """Whether there are no more."""
+        """Whether no more rows follow."""
 
     def first(self) -> tuple[bytes, int, int] | None:
-        """The next one, which stays."""
+        """The next row, without removing it."""
 
     def drop_first(self, deliveries: int = 0) -> None:
-        """The next row is taken in, with this number of deliveries."""
+        """Take the next row, which has this number of deliveries."""
 
 
 Finds = Callable[[Notification, int, int], Found | None]
-"""The subscriptions of a notification at an offset; None until the routing view has reached its position.
-The last argument is the offset of the last row that was read."""
+"""The subscriptions of a notification at an offset; None until the routing view has reached its position. The last
+argument is the offset of the last row read."""
 
 
 class DriverLink:
-    """The connection of a task with the driver while it runs. In batches there is none: a round starts with all
-    updates, and reports at its end."""
+    """The connection of a running task with the driver. Batches have none: a round starts with all updates, and reports
+    at its end."""
 
     stop = False
-    """Whether the task must take in nothing more, and settle the rest."""
+    """Whether the task must take no more notifications, and settle the others."""
 
     @property
     def complete(self) -> bool:
@@ -123,24 +123,24 @@ class DriverLink:
         """Apply the updates that have arrived."""
 
     def check(self) -> None:
-        """Raises the error for which no more updates come."""
+        """Raises the error that ended the updates."""
 
     def due_s(self, task: PartitionTask, now: float) -> float:
-        """In how many seconds there is something to report."""
+        """Seconds until the next report."""
         return REST_S
 
     def report(self, task: PartitionTask, now: float) -> None:
         """Write a report if one is due."""
 
     def end(self, task: PartitionTask) -> None:
-        """All that was taken in is settled and written."""
+        """Called when all taken notifications are settled and written."""
 
 
 class TakenIn:
-    """The notifications taken in, and the limit: with `most` messages or `most_bytes` waiting it pauses."""
+    """The notifications that a task has taken. With `most` messages or `most_bytes` waiting it pauses."""
 
     def __init__(self, at_once: int = sys.maxsize, most: int = sys.maxsize, most_bytes: int = sys.maxsize) -> None:
-        """`at_once` notifications are matched before the sockets have their turn again."""
+        """Up to `at_once` notifications are matched before the sockets are served again."""
         self.at_once = at_once
         self._most = most
         self._most_bytes = most_bytes
@@ -148,15 +148,15 @@ class TakenIn:
         self.next = -1
         """The offset behind the last one."""
         self.count = 0
-        self._large: deque[tuple[int, int]] = deque()  # offsets and sizes, from the oldest on that waits
+        self._large: deque[tuple[int, int]] = deque()  # offsets and sizes, from the oldest waiting one on
         self._large_bytes = 0
 
     def begin(self, partition: int, offset: int) -> None:
-        """The first notification is at this offset."""
+        """Set the place of the first notification."""
         self.partition, self.next = partition, offset
 
     def add(self, offset: int, size: int) -> None:
-        """The notification at this offset is taken in."""
+        """Add the notification at this offset."""
         self.next = offset + 1
         self.count += 1
         if size > _SMALL:
@@ -164,13 +164,13 @@ class TakenIn:
             self._large_bytes += size
 
     def settled(self, position: int) -> None:
-        """Everything before this offset is settled."""
+        """Set the offset before which everything is settled."""
         while self._large and self._large[0][0] < position:
             self._large_bytes -= self._large.popleft()[1]
 
     def is_full(self, lanes: Lanes) -> bool:
         """Whether matching pauses: the lanes are full, in number or in bytes, or too many notifications for many
-        subscriptions have deliveries left that have not joined their lanes."""
+        subscriptions have deliveries that have not joined their lanes."""
         later = lanes.fan_outs
         most = _MOST_FAN_OUTS if later.size < _MOST_LEFT else 2
         fan_outs = later.size >= self._most and later.notifications >= most
@@ -194,12 +194,12 @@ class PartitionTask:
         control: int = UNSTAMPED,
         link: DriverLink | None = None,
         taken: TakenIn | None = None,
-        kept: int = 0,
+        buffered: int = 0,
         slow: SlowLanes | None = None,
     ) -> None:
-        """`number` is that of the task. `parked_as` has the number under which a notification at a partition and offset
-        is parked; None for that of the batch. `control` is the position in the control log. `kept` messages may wait
-        for held lanes; `slow` are the lanes that a task without end does not wait for."""
+        """`number` is that of the task. `parked_as` returns the number under which a notification at a partition and
+        offset is parked, None for that of the batch. `control` is the position in the control log. Up to `buffered`
+        messages may wait for held lanes; `slow` are the lanes for which a task without end does not wait."""
         settings, journal = job.settings, worker.journal
         push = settings.push
         self.worker = worker
@@ -224,7 +224,7 @@ class PartitionTask:
             Intervals(job.passed),
             rules=settings.topics,
             control=control,
-            kept=HoldBuffer(kept),
+            buffer=HoldBuffer(buffered),
             clock=time.monotonic,
         )
         self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.gauge.of_task(number), slow)
@@ -232,7 +232,7 @@ class PartitionTask:
         self._matched_at = 0.0
         self._look_at = 0.0  # while it settles
         self.stopped = False
-        """Whether everything is settled after the driver asked for a stop."""
+        """Whether everything is settled after the driver's request to stop."""
 
     def run(self, rows: TaskRows) -> None:
         """Run until all rows are settled and written. Raises InfrastructureError if outcomes cannot be written,
@@ -249,10 +249,10 @@ class PartitionTask:
             self._settle()
 
     def step(self, rows: TaskRows) -> float:
-        """One turn; returns the time until the next one, unless an event arrives."""
+        """One turn; returns the seconds until the next one, unless an event arrives."""
         self._link.apply(self)
-        if self.intake.kept.known:
-            self._release_kept(time.monotonic())
+        if self.intake.buffer.examined:
+            self._release_buffered(time.monotonic())
         if self._link.stop:
             if not self.stopped:
                 self.stopped = True
@@ -268,35 +268,35 @@ class PartitionTask:
             raise rows.error
         self._link.check()
         lanes = self.intake.lanes
-        if self._link.pending or self.intake.kept.size or lanes.fan_outs.size:
+        if self._link.pending or self.intake.buffer.size or lanes.fan_outs.size:
             return LOOK_S
         if complete and rows.first() is not None and not self.taken.is_full(lanes):
             return LOOK_S if waits else 0.0
         return max(0.0, min(self._link.due_s(self, now), self.worker.journal.due_s(), REST_S))
 
     def exclude(self, exclusions: Exclusions) -> None:
-        """From now on these lanes, endpoints and subscriptions are not pushed to."""
+        """Stop pushes to these lanes, endpoints and subscriptions."""
         before, self.intake.exclusions = self.intake.exclusions, exclusions
         lanes, outcomes = self.intake.lanes, self.intake.outcomes
         if lanes.size and (exclusions.degraded is not before.degraded or exclusions.on_trial is not before.on_trial):
             for subscription, _ in list(lanes.waiting()):
                 if exclusions.is_sick(subscription) and not before.is_sick(subscription):
                     self.lanes.defer(subscription, waits(SICK))
-        outcomes.forgive(exclusions.on_trial - before.on_trial)
+        outcomes.resume(exclusions.on_trial - before.on_trial)
         outcomes.watched = exclusions.watched
         if exclusions.unjudged != before.unjudged:
             self.intake.judge = self._judge(exclusions.unjudged)
 
     def write_evaluations(self) -> None:
-        """Write evaluations, of many notifications in one record: a record for each costs more than its push."""
+        """Write evaluations, many in one record: a record for each would cost more than its push."""
         self._matched_at = time.monotonic()
         if self.intake.matched:
             self.intake.write_evaluations()
 
     def mark(self) -> int:
-        """The offset before which all is settled as soon as the journal has passed the mark that is set here."""
-        kept, waiting = self.intake.kept.oldest(), self.intake.lanes.oldest()
-        position = min([each for each in (waiting, kept) if each is not None], default=self.taken.next)
+        """The offset before which all is settled once the journal has passed the mark set here."""
+        buffered, waiting = self.intake.buffer.oldest(), self.intake.lanes.oldest()
+        position = min([each for each in (waiting, buffered) if each is not None], default=self.taken.next)
         self.taken.settled(position)
         self.write_evaluations()
         self.worker.journal.mark()
@@ -305,17 +305,17 @@ class PartitionTask:
     def _judge(self, unjudged: frozenset[str]) -> Judge:
         return Judge(self.worker.conditions, Allowance(*self._allowance), unjudged)
 
-    def _release_kept(self, now: float) -> None:
+    def _release_buffered(self, now: float) -> None:
         """Queue deferred notifications again, or park them."""
-        for subscription, kept in self.intake.kept.look(self.intake.held, now):
+        for subscription, messages in self.intake.buffer.release(self.intake.held, now):
             if why := self.intake.exclusions.reason(subscription, self.intake.held):
-                self.intake.outcomes.put_off(subscription, kept, waits(why))
+                self.intake.outcomes.write_unpushed(subscription, messages, waits(why))
             else:
-                for received in kept:
+                for received in messages:
                     self.intake.lanes.add(received, subscription)
 
     def _take(self, rows: TaskRows) -> bool:
-        """Match the rows that have arrived; False when the first of them waits for the view."""
+        """Match the rows that have arrived; False if the first of them waits for the view."""
         taken, intake = self.taken, self.intake
         for _ in range(taken.at_once):
             row = rows.first()
@@ -344,11 +344,11 @@ class PartitionTask:
         self._link.report(self, now)
 
     def _settle(self) -> None:
-        """Settle all notifications that were taken in, and report it."""
+        """Settle all taken notifications, and report it."""
         pump = self.worker.pump
-        self._release_kept(math.inf)
+        self._release_buffered(math.inf)
         pump.run(self.lanes, self._between)
-        if self.stopped:  # this process ends: a late answer still saves a second push
+        if self.stopped:  # this process ends: a late answer saves a second push
             until = time.monotonic() + self._patience_s
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()
@@ -367,8 +367,8 @@ class PartitionTask:
 
 
 def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
-    """The notification in a record; None, with a line in the log, for one that can never be read: to stop there would
-    stop everybody for ever. Raises RecordVersionError for a record of a newer Arborcast."""
+    """The notification in a record; None, with a log message, for a damaged one: an error would stop the partition for
+    ever. Raises RecordVersionError for a record of a newer Arborcast."""
     try:
         return notifications.decode(value)
     except RecordVersionError:

@@ -29,21 +29,21 @@ class Refused(NamedTuple):
 
 
 def shares(left: int, triggers: Iterable[str]) -> Mapping[str, int]:
-    """Further publications allowed for each of these triggers, where `left` are allowed for their cause: together with
-    their own they do not exceed it. A trigger without a share publishes nothing."""
+    """Further publications allowed for each of these triggers, of the `left` ones of their cause: with their own, they
+    do not exceed it. A trigger without a share publishes nothing."""
     publish = sorted(triggers)[:left]
     each, more = divmod(left - len(publish), max(1, len(publish)))
     return {name: each + (number < more) for number, name in enumerate(publish)}
 
 
 class OwnerRates:
-    """How many notifications the triggers of each owner have published in the last minute, in this process."""
+    """The notifications that the triggers of each owner have published in the last minute, in this process."""
 
     def __init__(self) -> None:
         self._levels: dict[str, tuple[float, float]] = {}
 
     def may_publish(self, owner: str, per_minute: int, now_s: float) -> bool:
-        """Whether the triggers of this owner may publish one more, which counts then; `now_s` is a steady clock."""
+        """Whether the triggers of this owner may publish one more; if so it is counted. `now_s`: a monotonic clock."""
         level, at = self._levels.get(owner, (per_minute, now_s))
         level = min(per_minute, level + (now_s - at) * per_minute / 60)
         allowed = level >= 1
@@ -117,7 +117,7 @@ def published(
     )
 
 
-def is_kept(trigger: Trigger, rules: TopicRules) -> bool:
+def is_retained(trigger: Trigger, rules: TopicRules) -> bool:
     """Whether a trigger's publication becomes the current message of its topic."""
     retain = trigger.target.retain if trigger.target is not None else False
     return rules.retain_all if retain is None else retain

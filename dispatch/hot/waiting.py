@@ -16,7 +16,7 @@ from arborcast.topic_model.topics import TopicPath
 
 class Received(NamedTuple):
     """A notification with its place: the partition and offset in the `notifications` log, and the batch, or `parked_as`
-    in its place. The place names a parked delivery."""
+    instead of it. The place identifies a parked delivery."""
 
     notification: Notification
     partition: int
@@ -43,7 +43,7 @@ class WaitingMessages:
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Received]] = {}
-        self._highest = _NOTHING  # of the queues: read for each message
+        self._highest = _NOTHING  # of the queues: it is read for each message
         self._class = 0  # its priority
         self._count = 0
 
@@ -52,7 +52,7 @@ class WaitingMessages:
 
     @property
     def priority(self) -> int:
-        """The priority of the next one."""
+        """The priority of the next message."""
         return self._class
 
     def may_go(self) -> bool:
@@ -69,11 +69,11 @@ class WaitingMessages:
         self._count += 1
 
     def first(self) -> Received:
-        """The one that leaves next."""
+        """The next message."""
         return self._highest[0]
 
     def pop(self) -> Received:
-        """Remove and return the one that leaves next."""
+        """Remove and return the next message."""
         received = self._highest.popleft()
         self._count -= 1
         if not self._highest:
@@ -107,7 +107,7 @@ class WaitingMessages:
         return min(queue[0].offset for queue in self._queues.values())
 
     def drain(self) -> list[Received]:
-        """Remove and return all messages in the order of arrival, in which they are parked."""
+        """Remove and return all messages in the order of arrival, for parking."""
         drained = sorted(chain.from_iterable(self._queues.values()), key=lambda each: each.offset)
         self._queues.clear()
         self._highest, self._count = _NOTHING, 0
@@ -115,14 +115,14 @@ class WaitingMessages:
 
 
 class WaitingByTopic:
-    """The waiting messages of a lane with independent topics: one waits for the push of its own topic only."""
+    """The waiting messages of a lane with independent topics: each waits for the push of its own topic only."""
 
     __slots__ = ("_count", "_heads", "_topics", "_under_way")
 
     def __init__(self) -> None:
         self._topics: dict[TopicPath, WaitingMessages] = {}
         self._under_way: set[TopicPath] = set()
-        # The first message of each topic without a push under way, by priority and offset; also obsolete entries.
+        # The first message of each topic without a push in flight, by priority and offset; also obsolete entries.
         self._heads: list[tuple[int, int, TopicPath]] = []
         self._count = 0
 
@@ -140,7 +140,7 @@ class WaitingByTopic:
             heappush(self._heads, (-priority, received.offset, topic))
 
     def may_go(self) -> bool:
-        """Whether something waits whose topic has no push under way."""
+        """Whether a message waits whose topic has no push in flight."""
         while self._heads:
             _, offset, topic = self._heads[0]
             waiting = self._topics.get(topic)
@@ -150,11 +150,11 @@ class WaitingByTopic:
         return False
 
     def first(self) -> Received:
-        """The next one; `may_go` has to be true."""
+        """The next message; only if `may_go`."""
         return self._topics[self._heads[0][2]].first()
 
     def pop(self) -> Received:
-        """Remove and return it. Its topic waits until `settle`."""
+        """Remove and return the next message. Its topic waits until `settle`."""
         _, _, topic = heappop(self._heads)
         self._under_way.add(topic)
         waiting = self._topics[topic]

@@ -21,13 +21,13 @@ from arborcast.dispatch.monitoring.under_way import Gauge
 from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Subscription
 
-# Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
+# Bytes of prepared envelopes per worker, twice: about 1.5 kB each, with their subscriptions as much again.
 _ENVELOPES = 32 * 1024 * 1024
 
 # Poll interval of the thread that waits for late answers.
 _REST_S = 1.0
 
-# A connection has to be established in this share of the time that a lane waits for a push.
+# Share of the time that a lane waits for a push in which a connection must be established.
 _CONNECTED_BY = 0.9
 
 
@@ -42,7 +42,9 @@ class Worker:
         self._frozen = False
         self._resting: Service | None = None
         self.conditions = Conditions()
-        self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound, settings.mqtt)
+        self.transport = make_transport(
+            _with_short_connect(settings.push, settings.retry), settings.outbound, settings.mqtt
+        )
         self.journal = SinkJournal(settings.kafka, OUTCOMES_TIMEOUT_S)
         self.spans = make_push_spans(settings.tracing)
         self.gauge = Gauge(under_way)
@@ -56,15 +58,15 @@ class Worker:
         )
 
     def settled(self) -> None:
-        """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
-        task, need not look at it again (10-38 ms per task)."""
+        """After the first partition all loaded objects stay: freeze them, so that the garbage collector, which Spark
+        runs after every task, does not scan them again (10-38 ms per task)."""
         if not self._frozen:
             gc.collect()
             gc.freeze()
             self._frozen = True
 
     def rest(self) -> None:
-        """No task runs: a thread waits for the answers of pushes under way, until `resume`."""
+        """Between tasks a thread waits for the answers of pushes in flight, until `resume`."""
         if self.transport.in_flight:
             self._resting = Service("unanswered", self._await_answer, what="the wait for late answers of receivers")
             self._resting.start()
@@ -98,8 +100,8 @@ class Worker:
         return envelope
 
 
-def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
-    """A connection that is not established when its lane stops waiting is given up: nothing was sent over it."""
+def _with_short_connect(push: PushSettings, retry: RetrySettings) -> PushSettings:
+    """Connections must be established before their lane stops waiting: later, nothing has been sent over them."""
     return dataclasses.replace(push, connect_timeout_s=min(push.connect_timeout_s, _CONNECTED_BY * retry.batch_wait_s))
 
 
@@ -107,7 +109,7 @@ _worker: Worker | None = None
 
 
 def worker_for(settings: JobSettings, under_way: str) -> Worker:
-    """This process' worker. Only in tests does one session see several settings."""
+    """This process' worker. Only tests use several settings in one session."""
     global _worker
     if _worker is not None and _worker.made_for != (settings, under_way):
         forget_worker()
@@ -118,7 +120,7 @@ def worker_for(settings: JobSettings, under_way: str) -> Worker:
 
 
 def forget_worker() -> None:
-    """Close the worker after a failed task, with its unfinished work."""
+    """Close the worker after a failed task, and drop its unfinished work."""
     global _worker
     worker, _worker = _worker, None
     if worker is not None:

@@ -1,4 +1,3 @@
-"""The streaming job as a whole: one at a time on its logs, its parts started and stopped in order, and watched for
-hanging."""
+"""The streaming job: one at a time on its logs, with its parts started and stopped in order, and hangs detected."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Deadlines: subscribers are notified when nothing has matched for a time, and when a message matches again.
+"""Deadlines: subscribers are notified when no message has matched for a time, and when one matches again.
 
-Workers report the newest match of subscriptions with a deadline. A silence is reported only when all notifications
+Workers report the newest match of subscriptions with a deadline. A silence is reported only after all notifications
 accepted before its end are matched, so a late job, or one without workers, reports none. A restart restarts the times.
 """
 
@@ -30,26 +30,26 @@ _Kind = Literal["deadline-missed", "deadline-met"]
 # Maximum number of topics of a subscription with a deadline per topic.
 _MOST_TOPICS = 10_000
 
-# And of all such subscriptions together.
+# The maximum of all such subscriptions together.
 _MOST = 100_000
 
-_LOOK_S = 0.1
+_CHECK_S = 0.1
 
-# Interval of checks for deadlines while there are none.
+# Interval of checks without deadlines.
 _IDLE_S = 1.0
 
 _PAUSE_S = 5.0
 
 
 class Quiet(NamedTuple):
-    """A silence: a subscription, and one of its topics if it has a deadline per topic."""
+    """A silence of a subscription, or of one of its topics if it has a deadline per topic."""
 
     subscription: str
     topic: str = ""
 
 
 class _Deadline(NamedTuple):
-    """The deadline of a subscription, and the newest match by topic ("" is all of them)."""
+    """The deadline of a subscription, and the newest match by topic ("" for all of them)."""
 
     deadline_ms: int
     per_topic: bool
@@ -63,13 +63,13 @@ class Deadlines:
         self._watched: dict[str, _Deadline] = {}
         self._turns: TimerQueue[Quiet] = TimerQueue()
         self._missed: set[Quiet] = set()
-        self._topics = 0  # of those with a deadline for each
+        self._topics = 0  # of subscriptions with a deadline per topic
 
     def __len__(self) -> int:
         return len(self._watched)
 
     def watch(self, subscription: Subscription, since_ms: int) -> None:
-        """A subscription was added or changed; a watch for the same deadline continues."""
+        """Add or change a subscription; the time of an unchanged deadline continues."""
         policy = subscription.policy
         if policy.deadline_ms is None:
             self.forget(subscription.id)
@@ -81,10 +81,10 @@ class Deadlines:
         self.forget(subscription.id)
         self._watched[subscription.id] = _Deadline(policy.deadline_ms, per_topic, {})
         if not per_topic:
-            self._came(Quiet(subscription.id), since_ms)
+            self._restart(Quiet(subscription.id), since_ms)
 
     def forget(self, subscription: str) -> None:
-        """The subscription is over, paused or suspended."""
+        """Remove a subscription that has ended, or is paused or suspended."""
         known = self._watched.pop(subscription, None)
         if known is not None and known.per_topic:
             self._topics -= len(known.since_ms)
@@ -94,7 +94,7 @@ class Deadlines:
             self._missed.discard(silence)
 
     def matched(self, subscription: str, topic: str, accepted_ms: int) -> Quiet | None:
-        """A message matched; returns the reported silence that it ends."""
+        """Apply a match; returns the reported silence that it ends."""
         known = self._watched.get(subscription)
         if known is None:
             return None
@@ -106,19 +106,19 @@ class Deadlines:
             self._topics += 1
         if last_ms is not None and accepted_ms <= last_ms:
             return None
-        self._came(silence, accepted_ms)
+        self._restart(silence, accepted_ms)
         if silence not in self._missed:
             return None
         self._missed.remove(silence)
         return silence
 
     def over(self, now_ms: int) -> Iterator[Quiet]:
-        """Those past their deadline. Each is returned once, until `missed` is called for it."""
+        """The silences past their deadline, each once until `missed` is called for it."""
         while (silence := self._turns.pop(now_ms)) is not None:
             yield silence
 
     def missed(self, silence: Quiet, now_ms: int) -> int | None:
-        """Whether the deadline is missed; returns the beginning of the silence. It ends with the next message."""
+        """Check a deadline; returns the beginning of the silence if it is missed. It ends with the next match."""
         known = self._watched.get(silence.subscription)
         since_ms = None if known is None else known.since_ms.get(silence.topic)
         if known is None or since_ms is None or silence in self._missed:
@@ -129,22 +129,22 @@ class Deadlines:
         self._missed.add(silence)
         return since_ms
 
-    def _came(self, silence: Quiet, at_ms: int) -> None:
+    def _restart(self, silence: Quiet, at_ms: int) -> None:
         known = self._watched[silence.subscription]
         known.since_ms[silence.topic] = at_ms
         self._turns.set(silence, at_ms + known.deadline_ms)
 
 
 class _Checked(NamedTuple):
-    """A silence, and where the log of notifications ended when its deadline had passed."""
+    """A silence, and the ends of the `notifications` log after its deadline had passed."""
 
     silence: Quiet
     ends: Mapping[int, int]
 
 
 class DeadlineWatch(SubscriptionListener):
-    """Watches in a thread. `positions` are the offsets of the `notifications` log before which everything is matched
-    and reported, by partition; `follows`: another thread reads the control log as it grows."""
+    """Checks deadlines in a thread. `positions` are the offsets of the `notifications` log before which everything is
+    matched and reported, by partition; `follows`: another thread reads the control log as it grows."""
 
     def __init__(
         self,
@@ -160,10 +160,10 @@ class DeadlineWatch(SubscriptionListener):
         self._follows = follows
         self._publish = publish
         self._deadlines = Deadlines()
-        self._known: set[str] = set()  # those with a deadline, watched or not
+        self._known: set[str] = set()  # subscriptions with a deadline, active or not
         self._changed: deque[str] = deque()
         self._reports: deque[Mapping[tuple[str, str], int]] = deque()
-        self._over: list[Quiet] = []  # those whose log ends are still to be requested
+        self._over: list[Quiet] = []  # silences whose log ends are to be queried
         self._checked: list[_Checked] = []
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
@@ -173,22 +173,22 @@ class DeadlineWatch(SubscriptionListener):
         view.listen(self)
 
     def start(self) -> None:
-        """Begin every silence now."""
+        """Start; every silence begins now."""
         self._service.start()
 
     def stop(self) -> None:
         self._service.stop(2 * _IDLE_S)
 
     def apply(self, reports: Iterable[PartitionReport]) -> None:
-        """The newest matches. Thread-safe."""
+        """Apply the newest matches. Thread-safe."""
         for report in reports:
             if report.matched:
                 self._reports.append(report.matched)
 
     def subscription_changed(self, subscription_id: str) -> None:
         subscription = self._view.subscription(subscription_id)
-        asks = subscription is not None and subscription.policy.deadline_ms is not None
-        if asks or subscription_id in self._known:
+        has_deadline = subscription is not None and subscription.policy.deadline_ms is not None
+        if has_deadline or subscription_id in self._known:
             self._known.add(subscription_id)
             self._changed.append(subscription_id)
 
@@ -198,14 +198,14 @@ class DeadlineWatch(SubscriptionListener):
         except BaseException:
             self._log.close()
             raise
-        return _LOOK_S if self._deadlines else _IDLE_S
+        return _CHECK_S if self._deadlines else _IDLE_S
 
     def _watch(self) -> None:
         if not self._follows() and time.monotonic() - self._caught_up > _IDLE_S:
             self._caught_up = time.monotonic()
             self._view.catch_up(self._kafka.request_timeout_s)
-        self._take_changes()
-        self._take_reports()
+        self._apply_changes()
+        self._apply_reports()
         now_ms = time_ms()
         self._over += self._deadlines.over(now_ms)
         if self._over:
@@ -215,7 +215,7 @@ class DeadlineWatch(SubscriptionListener):
         if self._checked:
             self._check(now_ms)
 
-    def _take_changes(self) -> None:
+    def _apply_changes(self) -> None:
         while self._changed:
             name = self._changed.popleft()
             subscription = self._view.subscription(name)
@@ -227,7 +227,7 @@ class DeadlineWatch(SubscriptionListener):
             else:
                 self._deadlines.watch(subscription, time_ms())
 
-    def _take_reports(self) -> None:
+    def _apply_reports(self) -> None:
         while self._reports:
             for (subscription, topic), accepted_ms in self._reports.popleft().items():
                 ended = self._deadlines.matched(subscription, topic, accepted_ms)
@@ -235,21 +235,21 @@ class DeadlineWatch(SubscriptionListener):
                     self._publish_event("deadline-met", ended, accepted_ms)
 
     def _check(self, now_ms: int) -> None:
-        """Those past their deadline for which everything accepted before is matched."""
+        """Report the silences past their deadline for which everything accepted before is matched."""
         at = self._positions() or {}
-        # Matches are reported before, or with, the position; so they are applied now.
-        self._take_reports()
-        left: list[_Checked] = []
+        # Matches are reported before, or with, the position: apply them now.
+        self._apply_reports()
+        pending: list[_Checked] = []
         for each in self._checked:
             if any(at.get(number, 0) < end for number, end in each.ends.items()):
-                left.append(each)
+                pending.append(each)
                 continue
             subscription = self._view.subscription(each.silence.subscription)
             if subscription is None or subscription.expired(now_ms):
                 self._deadlines.forget(each.silence.subscription)
             elif (since_ms := self._deadlines.missed(each.silence, now_ms)) is not None:
                 self._publish_event("deadline-missed", each.silence, since_ms)
-        self._checked = left
+        self._checked = pending
 
     def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
         self._publish(

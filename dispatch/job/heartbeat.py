@@ -1,11 +1,12 @@
 """Heartbeats: of the job (`Heart`, a thread of the driver), and of Spark's Python workers.
 
-The workers, and the daemon that forks them, count their loops in shared memory. The daemon has the first place in it,
+The workers, and the daemon that forks them, count their loops in shared memory. The daemon has the first slot in it,
 and reserves one for each worker before the fork. A thread of the worker counts as long as the process runs; during a
 task its main thread counts each of its turns. The watcher kills a process without progress. SIGKILL also ends a stopped
 process (the SIGTERM of Spark's own timeout does not); Spark repeats the task.
 
-On its own host the driver watches, over a mapped file named in the workers' environment, on other hosts the daemon,
+
+On its own host the driver monitors, over a mapped file named in the workers' environment, on other hosts the daemon,
 over inherited memory.
 """
 
@@ -33,18 +34,18 @@ from arborcast.core.threads import Service, start_thread
 logger = logging.getLogger(__name__)
 
 FILE = "ARBORCAST_WORKER_BEATS"
-"""The variable that names the file in which the driver watches."""
+"""The environment variable with the driver's file."""
 
 LIMIT = "ARBORCAST_WORKER_HANG_TIMEOUT_S"
-"""The variable with a worker's timeout, without a file; 0 is for ever."""
+"""The environment variable with a worker's timeout, without a file; 0 for none."""
 
 # A daemon, and workers for all possible task slots, with those of an earlier daemon.
-_PLACES = 513
+_SLOTS = 513
 
 # Of each: process id, start time, loop count, task count, whether it has a task.
 _FIELDS = 5
 _PID, _STARTED, _RUNS, _WORKS, _BUSY = range(_FIELDS)
-_BYTES = 8 * _FIELDS * _PLACES
+_BYTES = 8 * _FIELDS * _SLOTS
 _RESERVED = -1
 
 _BEAT_S = 1.0
@@ -55,7 +56,7 @@ PATIENCE_WITH_TASKS = 5
 
 
 class BeatSlot:
-    """The place of a process."""
+    """The slot of a process."""
 
     def __init__(self, numbers: memoryview, number: int) -> None:
         self._numbers = numbers
@@ -90,9 +91,9 @@ class BeatSlot:
 _own: BeatSlot | None = None
 
 
-def beat_from_here_on() -> None:
-    """Start the heartbeats of the daemon and its workers, before the first fork. The daemon has no threads, which do
-    not survive a fork, but an alarm clock, which forked workers do not inherit."""
+def start_heartbeats() -> None:
+    """Start the heartbeats of the daemon and its workers, before the first fork. Threads do not survive a fork, so the
+    daemon uses an alarm signal, which forked workers do not inherit."""
     file, limit_s = os.environ.get(FILE, ""), float(os.environ.get(LIMIT, "0"))
     if not (file or limit_s):
         return
@@ -105,58 +106,58 @@ def beat_from_here_on() -> None:
     own.take()
     watch = None if file else WorkerBeats(numbers, limit_s)
 
-    def ring(_number: int, _frame: FrameType | None) -> None:
+    def on_alarm(_number: int, _frame: FrameType | None) -> None:
         own.runs()
         if watch is not None:
             watch.look(own_time.tick())
 
-    signal.signal(signal.SIGALRM, ring)
+    signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
     following: list[BeatSlot] = []
 
-    def choose() -> None:
+    def before_fork() -> None:
         if os.getpid() == daemon:
-            places = (BeatSlot(numbers, number) for number in range(1, _PLACES))
-            following[:] = itertools.islice((place for place in places if place.free), 1)
-            for place in following:
-                place.reserve()
+            slots = (BeatSlot(numbers, number) for number in range(1, _SLOTS))
+            following[:] = itertools.islice((slot for slot in slots if slot.free), 1)
+            for slot in following:
+                slot.reserve()
 
-    def begin() -> None:
+    def after_fork() -> None:
         global _own
         if following and os.getppid() == daemon:
             _own = following.pop()
             _own.take()
             start_thread("beat", _run_forever, _own)
 
-    os.register_at_fork(before=choose, after_in_child=begin)
+    os.register_at_fork(before=before_fork, after_in_child=after_fork)
 
 
-def _run_forever(place: BeatSlot) -> None:
+def _run_forever(slot: BeatSlot) -> None:
     while True:
-        place.runs()
+        slot.runs()
         time.sleep(_BEAT_S)
 
 
 @contextmanager
 def task() -> Iterator[None]:
-    """Around a task: the beats of this thread are those of the task."""
-    place = _own
-    if place is None:
+    """A context for a task: the beats of this thread are those of the task."""
+    slot = _own
+    if slot is None:
         yield
         return
-    place.works()
-    place.busy(True)
-    liveness.listen(place.works)
+    slot.works()
+    slot.busy(True)
+    liveness.listen(slot.works)
     try:
         yield
     finally:
         liveness.listen(liveness.ignore_beat)
-        place.busy(False)
+        slot.busy(False)
 
 
 @dataclass
-class _Watched:
-    """A process, as known by its watcher."""
+class _Monitored:
+    """A process, as known to its monitor."""
 
     identity: tuple[int, int]
     process: Silence
@@ -164,28 +165,28 @@ class _Watched:
 
 
 class WorkerBeats:
-    """The watcher's side."""
+    """Monitors the processes."""
 
     def __init__(self, numbers: memoryview, limit_s: float, killed: Callable[[], None] = lambda: None) -> None:
-        """`limit_s` is how long a process may be silent, 0 for ever; `killed` is called after a kill."""
+        """`limit_s` is the timeout of a process, 0 for none; `killed` is called after a kill."""
         self._numbers = numbers
         self._limit_s = limit_s
         self._killed = killed
-        self._watched: dict[int, _Watched] = {}
+        self._monitored: dict[int, _Monitored] = {}
 
     def look(self, at: float) -> None:
-        """Kill processes that are silent for too long; `at` is the time of the watcher."""
+        """Kill processes without a heartbeat for too long; `at` is the time of the monitor."""
         numbers = self._numbers.tolist()
-        for number in range(_PLACES):
+        for number in range(_SLOTS):
             pid, started, runs, works, busy = numbers[_FIELDS * number : _FIELDS * (number + 1)]
             if pid in (0, _RESERVED):
-                self._watched.pop(number, None)
+                self._monitored.pop(number, None)
                 continue
-            known = self._watched.get(number)
+            known = self._monitored.get(number)
             if known is None or known.identity != (pid, started):
                 limit_s = self._limit_s
-                known = _Watched((pid, started), Silence(limit_s, at), Silence(limit_s * PATIENCE_WITH_TASKS, at))
-                self._watched[number] = known
+                known = _Monitored((pid, started), Silence(limit_s, at), Silence(limit_s * PATIENCE_WITH_TASKS, at))
+                self._monitored[number] = known
             known.process.observe(runs, at)
             known.task.observe((works, busy), at)
             if known.process.is_too_long(at):
@@ -193,9 +194,9 @@ class WorkerBeats:
             elif busy and known.task.is_too_long(at):
                 self._end(number, known, f"was at the same point of its task for {known.task.lasts_s(at):.0f} s")
 
-    def _end(self, number: int, known: _Watched, why: str) -> None:
+    def _end(self, number: int, known: _Monitored, why: str) -> None:
         """Kill a process, and forget it."""
-        del self._watched[number]
+        del self._monitored[number]
         self._numbers[_FIELDS * number + _PID] = 0
         pid, started = known.identity
         try:
@@ -203,14 +204,14 @@ class WorkerBeats:
                 return
             os.kill(pid, signal.SIGKILL)
         except OSError:
-            return  # it has ended meanwhile
-        who = "the daemon of the Python workers" if number == 0 else "a Python worker"
-        logger.warning("%s (pid %d) %s and was killed; Spark replaces it", who, pid, why)
+            return  # the process has ended
+        subject = "the daemon of the Python workers" if number == 0 else "a Python worker"
+        logger.warning("%s (pid %d) %s and was killed; Spark replaces it", subject, pid, why)
         self._killed()
 
 
 def started_at(pid: int) -> int:
-    """When a process was started, in a unit of its own, 0 without such a process; its session without /proc."""
+    """The start time of a process, in an arbitrary unit; 0 without such a process; its session without /proc."""
     try:
         # From the third field on: the second is a name with any characters, in brackets.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -222,13 +223,13 @@ def started_at(pid: int) -> int:
 
 
 def new_file(file: Path) -> memoryview:
-    """The memory of the driver, in a new file: workers of a killed job may still have the last one."""
+    """The memory of the driver, in a new file: workers of a killed job may still use the last one."""
     return new_shared_memory(file, _BYTES).cast("q")
 
 
 def keep_worker_alive(rows: Iterable[object]) -> None:
-    """A partition function that does nothing, for tasks that keep Spark from ending its idle Python workers. A worker
-    imports the module of the function: beside the warm-up it loaded delta-rs, Arrow and pandas (70 MiB)."""
+    """A partition function without effect, for tasks that keep Spark from ending its idle Python workers. A worker
+    imports the module of the function: that of the warm-up would load delta-rs, Arrow and pandas (70 MiB)."""
     for _ in rows:
         pass
 
@@ -238,15 +239,15 @@ BEAT_S = 2.0
 
 class Heart:
     """The heartbeat of the job, every other second: `beat` is called while the JVM answers and the redelivery works. It
-    is set when the job is ready. `ask_jvm` returns when the JVM answers, and raises without one; `rounds` counts the
-    loops of the redelivery."""
+    is set when the job is ready. `ping_jvm` returns when the JVM answers, and raises without an answer; `rounds` counts
+    the loops of the redelivery."""
 
     def __init__(
-        self, ask_jvm: Callable[[], object], rounds: Callable[[], int], limit_s: float, workers: WorkerBeats | None
+        self, ping_jvm: Callable[[], object], rounds: Callable[[], int], limit_s: float, workers: WorkerBeats | None
     ) -> None:
-        """`limit_s` is the timeout of a Python worker; that of the redelivery is the one of a task."""
+        """`limit_s` is the timeout of a Python worker; the redelivery has that of a task."""
         self.beat: Callable[[], None] | None = None
-        self._ask_jvm = ask_jvm
+        self._ping_jvm = ping_jvm
         self._rounds = rounds
         self._workers = workers
         self._time = OwnTime(2 * BEAT_S)
@@ -269,7 +270,7 @@ class Heart:
         return BEAT_S
 
     def look(self, at: float) -> None:
-        """One beat, at this time of the watcher."""
+        """One beat, at this time of the monitor."""
         if self._workers is not None:
             self._workers.look(at)
         if self.beat is None:
@@ -280,6 +281,6 @@ class Heart:
             lasts_s = self._redelivery.lasts_s(at)
             logger.error("the redelivery has made no progress for %.0f s: no heartbeat until it does", lasts_s)
         self._hangs = hangs
-        self._ask_jvm()
+        self._ping_jvm()
         if self.beat is not None and not hangs:
             self.beat()

@@ -1,11 +1,12 @@
 """One dispatch job at a time on the same logs: a lease, decided by the order of the log `dispatch-lease`.
 
-The holder appends a renewal every other second. A job that starts reads the log. With a renewal it is refused; without
-one for LEASE_S, or when the process of the holder is gone from this host, it appends a claim. A claim names the offset
-at which its writer expects it, and counts only there: after any other record it is void for every reader. So no clock
-is compared with another, and there are never two holders.
 
-A holder without a renewal for HOLD_S defers its pushes (`core.fence`), before another can have the lease. With a later
+The holder appends a renewal every other second. A job that starts reads the log. After a renewal it is refused; without
+one for LEASE_S, or when the process of the holder has ended on this host, it appends a claim. A claim contains the
+expected offset of itself, and counts only there: after any other record it is void for every reader. So no clocks are
+compared, and there are never two holders.
+
+A holder without a renewal for HOLD_S defers its pushes (`core.fence`), before another can have the lease. After a later
 claim than its own it ends at once. `JobLeaseState` is pure; `JobLease` reads and appends.
 """
 
@@ -41,17 +42,17 @@ from arborcast.dispatch.job.heartbeat import started_at
 
 logger = logging.getLogger(__name__)
 
-# LEASE_S fits into a start of the job, which reads the log meanwhile.
+# LEASE_S is shorter than a start of the job, which reads the log meanwhile.
 _TIMES = LeaseTimes(lease_s=10.0, hold_s=8.0, renew_s=2.0, request_s=3.0)
 LEASE_S, HOLD_S, RENEW_S = _TIMES.lease_s, _TIMES.hold_s, _TIMES.renew_s
 
 # Poll interval while waiting for the lease, or for Kafka.
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 # After this time without success the log is read from its beginning.
 _REREAD_S = 30.0
 
-# Time that a stop may spend on the release.
+# Timeout of the release during a stop.
 _RELEASE_S = 2.0
 
 KEY = b"job"
@@ -60,20 +61,20 @@ VERSION = 1
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, as shown to others."""
+    """A job, as other jobs see it."""
 
     name: str
     """Unique for each process."""
     host: str = ""
     pid: int = 0
     started: int = 0
-    """Distinguishes it from a later process with its number; see `heartbeat.started_at`."""
+    """Distinguishes it from a later process with the same pid; see `heartbeat.started_at`."""
     machine: str = ""
-    """The scope of process numbers: a boot of a host, and a namespace there."""
+    """The scope of pids: a boot of a host, and a namespace there."""
     since_ms: int = 0
     home: str = ""
 
-    def words(self) -> str:
+    def description(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC)
         return (
             f"process {self.pid} on host {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC, with the data directory "
@@ -104,12 +105,12 @@ def decode(key: bytes, value: bytes | None) -> JobLeaseRecord:
 
 @dataclass
 class JobLeaseState:
-    """The lease as seen by one job. Times are seconds of one clock of its own."""
+    """The lease as seen by one job. Times are seconds of one monotonic clock."""
 
     me: Holder
     holder: Holder | None = None
     at: int = -1
-    """The offset of the claim that counts."""
+    """The offset of the valid claim."""
     end: int = 0
     """The offset of the next record."""
     seen: float = float("-inf")
@@ -118,14 +119,14 @@ class JobLeaseState:
     """Renewals of the holder since its claim, or since the first read."""
 
     def apply(self, record: JobLeaseRecord, offset: int, now: float) -> None:
-        """The log's next record."""
+        """Apply the next record of the log."""
         self.end = offset + 1
         if record.kind == "claim":
             if record.at != offset:
                 return  # another record preceded it
             self.renewals = 0
         elif record.at < self.at:
-            return  # of one that has lost it
+            return  # of a job that has lost the lease
         elif record.kind == "renewal":
             self.renewals += 1
         self.at = record.at
@@ -138,7 +139,8 @@ class JobLeaseState:
         return self.holder is not None and self.holder.name == self.me.name
 
     def claim(self) -> JobLeaseRecord:
-        """The record that takes the lease, if no other is written before. Append it right after a read to the end."""
+        """The record that takes the lease, unless another is written before it. Append it right after a read to the
+        end."""
         return JobLeaseRecord(kind="claim", holder=self.me, at=self.end)
 
     def renewal(self) -> JobLeaseRecord:
@@ -161,7 +163,7 @@ def is_held(kafka: KafkaSettings, patience_s: float = 0.0) -> bool:
             if abs(time.time() - record.timestamp / 1000) <= LEASE_S:
                 return True
         while time.monotonic() < until:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             if log.ends()[0] > end:
                 return True
     return False
@@ -179,8 +181,8 @@ def this_job(home: Path) -> Holder:
     )
 
 
-def is_gone(holder: Holder) -> bool:
-    """Whether this process has certainly ended. Unknown for another host or container."""
+def has_ended(holder: Holder) -> bool:
+    """Whether this process has certainly ended. False if unknown: on another host or in another container."""
     if holder.machine != _machine():
         return False
     seen = True
@@ -203,9 +205,8 @@ def _machine() -> str:
 
 
 class JobLease:
-    """Acquires the lease in a thread after the start, and keeps it until `release`. `end` is called in that thread,
-    once, with a sentence, when another job has or has taken the lease; it must end this process without another
-    push."""
+    """Acquires the lease in a thread after the start, and renews it until `release`. If another job has or takes the
+    lease, `end` is called once in that thread, with the reason; it must end this process without another push."""
 
     def __init__(self, kafka: KafkaSettings, home: Path, end: Callable[[str], None]) -> None:
         me = this_job(home)
@@ -216,14 +217,14 @@ class JobLease:
         self._me = me
         self._fence: Fence | None = None
         self._start_reading()
-        self._ours = -1  # the offset of our claim that counts
-        self._over = False  # another job has the lease, or the log cannot be read
+        self._claim_at = -1  # the offset of our valid claim
+        self._over = False  # another job has the lease, or the log is unreadable
         self._failure: ArborcastError | None = None
         self._settled = threading.Event()
         self._service = Service(
             "lease",
             self._step,
-            backoff=Backoff(_LOOK_S, _LOOK_S),
+            backoff=Backoff(_POLL_S, _POLL_S),
             close=lambda: self._log.leave(self._lease.release() if self._lease.mine else None),
             what=f"the lease on the logs (pushes wait from {HOLD_S:g} s after its last renewal)",
         )
@@ -232,21 +233,21 @@ class JobLease:
         self._service.start()
 
     def acquire(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Return when this job has the lease, or is `stopped`, with the result. Raises InfrastructureError if Kafka has
-        not answered within `timeout_s`, besides the wait for another job."""
+        """Wait until this job has the lease, or is `stopped`; returns whether it has. Raises InfrastructureError if
+        Kafka has not answered within `timeout_s`, besides the wait for another job."""
         deadline = clock() + timeout_s + LEASE_S
         while not self._settled.wait(0.1):
             if stopped():
                 return False
             if clock() > deadline:
                 break
-        if self._ours < 0:
+        if self._claim_at < 0:
             raise self._failure or InfrastructureError("the lease on the logs could not be acquired in time", 5.0)
         return True
 
     def release(self) -> None:
         """Release the lease, so that another job can start at once. No further push begins."""
-        # `_have_until` sees the stop before the fence is shut.
+        # `_hold_until` checks for the stop before the fence is shut.
         self._service.stop()
         if self._fence is not None:
             self._fence.shut()
@@ -254,8 +255,8 @@ class JobLease:
         self._log.close()
 
     def _start_reading(self) -> None:
-        self._exists = False  # whether the log does, as far as known
-        self._began = math.inf  # when all of it was read for the first time
+        self._exists = False  # whether the log exists, as far as known
+        self._began = math.inf  # the time of the first complete read
         self._succeeded_at = clock()
         self._lease = JobLeaseState(self._me)
         self._log = LeaseLog(
@@ -269,7 +270,7 @@ class JobLease:
 
     def _step(self) -> float | None:
         try:
-            self._look()
+            self._renew_or_claim()
         except ArborcastError as error:
             self._failed(error)
             if not self._over:
@@ -278,34 +279,34 @@ class JobLease:
             self._succeeded_at = clock()
         if self._over:
             return None
-        return _LOOK_S if self._ours < 0 else RENEW_S
+        return _POLL_S if self._claim_at < 0 else RENEW_S
 
     def _failed(self, error: ArborcastError) -> None:
         self._failure = error
-        if self._ours < 0 and not isinstance(error, InfrastructureError):
-            # Another use of the topic, or a record of a newer release: an operator has to repair it.
+        if self._claim_at < 0 and not isinstance(error, InfrastructureError):
+            # Another use of the topic, or a record of a newer release: an operator must repair it.
             self._over = True
             self._settled.set()
         elif clock() - self._succeeded_at > _REREAD_S:
-            # The log may be another one.
+            # The log may have been replaced.
             self._log.leave(None)
             self._log.close()
             self._start_reading()
 
-    def _look(self) -> None:
+    def _renew_or_claim(self) -> None:
         if not self._exists:
             ensure_topics(self._log.kafka, (JOB_LEASE_LOG,))
             self._exists = True
         self._read()
         self._began = min(self._began, clock())
-        if self._ours >= 0 and self._lease.at not in (self._ours, -1):
+        if self._claim_at >= 0 and self._lease.at not in (self._claim_at, -1):
             self._lost()
-        elif self._lease.mine or self._try():
-            # The time before it is sent: readers count from a later one.
+        elif self._lease.mine or self._try_claim():
+            # The time before the append: readers count from a later one.
             now = clock()
             self._append(self._lease.renewal())
             if self._lease.mine:
-                self._have_until(now + HOLD_S)
+                self._hold_until(now + HOLD_S)
 
     def _read(self) -> None:
         # An empty log need not begin with 0.
@@ -314,14 +315,14 @@ class JobLease:
     def _append(self, record: JobLeaseRecord) -> None:
         self._lease.end = max(self._lease.end, self._log.append(record))
 
-    def _try(self) -> bool:
-        """Claim the lease when it is free; whether it is ours now."""
+    def _try_claim(self) -> bool:
+        """Claim the lease if it is free; returns whether this job has it."""
         lease, holder = self._lease, self._lease.holder
-        if holder is not None and not is_gone(holder):
+        if holder is not None and not has_ended(holder):
             if lease.renewals and lease.seen > self._began:
                 self._finish(
                     f"another dispatch job works on these logs (kafka.prefix = {self._kafka.prefix}): "
-                    f"{holder.words()}. There can be only one: stop that one first (arborcast down, or SIGTERM; "
+                    f"{holder.description()}. There can be only one: stop it first (arborcast down, or SIGTERM; "
                     "arborcast up --no-job starts an engine without one), or give this one another kafka.prefix and a "
                     "data directory of its own"
                 )
@@ -329,25 +330,27 @@ class JobLease:
             if clock() - max(lease.seen, self._began) <= LEASE_S:
                 return False
         if holder is not None:
-            logger.info("the dispatch job before this one is silent, or gone: %s. This one takes over", holder.words())
+            logger.info(
+                "the previous dispatch job is silent or has ended: %s. This job takes over", holder.description()
+            )
         self._append(lease.claim())
         return lease.mine
 
-    def _have_until(self, until: float) -> None:
+    def _hold_until(self, until: float) -> None:
         if self._fence is None:
-            # Only with the lease: it removes that of an earlier job.
+            # Only with the lease: this removes the fence of an earlier job.
             self._fence = Fence(self.file)
         if not self._service.stopping:
             self._fence.extend(until)
-        self._ours = self._lease.at
+        self._claim_at = self._lease.at
         self._settled.set()
 
     def _lost(self) -> None:
-        by = self._lease.holder
+        winner = self._lease.holder
+        successor = winner.description() if winner is not None else "one that has ended since"
         self._finish(
             "this dispatch job was silent for too long (stopped, asleep, or cut off from Kafka), and another has taken "
-            f"over: {by.words() if by is not None else 'one that has ended since'}. This one ends and pushes nothing "
-            "any more"
+            f"over: {successor}. This job ends, without another push"
         )
 
     def _finish(self, why: str) -> None:
@@ -355,4 +358,4 @@ class JobLease:
         if self._fence is not None:
             self._fence.shut()
         self._end(why)
-        self._settled.set()  # where that has not ended the process
+        self._settled.set()  # if `end` has not ended the process

@@ -1,6 +1,6 @@
-"""Events for operators, as notifications on the topics `TOPICS`. One about a deadline is for its subscriber, too.
+"""Events for operators, as notifications on the topics `TOPICS`. Those about deadlines are for the subscriber, too.
 
-A thread sends them; nothing waits for it.
+A thread publishes them; no caller waits.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ TOPICS: Mapping[EventKind, TopicPath] = {
 
 _FOR_SUBSCRIBERS: frozenset[EventKind] = frozenset({"deadline-missed", "deadline-met"})
 
-# Events that wait for Kafka.
-_MOST_KEPT = 10_000
+# Limit of events that wait for Kafka.
+_MOST_WAITING = 10_000
 
 PUBLISHER = "arborcast"
 
@@ -73,8 +73,8 @@ class OperatorEvents:
         self._kafka = kafka
         self._view = view
         self.stored = 0
-        """How many were published since the start."""
-        self._queue: queue.Queue[OperatorEvent | None] = queue.Queue(_MOST_KEPT)
+        """The number of events published since the start."""
+        self._queue: queue.Queue[OperatorEvent | None] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -93,7 +93,7 @@ class OperatorEvents:
         try:
             self._queue.put_nowait(event)
         except queue.Full:
-            logger.warning("the event was not published: %d others wait for Kafka", _MOST_KEPT)
+            logger.warning("the event was not published: %d others wait for Kafka", _MOST_WAITING)
 
     def stop(self, timeout_s: float) -> None:
         """Publish waiting events; returns when done, or after the time."""
@@ -108,7 +108,7 @@ class OperatorEvents:
         writer = DurableWriter(self._kafka, "notifications")
         while (event := self._queue.get()) is not None:
             try:
-                # A subscriber with an answer to its Subscribe gets it.
+                # A subscriber whose Subscribe was answered gets it.
                 control = self._view.catch_up(self._kafka.request_timeout_s)
                 for notification in self._notifications(event, control):
                     key, value = notifications.encode(notification)
@@ -120,14 +120,15 @@ class OperatorEvents:
         writer.close()
 
     def _notifications(self, event: OperatorEvent, control: int) -> Iterator[Notification]:
-        """For subscribers of such events; and for the subscription concerned, if the event is for it."""
+        """The notification for subscribers of such events; and one for the subscription concerned, if the event is for
+        it."""
         general = Notification(
             uuid.uuid4().hex, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER, control=control
         )
         yield general
         about = self._view.subscription(event.subscription) if event.kind in _FOR_SUBSCRIBERS else None
         if about is not None:
-            # Its recipients are those at the match: a recent change is still the same subscription.
+            # Its recipients are those at matching: it may follow a change of the subscription.
             yield msgspec.structs.replace(
                 general, id=uuid.uuid4().hex, only=about.id, selector=about.selector(), control=UNSTAMPED
             )

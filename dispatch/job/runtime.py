@@ -1,4 +1,4 @@
-"""The job as a whole: warm up, run the query, stop between batches."""
+"""The job: warm up, run the query, stop between batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
-from arborcast.dispatch.monitoring.under_way import UnderWay
+from arborcast.dispatch.monitoring.under_way import InFlightGauge
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.recording.recording import Recording
@@ -61,7 +61,7 @@ def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots:
     workers, connections, the table. A record without outcomes goes through the attempts log, and one micro-batch over
     it from Kafka through the sink; nothing is pushed or recorded.
 
-    Raises InfrastructureError without Kafka. Other failures are logged: the query will meet and report them.
+    Raises InfrastructureError without Kafka. Other failures are logged: the query will report them.
     """
     started = time.monotonic()
     offset = _append_nothing(kafka)
@@ -92,7 +92,7 @@ def _run_batch(spark: SparkSession, kafka: KafkaSettings, offset: int, run_sink:
         run_sink(frame.select("value", "partition", "offset").where("offset < 0"))
         rows_of(frame.select("value").toArrow().column("value").to_pylist())
 
-    # Only the first partition, from the record that was just appended.
+    # Only the first partition, from the appended record on.
     topic = kafka.topic("attempts")
     source = read_log(
         spark, kafka, "attempts", starting=json.dumps({topic: {"0": offset}}), fail_on_data_loss=False, partitions=[0]
@@ -109,10 +109,10 @@ def _run_batch(spark: SparkSession, kafka: KafkaSettings, offset: int, run_sink:
             query.stop()
 
 
-# Reading the control log for the first time: a million subscriptions take about 15 s.
+# Timeout of the first read of the control log: a million subscriptions take about 15 s.
 _FIRST_READ_S = 300.0
 
-# How long the query may take to come up.
+# Timeout of the start of the query.
 _START_S = 60.0
 
 # Spark ends idle Python workers after 60 s.
@@ -121,11 +121,11 @@ _KEEP_WARM_S = 40.0
 # A stop waits for the current batch, as long as a batch waits for slow receivers, plus this time for the last writes.
 _STOP_MARGIN_S = 5.0
 
-# The redelivery stops beside the batch under way. Its pushes may take long; one that is not waited for is made again
-# after the next start.
+# The redelivery stops at the same time as the batch. Its pushes may take long; those that do not end in time are
+# repeated after the next start.
 _REDELIVERY_STOP_S = 4.0
 
-# Unfinished writes are made after the next start.
+# Unfinished writes are repeated after the next start.
 _RECORDING_STOP_S = 3.0
 
 
@@ -146,7 +146,9 @@ class DispatchJob:
         )
         self._metrics = metrics = metrics or JobMetrics()
         metrics.slo_target = settings.slo.target
-        self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
+        self._under_way = (
+            InFlightGauge(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
+        )
         self._events = OperatorEvents(settings.kafka, self._view)
         self._redeliverer = Redeliverer(
             settings.kafka,
@@ -171,7 +173,7 @@ class DispatchJob:
             routes=self._view.routes,
             recorded=metrics.recorded,
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
-            tell=self._events.publish,
+            publish=self._events.publish,
             operation=metrics.operation,
             slo=lambda location: SloTable(
                 settings.kafka,
@@ -189,7 +191,7 @@ class DispatchJob:
             self._view,
             lambda: self.modes.matched(),
             lambda: self.modes.mode == "realtime",
-            self._tell_deadline,
+            self._publish_deadline,
         )
 
         def apply(reports: Sequence[PartitionReport]) -> None:
@@ -209,7 +211,7 @@ class DispatchJob:
         redelivery = self._redeliverer.statistics
         metrics.sources = JobSources(
             lambda: self._view.size,
-            lambda: {"parked": (now := redelivery()).parked, "due": now.due},
+            lambda: {"parked": (current := redelivery()).parked, "due": current.due},
             lambda: {str(state): count for state, count in redelivery().breakers.items()},
             self._pushes,
             lambda: float(self._events.stored),
@@ -227,10 +229,10 @@ class DispatchJob:
         return self._redeliverer.rounds
 
     def run(self, ready: Callable[[], None]) -> bool:
-        """Run until the gate closes; `ready` is called when the engine would deliver within its usual latency.
+        """Run until the gate closes; `ready` is called when the engine delivers within its usual latency.
 
-        Returns False when the query could not be kept running. Raises InfrastructureError when Kafka cannot be reached
-        at start.
+        Returns False if the query could not be kept running. Raises InfrastructureError if Kafka is unavailable at the
+        start.
         """
         try:
             ensure_topics(self._settings.kafka)
@@ -265,7 +267,7 @@ class DispatchJob:
         )
         return self._eraser
 
-    def _tell_deadline(self, event: OperatorEvent) -> None:
+    def _publish_deadline(self, event: OperatorEvent) -> None:
         self._metrics.deadline(event.kind)
         self._events.publish(event)
 
@@ -278,13 +280,13 @@ class DispatchJob:
         return dataclasses.replace(found, settled=self.modes.positions())
 
     def _open(self) -> None:
-        """Read the parked deliveries while Spark warms up: the one is Python and Kafka, the other JVM and workers."""
-        with pool("open-parked", 1) as beside:
-            parked = beside.submit(self._redeliverer.start, _FIRST_READ_S)
+        """Read the parked deliveries while Spark warms up: one uses Python and Kafka, the other JVM and workers."""
+        with pool("open-parked", 1) as executor:
+            parked = executor.submit(self._redeliverer.start, _FIRST_READ_S)
             try:
                 self._warm_up()
             except BaseException:
-                self._redeliverer.begin_stop(0.0)  # or it would be waited for
+                self._redeliverer.begin_stop(0.0)  # otherwise the pool would wait for it
                 raise
             parked.result()
 
@@ -302,10 +304,10 @@ class DispatchJob:
         )
 
     def _keep_warm(self) -> None:
-        """Until the gate closes: keep Spark from ending idle workers."""
+        """Keep Spark from ending idle workers until the gate closes."""
         while not self._gate.wait_closed(_KEEP_WARM_S):
             if self.modes.mode == "realtime":
-                continue  # its tasks keep them
+                continue  # its tasks keep the workers
             try:
                 empty_frame(self._spark, 1).foreachPartition(keep_worker_alive)
             except PySparkException as error:
@@ -317,7 +319,7 @@ class DispatchJob:
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         patience_s = 2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S
         if not self._gate.wait_empty(patience_s):
-            logger.warning("a batch is still under way; the next start repeats those of its pushes that have no row")
+            logger.warning("a batch is still in progress; the next start repeats its pushes without a row")
         self.modes.stop(patience_s)
         self._hot.stop(timeout_s=5.0)
         self._recording.stop(_RECORDING_STOP_S)

@@ -1,7 +1,7 @@
 """Spark's Python worker daemon with the sink imported: workers are forked from it.
 
 Modules imported before the fork are shared by all workers (25 MB less for each) and loaded once (0.3 s less for the
-first notification). Only imports: connections and threads do not survive a fork. Chosen by
+first notification). Imports only: connections and threads do not survive a fork. Selected by
 `spark.python.daemon.module`, so it must be installed where Spark starts Python.
 """
 
@@ -33,9 +33,9 @@ def _worker(sock: socket.socket, authenticated: bool) -> int:
 
 if __name__ == "__main__":
     log_format.configure_worker()
-    # Objects that the collector never touches stay on the pages shared with the daemon.
+    # Objects that the garbage collector never touches stay on the pages shared with the daemon.
     gc.collect()
     gc.freeze()
-    heartbeat.beat_from_here_on()
+    heartbeat.start_heartbeats()
     daemon.worker = _worker
     daemon.manager()

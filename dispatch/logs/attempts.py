@@ -3,8 +3,8 @@
 One attempt is one notification in one push to one subscription: notifications of one wsnt:Notify are several attempts
 with the same `push` and outcome. Attempts have all columns of the tables, which can be rebuilt from this log alone.
 
-MessagePack, versioned; the key is the batch. A Kafka record has many attempts, since one for each costs five times as
-much.
+MessagePack, versioned; the key is the batch. A Kafka record has many attempts: one record for each would cost five
+times as much.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ RECORD_BYTES = 64 * 1024
 _MOST_PASSED = 1_000
 
 State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped"]
-"""The state of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
-letter; too old; not wanted any more; left out by its subscription's reliability. All but `parked` are final."""
+"""The state of the delivery: taken by the receiver; pending until `next_ms`; given up, and kept as a dead letter;
+expired; cancelled; left out by its subscription's reliability. All but `parked` are final."""
 
 NO_BATCH = -1
 
 # Waiting deliveries are ordered by the number of their run or batch, and rows are found by it. So each start of the
-# query is a run with a range of numbers above all in the logs: in batches one per batch, in real time one per
-# millisecond. With 25 batches a second a range lasts for a thousand years.
+# query is a run with a range of numbers above all numbers in the logs: in batch mode one per batch, in real time one
+# per millisecond. With 25 batches a second a range lasts for a thousand years.
 RUN_NUMBERS = 10**12
 
 FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "dropped"})
-"""After a row with one of these nothing more happens to a delivery."""
+"""The final states of a delivery."""
 
 ErrorClass = Literal[
     "",  # none: delivered
@@ -91,8 +91,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt at a delivery. Times are milliseconds since the epoch, UTC.
 
     `push` identifies the HTTP request, `number` counts the attempts from 1; without a push so far it is 0, and `push`
-    empty. `next_ms` is when a parked delivery may be tried again; 0 when it is not parked, or has its turn with its
-    lane. `status` is 0 without an HTTP answer. `request_bytes` is the size of the request body, which `messages`
+    empty. `next_ms` is the time of the next attempt of a parked delivery; 0 if it is not parked, or has its turn with
+    its lane. `status` is 0 without an HTTP answer. `request_bytes` is the size of the request body, which `messages`
     notifications shared. `batch` is NO_BATCH for the redelivery. `lapsed`: it expired at a time set by its publisher,
     so there is no dead letter.
 
@@ -125,9 +125,9 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Matched(msgspec.Struct, frozen=True, array_like=True):
     """The number of `subscriptions` that a notification matched, also 0. `passed` are the subscriptions with a minimum
-    interval that let it pass, `thinned` is how many did not; with a `passed` larger than a record, the notification is
-    there several times. `caused`: a trigger has published it; after a crash it may be in its log again, for the same
-    subscriptions. `priority` is None in records of earlier versions."""
+    interval that let it pass, `thinned` is the number of the others; if `passed` is larger than a record, the
+    notification is there several times. `caused`: a trigger has published it; after a crash it may be in its log again,
+    for the same subscriptions. `priority` is None in records of earlier versions."""
 
     notification: str
     topic: TopicPath
@@ -142,7 +142,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
 
 class Evaluation(msgspec.Struct, frozen=True):
     """The matches of a batch in one partition of the notifications. `control` is the offset up to which the control log
-    was read: a fold of it up to there has the same subscriptions."""
+    was read: its fold up to there has the same subscriptions."""
 
     partition: int
     batch: int
@@ -161,7 +161,7 @@ _codec = VersionedCodec(_Batch, "an attempts record", VERSION)
 
 
 class _Evaluated(Versioned, frozen=True):
-    """A _Batch of which the attempts are passed over."""
+    """A _Batch that is decoded without its attempts."""
 
     evaluation: Evaluation | None = None
 
@@ -179,7 +179,7 @@ def join(packed: Iterable[bytes]) -> bytes:
 
 
 def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
-    """Kafka values holding these attempts in order, as many as need be."""
+    """Kafka values with these attempts in order."""
     packed: list[bytes] = []
     size = 0
     for attempt in attempts:
@@ -193,17 +193,17 @@ def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
 
 
 def key_of(batch: int) -> bytes:
-    """The key of the records of a batch, or of NO_BATCH: a search for a batch passes over the values of others."""
+    """The key of the records of a batch, or of NO_BATCH: a search for a batch skips the values of others."""
     return b"%d" % batch
 
 
 def batch_of(key: bytes | None) -> int | None:
-    """The batch that a key names; None when it names none."""
+    """The batch of a key; None for another key."""
     return int(key) if key and key.lstrip(b"-").isdigit() else None
 
 
 def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
-    """Kafka values holding an evaluation, each of a bounded size."""
+    """Kafka values with an evaluation, each of a bounded size."""
 
     def joined() -> bytes:
         head = {"partition": evaluation.partition, "batch": evaluation.batch, "control": evaluation.control}
@@ -241,8 +241,7 @@ def decode(value: bytes) -> list[Attempt]:
 
 
 def readable(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
-    """As `decode_all`, but a value that cannot be read has no attempts: the process log names it. Raises
-    RecordVersionError."""
+    """As `decode_all`, but a damaged value has no attempts and is logged. Raises RecordVersionError."""
     try:
         return decode_all(value)
     except RecordVersionError:
@@ -253,9 +252,9 @@ def readable(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
 
 
 def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
-    """The attempts in one Kafka value, and the evaluation, if it has one.
+    """The attempts in one Kafka value, and its evaluation if it has one.
 
-    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    Raises RecordVersionError for a record of a newer version and InfrastructureError for a damaged one.
     """
     batch = _codec.decode(value)
     return batch.attempts, batch.evaluation
@@ -269,20 +268,20 @@ def evaluation_in(value: bytes | None) -> Evaluation | None:
 def partition_of_subscription(subscription_id: str, partitions: int) -> int:
     """The partition of all records about a subscription in the logs `attempts`, `parked` and `dead`: they are read in
     the order written. Not Kafka's hash (`core.eventlog.client.partition_of_key`): this one is in C, and is computed for
-    each attempt. It must never change: the null value that removes a record has to be in its partition."""
+    each attempt. It must never change: the null that removes a record must be in the same partition."""
     return zlib.crc32(subscription_id.encode()) % partitions
 
 
-# Outcomes that are not written when a worker dies are of pushes that are made again, beside those under way.
+# Interval of writes. If a worker dies, the pushes of unwritten outcomes are repeated, as are those in flight.
 WRITE_S = 0.1
 
-# Records without Kafka's acknowledgement after this time are late: Kafka is away or overloaded.
+# Records without Kafka's acknowledgement after this time are late: Kafka is unavailable or overloaded.
 BEHIND_S = 0.5
 
 
 class AttemptsLog(DurableWriter):
-    """Collects attempts and writes many per Kafka record, without long waits. For one thread. No record has attempts of
-    two batches; its key names the batch."""
+    """Collects attempts and writes many per Kafka record, without long waits. For one thread. A record has attempts of
+    one batch, which is its key."""
 
     def __init__(
         self,
@@ -297,7 +296,7 @@ class AttemptsLog(DurableWriter):
         self._written_at = clock()
 
     def add(self, attempt: Attempt) -> None:
-        """Take an attempt in; full records are sent without waiting. May have to connect first."""
+        """Add an attempt; full records are sent without waiting. May have to connect first."""
         if attempt.batch != self._batch:
             self._write()
             self._batch = attempt.batch
@@ -314,16 +313,16 @@ class AttemptsLog(DurableWriter):
             self.send(partition % self.partitions, value, key_of(batch))
 
     def write_due(self) -> None:
-        """Send the collected attempts, without waiting, when nothing was sent for a while. To be called often."""
+        """Send the collected attempts, without waiting, if WRITE_S has passed. Must be called often."""
         if self._open and self._clock() - self._written_at >= WRITE_S:
             self._write()
 
     def due_s(self) -> float:
-        """In how many seconds `write_due` has something to send; infinite while nothing is taken in."""
+        """Seconds until `write_due` has something to send; infinite if nothing is collected."""
         return max(0.0, self._written_at + WRITE_S - self._clock()) if self._open else math.inf
 
     def write(self) -> int:
-        """Send the collected attempts, without waiting; the number for `has_all`."""
+        """Send the collected attempts, without waiting; returns the number for `has_all`."""
         self._write()
         return self.sent
 

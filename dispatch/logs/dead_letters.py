@@ -1,5 +1,6 @@
 """Dead letters: the `dead` log has given-up deliveries with their messages.
 
+
 Compacted, keyed by delivery like the `parked` log, so that a letter can be redriven at its place: a null removes a
 redriven or purged one.
 """
@@ -61,5 +62,5 @@ def encode(letter: DeadLetter) -> bytes:
 
 
 def decode(value: bytes) -> DeadLetter:
-    """The dead letter behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
+    """The dead letter in a Kafka value. Raises RecordVersionError if a newer Arborcast wrote it."""
     return _codec.decode(value).letter

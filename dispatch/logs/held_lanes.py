@@ -1,8 +1,8 @@
-"""Held lanes: no push passes them.
+"""Held lanes: first attempts must not overtake their parked deliveries.
 
-A lane is held until the redelivery's store has read the `parked` log past the last record that holds it, and has no
-untried delivery of it. Deliveries that wait for a retry hold nothing. The driver has one object, updated by reports of
-batches and the redelivery; each worker has one, updated by its own records and the driver's messages. Both compare
+A lane is held until the redelivery's store has read the `parked` log past the last record that holds the lane, and has
+no untried delivery of it. Deliveries that wait for a retry hold no lane. The driver has one object, updated by reports
+of batches and the redelivery; each worker has one, updated by its own records and the driver's messages. Both compare
 offsets in the log.
 """
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 
 
 class HeldLanes:
-    """Thread-safe. `acknowledged` reports whether Kafka has a record, by the number given to `sent`."""
+    """Thread-safe. `acknowledged` returns whether Kafka has acknowledged a record, by the number passed to `sent`."""
 
     def __init__(self, acknowledged: Callable[[int], bool] = lambda number: True) -> None:
         self._acknowledged = acknowledged
         self._lock = threading.Lock()
         self._untried: set[str] = set()
-        # Of an earlier session, until the present one is complete.
+        # Of an earlier session, until the current one is complete.
         self._untried_before: set[str] = set()
         self._read: dict[int, int] = {}
         self._reach: dict[str, dict[int, int]] = {}  # by lane and partition: the last record that holds the lane
@@ -31,26 +31,26 @@ class HeldLanes:
     # Records that hold a lane
 
     def sent(self, lane: str, number: int) -> None:
-        """A record is on its way to the log."""
+        """A record was sent to the log."""
         self._sent[lane] = number
         if lane not in self._reach:
             self._reach.setdefault(lane, {})  # not yet written
 
     def written(self, lane: str, partition: int, offset: int) -> None:
         """A record is in the log. In any thread."""
-        # Several tasks may have parked for one lane, and report in any order.
+        # Several tasks may park for one lane, and report in any order.
         reach = self._reach.setdefault(lane, {})
         reach[partition] = max(reach.get(partition, offset), offset)
 
     def parked(self, reach: Mapping[str, tuple[int, int]]) -> None:
-        """Some task of a batch has parked deliveries of these lanes, up to this partition and offset of the log."""
+        """A task of a batch has parked deliveries of these lanes, up to this partition and offset of the log."""
         with self._lock:
             for lane, (partition, offset) in reach.items():
                 self.written(lane, partition, offset)
 
     def take_reach(self) -> dict[str, tuple[int, int]]:
-        """The partition and offset of the last record of each lane, which are forgotten here; only complete when all
-        are acknowledged."""
+        """Remove and return the partition and offset of the last record of each lane; complete only when all are
+        acknowledged."""
         reach, self._reach = self._reach, {}
         self._sent.clear()
         return {lane: max(each.items()) for lane, each in reach.items() if each}
@@ -58,8 +58,8 @@ class HeldLanes:
     # The store's side
 
     def begin_session(self) -> None:
-        """All that the store has untried is found again: by another session of the redelivery, in the driver's next
-        messages. Earlier findings count until `caught_up`."""
+        """Begin to find untried deliveries again: by another session of the redelivery, in the driver's next messages.
+        Earlier findings count until `caught_up`."""
         with self._lock:
             self._untried_before |= self._untried
             self._untried.clear()
@@ -79,7 +79,7 @@ class HeldLanes:
             self._read[partition] = position
 
     def drained(self, lane: str) -> None:
-        """The redelivery has tried all that it knew of this lane."""
+        """The redelivery has tried all deliveries of this lane."""
         with self._lock:
             self._untried.discard(lane)
             self._untried_before.discard(lane)
@@ -92,12 +92,12 @@ class HeldLanes:
     # The same in a worker
 
     def begin_batch(self, held: Collection[str]) -> None:
-        """The driver holds these lanes, and all others are read and tried."""
+        """Set the lanes that the driver holds; it has read and tried all others."""
         self.take_reach()
         self._untried, self._untried_before = set(held), set()
 
     def change(self, held: Collection[str], freed: Collection[str], read: Mapping[int, int]) -> None:
-        """The driver holds and frees these lanes, having read the log to these offsets."""
+        """Hold and free these lanes for the driver, which has read the log to these offsets."""
         self._untried.difference_update(freed)
         self._untried.update(held)
         self._read.update(read)
@@ -112,8 +112,8 @@ class HeldLanes:
     # Which they are
 
     def for_workers(self) -> tuple[frozenset[str], dict[int, int]]:
-        """The lanes that are held, and how far the redelivery has read: a worker that has parked something behind that
-        holds its lane by itself."""
+        """The held lanes, and the offsets up to which the redelivery has read: a worker that parked a delivery behind
+        them holds its lane itself."""
         with self._lock:
             self._forget_read()
             return self._held(), dict(self._read)
@@ -123,7 +123,7 @@ class HeldLanes:
             return len(self._held())
 
     def _forget_read(self) -> None:
-        """Where the store has read everything, its own knowledge is complete."""
+        """Remove lanes whose last record the store has read: their state is in the store."""
         for lane, reach in list(self._reach.items()):
             if not self._acknowledged(self._sent.get(lane, 0)):
                 continue

@@ -4,11 +4,12 @@
     <delivery>                 Parked | null    the delivery waits, with its message; null: it is finished
     <delivery>\\ttried          Tried | null     its tries since
 
-An operator's Tried has the known number of tries, decided later: an attempt is requested.
 
-A delivery is one notification for one subscription, named by the subscription and the notification's place in its log,
-which is the order within a lane. The log is compacted, so it has waiting deliveries and little else. All of a
-subscription is in one partition. MessagePack, versioned.
+An operator's Tried has the same number of tries, decided later: an attempt is requested.
+
+A delivery is one notification for one subscription, identified by the subscription and the notification's place in its
+log, which is the order within a lane. The log is compacted, so it has waiting deliveries and little else. All records
+of a subscription are in one partition. MessagePack, versioned.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from arborcast.topic_model.records.results import Result
 
 VERSION = 1
 
-# Stands before the id of a push in `Tries.awaits` while its worker waits for the answer.
+# Prefix of the push's id in `Tries.awaits` while its worker waits for the answer.
 UNDER_WAY = ">"
 
 
 class Place(NamedTuple):
-    """Where a notification was read: the batch, and the partition and offset in the `notifications` log. Places of one
+    """The place of a notification: the batch, and the partition and offset in the `notifications` log. Places of one
     topic are in the order of acceptance, also after the log was created again or got more partitions: numbers of
-    batches grow (see `RUN_NUMBERS`). `redrive` is the time of a redriven dead letter: late records of its first life
-    cannot end it."""
+    batches grow (see `RUN_NUMBERS`). `redrive` is the time of a redriven dead letter, which late records of its first
+    delivery cannot end."""
 
     batch: int
     partition: int
@@ -55,8 +56,8 @@ class Place(NamedTuple):
 
 
 class Tries(NamedTuple):
-    """The tries of a delivery: pushes made, how many of them count against it, when it is due again, and when that was
-    decided. `awaits` is the push whose receiver will report the result until then; that push counts with its result.
+    """The tries of a delivery: pushes made, those that count against it, the time of the next one, and the time of that
+    decision. `awaits` is the push whose receiver will report the result by then; that push counts with its result.
     Behind UNDER_WAY it is a push without an answer yet, whose worker will write the result."""
 
     number: int = 0
@@ -70,18 +71,18 @@ class Tries(NamedTuple):
 
     def requested(self, now_ms: int) -> Tries:
         """The same, due now: an operator requests an attempt."""
-        # Clocks differ: it is later than the known decision in any case.
+        # Clocks differ: the request must be later than the last decision.
         at_ms = max(now_ms, self.decided_ms + 1)
         return self._replace(due_ms=at_ms, decided_ms=at_ms)
 
     @property
     def under_way(self) -> bool:
-        """Whether its first push has no answer yet: nothing else of its lane is tried for the first time meanwhile."""
+        """Whether its first push has no answer yet: no other first attempt of its lane begins meanwhile."""
         return self.awaits.startswith(UNDER_WAY)
 
     @property
     def was_refused(self) -> bool:
-        """Whether its last push, with others, was refused for good: else it would have to wait."""
+        """Whether its last push, together with others, was permanently refused; otherwise it would have to wait."""
         return self.counted > 0 and self.due_ms <= self.decided_ms and not self.awaits
 
 
@@ -104,7 +105,7 @@ class Parked(msgspec.Struct, frozen=True, tag="parked"):
 
 
 class Tried(msgspec.Struct, frozen=True, tag="tried"):
-    """A delivery was tried again, and waits again."""
+    """A further try of a delivery that waits again."""
 
     tries: Tries
 
@@ -121,7 +122,7 @@ def encode(record: Parked | Tried) -> bytes:
 
 
 def decode_key(key: bytes) -> tuple[Delivery, bool]:
-    """The delivery behind a Kafka key, and whether the key is that of its tries. Raises InfrastructureError."""
+    """The delivery of a Kafka key, and whether the key is that of its tries. Raises InfrastructureError."""
     try:
         subscription, place, *tried = (key or b"").decode().split("\t")
         numbers = [int(number) for number in place.split(".")]
@@ -131,17 +132,17 @@ def decode_key(key: bytes) -> tuple[Delivery, bool]:
 
 
 def decode(value: bytes) -> Parked | Tried:
-    """The record behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
+    """The record in a Kafka value. Raises RecordVersionError if a newer Arborcast wrote it."""
     return _codec.decode(value).record
 
 
 def roomy(kafka: KafkaSettings) -> KafkaSettings:
-    """Settings for these logs, whose records hold a whole notification and more."""
+    """Settings for these logs, whose records contain a whole notification and more."""
     return dataclasses.replace(kafka, max_record_bytes=kafka.max_record_bytes + PARKED_OVERHEAD)
 
 
 class ParkingLog(DurableWriter):
-    """The `parked` log, and how far each lane reaches into it; and the `results` of parked deliveries. Used by one
+    """The `parked` log, with the last record of each lane; and the `results` of parked deliveries. Used by one
     thread."""
 
     def __init__(
@@ -151,13 +152,13 @@ class ParkingLog(DurableWriter):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(roomy(kafka), "parked", connect, clock)
-        self._results = DurableWriter(kafka, RESULTS_LOG, connect)  # connects when there is one
+        self._results = DurableWriter(kafka, RESULTS_LOG, connect)  # connects with the first result
         self.held = HeldLanes(self.has)
-        """The lanes of which something was parked here."""
+        """The lanes with records of this writer."""
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
-        """A delivery waits from now on; the record's number. One that was tried has had its turn, and holds nothing,
-        unless its subscription is `in_turn`, or that push is still under way."""
+        """Park a delivery; returns the record's number. A tried delivery has had its turn, and does not hold its lane,
+        unless its subscription is `in_turn`, or the push is still in flight."""
         fence.wait()
         lane = delivery.subscription
         holds = in_turn or not tries.number or tries.under_way
@@ -179,7 +180,7 @@ class ParkingLog(DurableWriter):
         self.send(partition, None, delivery.key())
 
     def answered(self, result: Result) -> None:
-        """A push has its answer, whose deliveries were parked before."""
+        """Write the answer to a push whose deliveries are parked."""
         key, value = results.encode(result)
         self._results.send(0, value, key)  # the log has one partition
 
@@ -214,12 +215,12 @@ class DeadLetterLog(DurableWriter):
         super().__init__(roomy(kafka), "dead", connect, clock)
 
     def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
-        """Keep a delivery that was given up; the record's number."""
+        """Write a dead letter; returns the record's number."""
         fence.wait()
         partition = partition_of_subscription(delivery.subscription, self.partitions)
         return self.send(partition, dead_letters.encode(letter), delivery.key())
 
     def forget(self, delivery: Delivery) -> None:
-        """A letter was redriven or purged. In all partitions: it may have been written when there were fewer."""
+        """Remove a redriven or purged letter. From all partitions: there may have been fewer when it was written."""
         for partition in range(self.partitions):
             self.send(partition, None, delivery.key())

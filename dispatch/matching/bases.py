@@ -1,7 +1,7 @@
-"""How the base of the routing view reaches the workers: a file that all of them map, or a broadcast.
+"""Distribution of the base of the routing view to the workers: a file that all of them map, or a broadcast.
 
 On one host a file: opening it takes a millisecond whatever its size, and its pages are in memory once for all workers.
-On a cluster the workers see no file of the driver's, so it travels as bytes, once to each.
+On a cluster, where the workers cannot read the driver's files, its bytes are sent once to each.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from arborcast.topic_model.snapshot import Snapshot
 
 
 def bases_for(context: SparkContext, folder: Path) -> Bases:
-    """Files in `folder` (which is then ours alone) where the workers run on the driver's host, else broadcasts."""
+    """Files in `folder`, which is then used only by this job, if the workers run on the driver's host, else
+    broadcasts."""
     return FileBases(folder) if workers_are_here(context) else BroadcastBases(context)
 
 
 def workers_are_here(context: SparkContext) -> bool:
-    """Whether the workers run on the driver's host, and see its files."""
+    """Whether the workers run on the driver's host, with access to its files."""
     return (context.master or "").startswith("local")
 
 
 @dataclass(frozen=True)
 class FileBase:
-    """A base in a file, as it travels in a task; `size` are the bytes that each host of workers is given."""
+    """A base in a file, as part of a task; `size` is the number of bytes that each host of workers gets."""
 
     file: str
     size: int = 0
 
     @property
     def name(self) -> bytes:
-        """The name in updates of a task that runs."""
+        """The name in updates of a running task."""
         return os.fsencode(self.file)
 
     def open(self) -> Snapshot:
@@ -48,7 +49,7 @@ class FileBase:
         return Snapshot.open(Path(self.file))
 
     def discard(self) -> None:
-        """Remove it: no task that was started with it runs any more. Workers keep their mapped copy."""
+        """Remove the base: no task that was started with it runs any more. Workers keep their mapped copy."""
         Path(self.file).unlink(missing_ok=True)
 
 
@@ -56,7 +57,7 @@ class FileBases:
     """Bases as files in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Files of a killed predecessor are removed."""
+        """Removes files of a killed predecessor."""
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -73,15 +74,15 @@ class FileBases:
 
 @dataclass(frozen=True)
 class BroadcastBase:
-    """A base as a Spark broadcast; see FileBase. A worker process has one object per broadcast, however often a task
-    names it."""
+    """A base as a Spark broadcast; see FileBase. A worker process has one object per broadcast, whatever the number of
+    tasks with it."""
 
     broadcast: Broadcast[Snapshot]
     size: int = 0
 
     @property
     def name(self) -> bytes:
-        return b"broadcast"  # a task that runs has the one that it was started with, and gets no other
+        return b"broadcast"  # a running task has the one of its start, and gets no other
 
     def open(self) -> Snapshot:
         return self.broadcast.value
@@ -119,7 +120,7 @@ _BASE_SHARE = 50
 
 @dataclass
 class _Build:
-    """A base in the making. The thread writes `shared` or `failed`, and is done then."""
+    """A base being built. The thread ends after it has set `shared` or `failed`."""
 
     checkpoint: Checkpoint
     thread: threading.Thread | None = None
@@ -140,7 +141,7 @@ class SnapshotRebuilder:
         self._build: _Build | None = None
 
     def current(self) -> tuple[SharedBase, Overlay]:
-        """The view that answers as the table does now. Waits for a base only the first time. Earlier bases may be
+        """A view with the current results of the table. Waits for a base only the first time. Earlier bases may be
         discarded: no task that was started with one may still run."""
         base, checkpoint = self.newest()
         overlay = checkpoint.overlay()
@@ -160,8 +161,8 @@ class SnapshotRebuilder:
         return self._base, self._checkpoint
 
     def renewed(self) -> bool:
-        """Whether `newest` is a base that little has changed since, or a better one cannot be made. Else one is being
-        made, beside everything else."""
+        """Whether `newest` is a base with few later changes, or a better one cannot be built. Otherwise a new one is
+        being built in a thread."""
         if self._build is None and self._checkpoint is not None and self._checkpoint.overlay().size > self._limit:
             self._begin()
         return self._build is None or self._build.failed or self._build.shared is not None
@@ -181,11 +182,11 @@ class SnapshotRebuilder:
             build.shared = self._bases.share(Snapshot.build(build.checkpoint))
         except Exception:
             # The old base stays in use. A full disk, for example, may be repaired by the next attempt.
-            logger.exception("no new routing base could be made; the old one and its changes stay in use")
+            logger.exception("no new routing base could be built; the old one and its changes stay in use")
             build.failed = True
 
     def _adopt(self, build: _Build) -> None:
-        """Move over to a new base once it is there."""
+        """Replace the base by a new one if that is ready."""
         if build.failed:
             build.checkpoint.close()
             self._build = None

@@ -1,5 +1,6 @@
 """Content and producer filters of the subscriptions that match by topic.
 
+
 Conditions are compiled once per worker. A payload is parsed at most once per notification, and only for a matching
 subscription with a content filter; equal conditions are evaluated once.
 
@@ -32,11 +33,11 @@ from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 
 logger = logging.getLogger(__name__)
 
-# Bytes of compiled conditions, twice. One has about 5 kB, and more where its text is long.
+# Bytes of compiled conditions, twice. One has about 5 kB, more if its text is long.
 _COMPILED = 32 * 1024 * 1024
 _EACH, _EACH_CHARACTER = 5_000, 10
 
-# Each condition that fails is logged once; the rest is counted.
+# Each failing condition is logged once, up to this number; all failures are counted.
 _MAX_LOGGED = 1_000
 
 _WSNT = "http://docs.oasis-open.org/wsn/b-2"
@@ -47,7 +48,7 @@ _PRODUCER_END = b"</wsnt:NotificationProducerRP>"
 TOO_MUCH = "its conditions exceed their budget: none was evaluated"
 
 _Key = tuple[str, str, frozenset[tuple[str, str]]]
-_Asked = tuple[str, _Key]  # of the payload, or of the producer
+_Evaluated = tuple[str, _Key]  # of the payload, or of the producer
 
 
 def producer_properties(notification: Notification) -> bytes:
@@ -65,10 +66,10 @@ class Conditions:
         self._compiled: Recent[_Key, tuple[Condition | None]] = Recent(most, age_s=600.0)
         self._logged: set[str] = set()
         self.unanswered: Counter[str] = Counter()
-        """Why evaluations had no answer, and how often; without an answer a notification does not match."""
+        """The number of evaluations without a result, by reason; such a notification does not match."""
 
     def get(self, expression: XPathFilter, key: _Key) -> Condition | None:
-        """The compiled condition; None when it cannot be compiled (a gateway with another libxml2 took it)."""
+        """The compiled condition; None if it cannot be compiled (a gateway with another libxml2 accepted it)."""
         known = self._compiled.get(key)
         if known is not None:
             return known[0]
@@ -96,7 +97,7 @@ class Subject:
         self._notification = notification
         self._type: str | None = None
         self._documents: dict[str, Document | None] = {}
-        self._answers: dict[_Asked, bool] = {}
+        self._answers: dict[_Evaluated, bool] = {}
 
     def passes(self, subscription: Subscription) -> bool:
         if subscription.peer is not None and not goes_over(self._notification, subscription.peer):
@@ -109,9 +110,9 @@ class Subject:
             self._holds("producer", each) for each in subscription.producer
         )
 
-    def costs(self, subscription: Subscription) -> dict[_Asked, float]:
+    def costs(self, subscription: Subscription) -> dict[_Evaluated, float]:
         """The estimated cost of each of its conditions."""
-        found: dict[_Asked, float] = {}
+        found: dict[_Evaluated, float] = {}
         for kind, expressions in (("payload", subscription.content), ("producer", subscription.producer)):
             for expression in expressions:
                 key = _key(expression)
@@ -164,7 +165,7 @@ class Allowance:
     owner_ms: float
 
     def of_all(self, notification: Notification) -> float:
-        """For all owners together, in what `Condition.cost` counts."""
+        """For all owners together, in the unit of `Condition.cost`."""
         return self.all_ms * PER_MS * _pieces(notification)
 
     def of_owner(self, notification: Notification) -> float:
@@ -179,33 +180,33 @@ def _pieces(notification: Notification) -> int:
 
 
 def beyond(
-    asking: Sequence[Subscription], costs: Mapping[str, Mapping[_Asked, float]], all_: float, owner: float
+    filtered: Sequence[Subscription], costs: Mapping[str, Mapping[_Evaluated, float]], all_: float, owner: float
 ) -> set[str]:
-    """Subscriptions beyond the budget of all, or of an owner. Shared conditions are paid once. Owners with the least
-    cost come first, and of one owner the cheapest conditions, so those beyond are the most expensive ones."""
-    every: dict[_Asked, float] = {}
-    by_owner: defaultdict[str, dict[_Asked, float]] = defaultdict(dict)
-    for subscription in asking:
+    """Subscriptions beyond the budget of all, or of an owner. Shared conditions count once. Owners with the least cost
+    come first, and of one owner the cheapest conditions, so those beyond are the most expensive ones."""
+    every: dict[_Evaluated, float] = {}
+    by_owner: defaultdict[str, dict[_Evaluated, float]] = defaultdict(dict)
+    for subscription in filtered:
         every.update(costs[subscription.id])
         by_owner[_owner(subscription)].update(costs[subscription.id])
     if sum(every.values()) <= min(all_, owner):
         return set()
-    totals = {name: sum(asked.values()) for name, asked in by_owner.items()}
-    in_order = sorted(asking, key=lambda each: (totals[_owner(each)], sum(costs[each.id].values()), each.id))
+    totals = {name: sum(each.values()) for name, each in by_owner.items()}
+    in_order = sorted(filtered, key=lambda each: (totals[_owner(each)], sum(costs[each.id].values()), each.id))
     refused: set[str] = set()
-    paid: dict[_Asked, float] = {}
-    paid_by: defaultdict[str, dict[_Asked, float]] = defaultdict(dict)
+    paid: dict[_Evaluated, float] = {}
+    paid_by: defaultdict[str, dict[_Evaluated, float]] = defaultdict(dict)
     spent = 0.0
     spent_by: defaultdict[str, float] = defaultdict(float)
     for subscription in in_order:
-        name, asked = _owner(subscription), costs[subscription.id]
-        more = sum(cost for each, cost in asked.items() if each not in paid)
-        more_of_owner = sum(cost for each, cost in asked.items() if each not in paid_by[name])
+        name, own_costs = _owner(subscription), costs[subscription.id]
+        more = sum(cost for each, cost in own_costs.items() if each not in paid)
+        more_of_owner = sum(cost for each, cost in own_costs.items() if each not in paid_by[name])
         if spent + more > all_ or spent_by[name] + more_of_owner > owner:
             refused.add(subscription.id)
             continue
-        paid.update(asked)
-        paid_by[name].update(asked)
+        paid.update(own_costs)
+        paid_by[name].update(own_costs)
         spent += more
         spent_by[name] += more_of_owner
     return refused
@@ -229,35 +230,37 @@ class Judge:
         self._taken: set[str] = set()
 
     def take_costly(self) -> set[str]:
-        """The `costly` that were not taken yet: a resumed subscription must not be reported again."""
+        """The new `costly` ones since the last call: a resumed subscription must not be reported again."""
         new = self.costly - self._taken
         self._taken |= new
         return new
 
-    def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:
-        """The recipients among the matching subscriptions, and those not evaluated; with each, whether it was."""
+    def recipients(
+        self, notification: Notification, candidates: Iterable[Subscription]
+    ) -> list[tuple[Subscription, bool]]:
+        """The recipients among the matching subscriptions with True, and those that were not evaluated with False."""
         matched = [each for each in candidates if each.peer is None or goes_over(notification, each.peer)]
         if notification.selector:
-            # It is about the subscription, not for its filters.
+            # It is about the subscription: filters do not apply.
             return [(each, True) for each in matched]
         if any(each.types for each in matched):
             kind = type_of(notification)
             matched = [each for each in matched if not each.types or kind in each.types]
-        asking = [each for each in matched if each.content or each.producer]
-        if not asking:
+        filtered = [each for each in matched if each.content or each.producer]
+        if not filtered:
             return [(each, True) for each in matched]
         subject = Subject(self._conditions, notification)
-        left = [each for each in asking if each.id not in self._unjudged and each.id not in self.costly]
+        left = [each for each in filtered if each.id not in self._unjudged and each.id not in self.costly]
         if left:
             costs = {each.id: subject.costs(each) for each in left}
             allowance = self._allowance
             self.costly |= beyond(left, costs, allowance.of_all(notification), allowance.of_owner(notification))
-        asked = {each.id for each in left} - self.costly
+        evaluated = {each.id for each in left} - self.costly
         found: list[tuple[Subscription, bool]] = []
         for each in matched:
             if not (each.content or each.producer):
                 found.append((each, True))
-            elif each.id not in asked:
+            elif each.id not in evaluated:
                 found.append((each, False))
             elif subject.passes(each):
                 found.append((each, True))
@@ -268,7 +271,7 @@ def judged(
     conditions: Conditions, allowance: Allowance, subscription: Subscription, notification: Notification
 ) -> tuple[bool, float]:
     """Whether a subscription matches a parked unevaluated notification, and the cost; one beyond its owner's budget
-    does not."""
+    does not match."""
     subject = Subject(conditions, notification)
     cost = sum(subject.costs(subscription).values())
     if cost > allowance.of_owner(notification):
@@ -276,8 +279,8 @@ def judged(
     return subject.passes(subscription), cost
 
 
-def wanting(recipients: Recipients, conditions: Conditions, notification: Notification) -> Found:
-    """The recipients by the rule of the sink at any cost: for audit and trace."""
+def matching_recipients(recipients: Recipients, conditions: Conditions, notification: Notification) -> Found:
+    """The recipients by the rule of the sink without a budget: for audit and trace."""
     found = recipients.of(notification)
     if notification.selector:
         return found
@@ -289,5 +292,5 @@ def wanting(recipients: Recipients, conditions: Conditions, notification: Notifi
 
 
 def _passing(found: Found, subject: Subject) -> Found:
-    there, ended = ([each for each in part if subject.passes(each)] for part in found)
-    return Found(there, ended)
+    active, ended = ([each for each in part if subject.passes(each)] for part in found)
+    return Found(active, ended)

@@ -1,5 +1,5 @@
 """The acceptance position, in the control log, of the oldest unmatched notification: earlier changes can be
-forgotten."""
+removed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from arborcast.topic_model.records.notifications import UNSTAMPED, notification_
 logger = logging.getLogger(__name__)
 
 # Maximum time of a notification from its stamp to the log, or of one gateway's view behind another's.
-_ON_THE_WAY_MS = 10_000
+_TRANSIT_MS = 10_000
 
 
 class Unmatched:
-    """`settled` are the positions of the batches: by partition the next offset; None if unknown."""
+    """`settled` returns the positions of the batches: by partition the next offset; None if unknown."""
 
     def __init__(
         self,
         kafka: KafkaSettings,
         settled: Callable[[], Mapping[int, int] | None],
-        on_the_way_ms: int = _ON_THE_WAY_MS,
+        transit_ms: int = _TRANSIT_MS,
     ) -> None:
         self._kafka = kafka
         self._settled = settled
-        self._on_the_way_ms = on_the_way_ms
+        self._transit_ms = transit_ms
         self._thread: threading.Thread | None = None
         self._found: int | None = None
 
     def oldest(self) -> int | None:
-        """The position; None when it is not known. Raises InfrastructureError, RecordVersionError."""
+        """The position; None if unknown. Raises InfrastructureError, RecordVersionError."""
         settled = self._settled()
         if settled is None:
             return None
@@ -52,24 +52,24 @@ class Unmatched:
                     if notification is not None and notification.control != UNSTAMPED:
                         oldest = min(oldest, notification.control)
         with LogScan(self._kafka, "control") as control:
-            (position,) = control.at(since_ms - self._on_the_way_ms).values()
+            (position,) = control.at(since_ms - self._transit_ms).values()
         return min(oldest, position)
 
-    def look(self) -> None:
-        """Begin to find out, in a thread: no batch waits for it. Nothing when that is under way."""
+    def start(self) -> None:
+        """Begin to determine the position, in a thread: no batch waits for it. No effect while that is in progress."""
         if self._thread is None:
-            self._thread = start_thread("oldest-unmatched", self._look)
+            self._thread = start_thread("oldest-unmatched", self._determine)
 
-    def seen(self) -> int | None:
-        """The result of a look, once."""
+    def take(self) -> int | None:
+        """The position determined since the last call, None without one."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread, found, self._found = None, self._found, None
         return found
 
-    def _look(self) -> None:
+    def _determine(self) -> None:
         try:
             self._found = self.oldest()
         except ArborcastError as error:
-            # Superfluous history stays until the next look.
-            logger.debug("the oldest waiting notification cannot be determined: %s", error)
+            # Superfluous history stays until the next time.
+            logger.debug("the oldest unmatched notification cannot be determined: %s", error)

@@ -1,8 +1,9 @@
 """The routing table on the driver, and its copies for workers.
 
+
 The driver folds the control log. Workers get a base (a snapshot, see `bases`) and, in a Spark broadcast, an overlay
 (later changes) with the history for notifications accepted before; a worker opens each once. Without changes a batch
-costs a request for the log's end; a change needs a new overlay; a new base is made beside the batches (`rebasing`).
+costs a query of the log's end; a change needs a new overlay; a new base is built in a thread (`rebasing`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 
 class SubscriptionListener:
-    """Receives changes of subscriptions, for each record, in the reading thread: it must be quick, and must not wait
-    for that thread."""
+    """Gets changes of subscriptions, for each record, in the reading thread: its methods must be quick, and must not
+    wait for that thread."""
 
     def subscription_changed(self, subscription_id: str) -> None:
         """The subscription was added, changed, removed, suspended or resumed."""
@@ -49,17 +50,17 @@ class SubscriptionListener:
 
 
 class ControlState(ControlView):
-    """With the endpoints. Records are applied by one thread at a time; queries are thread-safe."""
+    """A control view with the endpoints. Records are applied by one thread at a time; queries are thread-safe."""
 
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history=history)
-        # How many subscriptions are pushed to each endpoint: forty bytes for each, the addresses are the table's own.
-        self._at: dict[str, int] = {}
+        # Number of subscriptions per endpoint: forty bytes for each; the addresses are shared with the table.
+        self._subscribers: dict[str, int] = {}
         self._servers: dict[TopicPath, tuple[Subscription, ...]] = {}
         self._listeners: list[SubscriptionListener] = []
 
     def listen(self, listener: SubscriptionListener) -> None:
-        """Report all changes to a listener from now on."""
+        """Report all later changes to a listener."""
         self._listeners.append(listener)
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
@@ -78,11 +79,11 @@ class ControlState(ControlView):
         return self.table.get(subscription_id)
 
     def suspended(self, subscription_id: str) -> bool:
-        """Whether nothing is to be tried for a subscription until someone resumes it."""
+        """Whether nothing is pushed to a subscription until it is resumed."""
         return subscription_id in self.suspensions
 
     def is_pushed_to(self, endpoint: str) -> bool:
-        return endpoint in self._at
+        return endpoint in self._subscribers
 
     def servers(self, queue: TopicPath) -> tuple[Subscription, ...]:
         return self._servers.get(queue, ())
@@ -90,7 +91,7 @@ class ControlState(ControlView):
     def _serves(self, before: Subscription | None, after: Subscription | None) -> None:
         for subscription in (before, after):
             if subscription is not None and subscription.queue:
-                # It names one topic, so its normal form is that.
+                # It is for one topic, which is its normal form.
                 queue = TopicPath(subscription.selector())
                 others = tuple(each for each in self.servers(queue) if each.id != subscription.id)
                 self._servers[queue] = (*others, subscription) if subscription is after else others
@@ -99,17 +100,17 @@ class ControlState(ControlView):
 
     @property
     def endpoints(self) -> int:
-        return len(self._at)
+        return len(self._subscribers)
 
     def _moved(self, before: str, after: str) -> None:
         if before == after:
             return
         if after:
-            self._at[after] = self._at.get(after, 0) + 1
+            self._subscribers[after] = self._subscribers.get(after, 0) + 1
         if before:
-            self._at[before] -= 1
-            if not self._at[before]:
-                del self._at[before]
+            self._subscribers[before] -= 1
+            if not self._subscribers[before]:
+                del self._subscribers[before]
                 for each in self._listeners:
                     each.endpoint_released(before)
 
@@ -124,7 +125,7 @@ _ROUTES_PIECE = 100
 
 # With this number of changes the history is pruned; at most every 5 s.
 _LONG_PAST = 1_000
-_LOOK_S = 5.0
+_CHECK_S = 5.0
 
 
 class ViewChanges(NamedTuple):
@@ -136,8 +137,8 @@ class ViewChanges(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedView:
-    """The view of one batch, as it travels to the workers. `control` is the offset up to which the control log was
-    read for it."""
+    """The view of one batch, as part of its tasks. `control` is the offset up to which the control log was read for
+    it."""
 
     base: SharedBase
     changed: Broadcast[ViewChanges] | None
@@ -146,9 +147,9 @@ class SharedView:
     def open(self) -> Recipients:
         """In a worker: the view, opened once per version."""
         global _opened
-        # A worker process has one Broadcast object per broadcast, however often a task names it.
+        # A worker process has one Broadcast object per broadcast, whatever the number of tasks with it.
         if _opened is None or _opened.base != self.base or _opened.changed is not self.changed:
-            # Unpacked parts of the base are kept when only the overlay is new.
+            # With a new overlay only, unpacked parts of the base stay.
             snapshot = _opened.snapshot if _opened is not None and _opened.base == self.base else self.base.open()
             overlay, past = self.changed.value if self.changed is not None else (None, PackedPast())
             view = Recipients.packed(SnapshotView(snapshot, overlay), past)
@@ -168,8 +169,8 @@ _opened: _Opened | None = None
 
 
 class Advance(NamedTuple):
-    """Steps for the views of workers, from a new `base`, or from the step before where it is None; and how far the
-    control log was read for them."""
+    """Steps for the views of workers, from a new `base`, or from the previous step if it is None; and the position of
+    the control log for them."""
 
     base: SharedBase | None
     steps: Sequence[ViewStep]
@@ -183,7 +184,7 @@ class _Broadcasts:
         self._context = context
         self._view: SharedView | None = None
         self._overlay: Overlay | None = None  # in the broadcast
-        self._version = -1  # of the history, the same
+        self._version = -1  # of the history in the broadcast
         self._measured: tuple[Overlay, int] | None = None
 
     @property
@@ -191,7 +192,7 @@ class _Broadcasts:
         return self._view.base if self._view is not None else None
 
     def share(self, base: SharedBase, overlay: Overlay, version: int, past: Callable[[], PackedPast]) -> SharedView:
-        """The last view while nothing has changed, else a new one. `version` is that of the history of `past`."""
+        """The last view without changes, else a new one. `version` is that of the history of `past`."""
         if self._view is None or base != self._view.base or overlay is not self._overlay or version != self._version:
             if self._view is not None and self._view.changed is not None:
                 self._view.changed.destroy()
@@ -202,7 +203,7 @@ class _Broadcasts:
         return self._view
 
     def sizes(self) -> tuple[int, int, int]:
-        """Changes in the overlay, bytes of the base, bytes of the overlay; the latter measured once for each."""
+        """Changes in the overlay, bytes of the base, bytes of the overlay (measured once for each)."""
         overlay, view = self._overlay, self._view
         if overlay is None or not overlay.size:
             return 0, view.base.size if view else 0, 0
@@ -212,9 +213,9 @@ class _Broadcasts:
 
 
 class RoutingView(ControlState):
-    """The driver's side. Batches and the redelivery use it, each in its own thread; the ControlState answers as of the
-    last read. `unmatched` has the acceptance position of the oldest unmatched notification: earlier history is
-    forgotten."""
+    """The driver's side. Batches and the redelivery use it, each in its own thread; queries of ControlState are as of
+    the last read. `unmatched` has the acceptance position of the oldest unmatched notification: earlier history is
+    removed."""
 
     def __init__(
         self,
@@ -228,7 +229,7 @@ class RoutingView(ControlState):
         super().__init__(self._history)
         self._lock = threading.Lock()
         self._unmatched = unmatched
-        self._looked: float | None = None
+        self._pruned_at: float | None = None
         self._follower = ControlFollower(kafka, self.apply)
         self._rebasing = SnapshotRebuilder(self.table, bases, min_overlay)
         self._shared = _Broadcasts(context)
@@ -236,7 +237,7 @@ class RoutingView(ControlState):
         self._stepped_from: SharedBase | None = None
         self._made_at = 0.0
         self.read_s = 0.0
-        """Seconds that reading the control log took, of the last `refresh`."""
+        """Duration of the last read of the control log by `refresh`, in seconds."""
 
     @property
     def size(self) -> ViewSize:
@@ -248,7 +249,7 @@ class RoutingView(ControlState):
         started with it may still run. Raises InfrastructureError if the end is not reached in time, RecordVersionError
         for a newer version."""
         with self._lock:
-            self._forget()
+            self._prune()
             began = time.perf_counter()
             self._follower.read_to_end(timeout_s)
             self.read_s = time.perf_counter() - began
@@ -263,12 +264,12 @@ class RoutingView(ControlState):
     ) -> Advance:
         """Read the control log to its end, or to a known end; returns the changes since the last call, or, with
         `snapshot`, a base and the changes since it. For workers in real time, which apply small steps and keep their
-        base. Raises as `refresh` does; then the next call must have `snapshot`. A caller that was `stopped` while it
-        waited for the view gets nothing: the steps are part of the next call."""
+        base. Raises as `refresh` does; then the next call must have `snapshot`. If `stopped` returns True during the
+        wait for the view, the steps are part of the next call."""
         with self._lock:
             if stopped():
                 raise InfrastructureError("the updates of these workers have stopped")
-            self._forget()
+            self._prune()
             if end is None:
                 self._follower.read_to_end(timeout_s)
             else:
@@ -285,20 +286,20 @@ class RoutingView(ControlState):
             return Advance(base, self._steps.opening(), self._follower.position)
 
     def is_short(self, past: int) -> bool:
-        """Whether a snapshot by `advance` is short: there is a new base (otherwise one is being made), and at most this
-        number of past changes."""
+        """Whether a snapshot by `advance` is short: there is a new base (otherwise one is being built), and at most
+        this number of past changes."""
         with self._lock:
             return len(self._history) <= past and self._rebasing.renewed()
 
     def end_steps(self) -> None:
-        """`advance` is not called any more."""
+        """Call after the last `advance`."""
         with self._lock:
             if self._steps is not None:
                 self._steps.close()
             self._steps = self._stepped_from = None
 
     def catch_up(self, timeout_s: float) -> int:
-        """Read the control log to its end, for `subscription`; where that is. Raises as `refresh` does."""
+        """Read the control log to its end, for `subscription`; returns the position. Raises as `refresh` does."""
         with self._lock:
             self._follower.read_to_end(timeout_s)
             return self._follower.position
@@ -307,17 +308,17 @@ class RoutingView(ControlState):
         return path in self.table.topics
 
     def all_suspended(self) -> frozenset[str]:
-        """All subscriptions for which nothing is to be tried."""
+        """All subscriptions to which nothing is pushed."""
         with self._lock:
             return self.suspensions.ids()
 
     def all_unjudged(self) -> frozenset[str]:
-        """The subscriptions among these whose conditions are not evaluated."""
+        """The suspended subscriptions whose conditions are not evaluated."""
         with self._lock:
             return self.suspensions.unjudged()
 
     def routes(self, limit: int) -> list[tuple[Route, State]]:
-        """At most this number of routes with their states, for the tables; a batch waits for one piece at most."""
+        """Up to `limit` routes with their states, for the tables; a batch waits for one piece at most."""
         with self._lock:
             paths = list(islice(self.table.topics.paths(), limit))
         found: list[tuple[Route, State]] = []
@@ -334,19 +335,19 @@ class RoutingView(ControlState):
         self._follower.close()
         self._rebasing.close()
 
-    def _forget(self) -> None:
-        """Forget the history before the oldest unmatched notification."""
+    def _prune(self) -> None:
+        """Remove the history before the oldest unmatched notification."""
         if self._unmatched is None:
             return
         now = time.monotonic()
-        if self._looked is None:
-            # The log has a day of changes, of which mostly none is needed: not one of them is to be kept.
+        if self._pruned_at is None:
+            # The log has a day of changes, most of them without unmatched notifications: none of those must stay.
             oldest = self._unmatched.oldest()
-            self._looked = now
+            self._pruned_at = now
         else:
-            oldest = self._unmatched.seen()
-            if len(self._history) > _LONG_PAST and now > self._looked + _LOOK_S:
-                self._looked = now
-                self._unmatched.look()
+            oldest = self._unmatched.take()
+            if len(self._history) > _LONG_PAST and now > self._pruned_at + _CHECK_S:
+                self._pruned_at = now
+                self._unmatched.start()
         if oldest is not None:
             self._history.forget(oldest)

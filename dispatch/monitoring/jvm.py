@@ -18,30 +18,30 @@ class SparkJvm:
     """Read on request, at most every five seconds."""
 
     def __init__(self, jvm: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        """`jvm` is py4j's view of it."""
+        """`jvm` is py4j's view of the JVM."""
         self._jvm = jvm
         self._clock = clock
         self._lock = threading.Lock()
         self._beans: _Beans | None = None
-        self._asked: float | None = None
+        self._read_at: float | None = None
         self._known: JvmFigures | None = None
 
     def read(self) -> JvmFigures | None:
-        """The figures, five seconds old at most; None when the machine does not say."""
+        """The figures, five seconds old at most; None if the JVM does not answer."""
         with self._lock:
             now = self._clock()
-            if self._asked is None or now - self._asked >= _FRESH_S:
-                self._asked = now
+            if self._read_at is None or now - self._read_at >= _FRESH_S:
+                self._read_at = now
                 try:
                     self._beans = self._beans or _Beans(self._jvm.java.lang.management.ManagementFactory)
                     self._known = self._beans.read()
                 except Exception:
-                    self._known = None  # Spark is about to end, or the JVM: whatever py4j calls that
+                    self._known = None  # Spark or the JVM is ending; py4j raises various exceptions
             return self._known
 
 
 class _Beans:
-    """They are there as long as the machine is, and looked up once."""
+    """The JVM's beans, looked up once: they exist as long as the JVM."""
 
     def __init__(self, factory: Any) -> None:
         self._memory = factory.getMemoryMXBean()

@@ -1,6 +1,7 @@
 """The dispatch job's /metrics; dashboards rely on names and units.
 
-Everything is counted on the driver: batches where they are run, attempts where they are recorded (by columns, after the
+
+All values are counted on the driver: batches when they are run, attempts when they are recorded (by columns, after the
 commit, at no cost for pushes), lag and Spark's figures on request.
 """
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arborcast.core.telemetry.metrics import BUCKETS, Registry
-from arborcast.dispatch.delivery.health import WELL, Health
+from arborcast.dispatch.delivery.health import HEALTHY, Health
 from arborcast.dispatch.monitoring.sources import Sources
 from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.spark.query_supervisor import StopRequested
@@ -44,12 +45,12 @@ class EndpointFigures:
 
     @property
     def mean_s(self) -> float:
-        """Seconds a push took, on average."""
+        """The average duration of a push, in seconds."""
         return self.seconds / self.pushes if self.pushes else 0.0
 
     @property
     def p99_s(self) -> float:
-        """The upper bound of the bucket in which the 99th percentile is, at most the longest."""
+        """The upper bound of the bucket of the 99th percentile, limited to the longest push."""
         least = 0.99 * self.pushes
         for bound, count in zip(BUCKETS, accumulate(self.buckets), strict=False):
             if count >= least:
@@ -75,8 +76,8 @@ class FailingEndpoint(NamedTuple):
 
 
 class EndpointsSeen:
-    """The last five to ten minutes: two windows, the older of which is dropped when the younger is full. Each has at
-    most MAX_ENDPOINTS; the quickest are dropped first."""
+    """The last five to ten minutes: two windows; the older one is dropped when the younger is full. Each has at most
+    MAX_ENDPOINTS; the quickest are dropped first."""
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -84,29 +85,29 @@ class EndpointsSeen:
         self._before: dict[str, EndpointFigures] = {}
 
     def add(self, figures: Iterable[EndpointFigures], now: float) -> None:
-        """Take more in. `now` in seconds, on any clock that only goes forward."""
-        self._turn(now)
+        """Add figures. `now`: seconds of a monotonic clock."""
+        self._rotate(now)
         for one in figures:
             known = self._now.get(one.endpoint)
             self._now[one.endpoint] = known.with_more(one) if known else one
         if len(self._now) > MAX_ENDPOINTS:
-            kept = sorted(self._now.values(), key=lambda one: (one.failed, one.mean_s), reverse=True)
-            self._now = {one.endpoint: one for one in kept[: MAX_ENDPOINTS // 2]}
+            slowest_ones = sorted(self._now.values(), key=lambda one: (one.failed, one.mean_s), reverse=True)
+            self._now = {one.endpoint: one for one in slowest_ones[: MAX_ENDPOINTS // 2]}
 
     def slowest(self, count: int, now: float) -> list[EndpointFigures]:
-        """Those whose pushes took longest on average."""
+        """The endpoints with the longest average push."""
         return sorted(self.together(now).values(), key=lambda one: (one.mean_s, one.failed), reverse=True)[:count]
 
     def together(self, now: float) -> dict[str, EndpointFigures]:
         """Both windows, by endpoint."""
-        self._turn(now)
+        self._rotate(now)
         together = dict(tuple(self._before.items()))
         for endpoint, one in tuple(self._now.items()):
             known = together.get(endpoint)
             together[endpoint] = known.with_more(one) if known else one
         return together
 
-    def _turn(self, now: float) -> None:
+    def _rotate(self, now: float) -> None:
         if now - self._began > WINDOW_S:
             self._before = self._now if now - self._began <= 2 * WINDOW_S else {}
             self._now = {}
@@ -118,14 +119,14 @@ _WINDOWS = {"5m": 5, "30m": 30, "1h": 60, "6h": 360}
 
 
 class BurnRates:
-    """The shares of late and lost deliveries in windows of time. Of each minute with deliveries two numbers are kept,
-    for six hours."""
+    """The shares of late and lost deliveries in windows of time. For each minute with deliveries two numbers are
+    stored, for six hours."""
 
     def __init__(self) -> None:
         self._minutes: dict[int, tuple[int, int]] = {}
 
     def add(self, counts: Mapping[str, int], now: float) -> None:
-        """Deliveries by their result for the objective."""
+        """Add deliveries by their result for the objective."""
         minute, oldest = int(now // 60), int(now // 60) - max(_WINDOWS.values())
         bad, counted = self._minutes.pop(minute, (0, 0))
         bad += counts.get("late", 0) + counts.get("lost", 0)
@@ -135,7 +136,7 @@ class BurnRates:
             del self._minutes[each]
 
     def shares(self, now: float) -> dict[str, float]:
-        """By the name of the window."""
+        """The shares, by the name of the window."""
         minute, found = now / 60, {}
         for name, minutes in _WINDOWS.items():
             some = [both for each, both in self._minutes.items() if minute - minutes < each]
@@ -144,26 +145,26 @@ class BurnRates:
         return found
 
 
-# Of a queue: a label for each.
+# Of a queue: each has a label.
 _MOST_SERVERS = 50
 _MOST_QUEUES = 100
 
 # Seconds from acceptance to answer: retries may take days.
 _DELIVERY_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
 
-# Seconds of a batch: from one that found nothing to do to one with pushes that timed out, several times.
+# Seconds of a batch: from an empty one to one with pushes that timed out, several times.
 _BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Stages:
-    """A clock that is read at the end of each stage of a batch; a batch may come to a stage more than once."""
+    """A clock that is read at the end of each stage of a batch; a stage may occur several times in a batch."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def over(self, stage: str, *parts: tuple[str, float]) -> None:
-        """This stage is over; `parts` of it, with their seconds, are stages of their own."""
+        """End of a stage; `parts` of it, with their seconds, are stages of their own."""
         now = time.perf_counter()
         for name, seconds in ((stage, now - self._last - sum(seconds for _, seconds in parts)), *parts):
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
@@ -171,7 +172,7 @@ class Stages:
 
 
 class JobMetrics:
-    """Counts what the job does. `sources` is set when the job has them."""
+    """Metrics of the job. `sources` is set when the job has them."""
 
     def __init__(self, registry: Registry | None = None, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry or Registry()
@@ -211,29 +212,29 @@ class JobMetrics:
         self._hung_workers.add()
 
     def dispatched(self, notifications: int, deliveries: int, thinned: int = 0) -> None:
-        """A batch has matched so many notifications, and these came to so many deliveries, without those that were
-        left out for a minimum interval."""
+        """A batch has matched this number of notifications, with this number of deliveries, without those `thinned` by
+        a minimum interval."""
         self._notifications.add(by=notifications)
         self._deliveries.add(by=deliveries)
         self._thinned.add(by=thinned)
 
     def deadline(self, kind: str) -> None:
-        """A subscriber got a notice that its deadline was missed, or is met again."""
+        """A subscriber got a notice about a missed deadline, or one that is met again."""
         self._deadlines.add(kind)
 
     def operation(self, door: str) -> None:
-        """An operator has changed something."""
+        """An operator has made a change."""
         self._operations.add(door)
 
     def objective(self, counts: Mapping[str, int]) -> None:
-        """Deliveries that count for the service level objective, by result."""
+        """Add deliveries that count for the service level objective, by result."""
         for result, count in counts.items():
             self._slo.add(result, by=count)
         with self._lock:
             self._burns.add(counts, self._clock())
 
     def recorded(self, rows: pa.Table) -> None:
-        """Attempts that are in the table now: rows as `dispatch.tables.ATTEMPTS` describes them."""
+        """Add recorded attempts: rows of `dispatch.tables.ATTEMPTS`."""
         if not rows.num_rows:
             return
         by_outcome = rows.group_by(["state", "error"], use_threads=False).aggregate([([], "count_all")])
@@ -249,7 +250,7 @@ class JobMetrics:
         return {(name,): round(share / allowed, 3) if allowed > 0 else 0.0 for name, share in shares.items()}
 
     def slowest(self, count: int = 10) -> list[EndpointFigures]:
-        """The endpoints whose pushes took longest over the last minutes."""
+        """The endpoints with the longest average push over the last minutes."""
         with self._lock:
             return self._endpoints.slowest(count, self._clock())
 
@@ -268,7 +269,7 @@ class JobMetrics:
             each for each, one in health.items() if one.failures
         }
         found = [
-            FailingEndpoint(seen.get(each) or EndpointFigures(each, 0, 0, 0.0, 0.0), health.get(each, WELL))
+            FailingEndpoint(seen.get(each) or EndpointFigures(each, 0, 0, 0.0, 0.0), health.get(each, HEALTHY))
             for each in names
         ]
         return nsmallest(MAX_ENDPOINTS, found, key=_worst_first), len(found)
@@ -283,7 +284,7 @@ class JobMetrics:
         sent = rows.filter(pc.not_equal(rows["push"], ""))
         if not sent.num_rows:
             return
-        # One push may have carried many notifications; all of its rows say the same about it.
+        # One push may have many notifications; all of its rows have the same values about it.
         taken = pc.or_(pc.equal(sent["state"], "delivered"), pc.equal(sent["error"], "later"))
         first = sent.append_column("failed", pc.invert(taken)).group_by("push", use_threads=False)
         pushes = first.aggregate(
@@ -506,7 +507,7 @@ class JobMetrics:
         )
 
     def _queues(self) -> Sequence[QueueFigures]:
-        """A label for each: of very many those with the most to do."""
+        """The queues with labels: at most `_MOST_QUEUES`, those with the most waiting requests first."""
         return sorted(self.sources.queues(), key=lambda each: each.waiting, reverse=True)[:_MOST_QUEUES]
 
     def _declare_view(self, registry: Registry) -> None:

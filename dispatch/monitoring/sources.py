@@ -21,8 +21,8 @@ from arborcast.dispatch.queues.servers import QueueFigures
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """The last batch that is done: its number, its rows, where it ended in each partition of its log, and how many
-    seconds Spark spent on each of its own stages."""
+    """The last completed batch: its number, its rows, its end in each partition of the log, and the seconds of each of
+    Spark's stages."""
 
     batch: int = -1
     rows: int = 0
@@ -31,19 +31,18 @@ class QueryProgress:
 
 
 def progress_of(query: StreamingQuery | None) -> QueryProgress | None:
-    """The progress of a query; None while there is none. Asked for in one call: no listener, so a batch pays
-    nothing."""
+    """The progress of a query; None without one. Read in one call, without a listener, so that a batch has no cost."""
     if query is None:
         return None
     try:
-        found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public one asks the JVM once for each value
+        found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public property calls the JVM once for each value
         return None if found is None else read_progress(str(found.json()))
     except Exception:
-        return None  # the query is about to end, or Spark with it, or the JVM: whatever py4j calls that
+        return None  # the query, Spark or the JVM is ending; py4j raises various exceptions
 
 
 def read_progress(text: str) -> QueryProgress:
-    """Reads Spark's JSON."""
+    """Parse Spark's JSON."""
     document = json.loads(text)
     settled: dict[int, int] = {}
     for source in document["sources"]:
@@ -59,44 +58,45 @@ def read_progress(text: str) -> QueryProgress:
     )
 
 
-# More than an hour of looks with an interval of a few seconds; older looks are thinned out.
+# More than an hour of readings with an interval of a few seconds; older readings are thinned out.
 _MOST_MARKS = 1_000
 
 
 @dataclass(frozen=True)
 class Lag:
-    """Unsettled records of a log, and the time since which the oldest of them has been there."""
+    """Unsettled records of a log, and the age of the oldest of them, in seconds."""
 
     records: int = 0
     seconds: float = 0.0
 
 
 class LagClock:
-    """Remembers the log's end at earlier looks: a record beyond it was written later. No record is read for that. The
-    seconds are a lower bound, exact to the time between two looks."""
+    """Stores the log's end at earlier readings: a record beyond it was written later. It reads no record. The seconds
+    are a lower bound, with the precision of the interval between two readings."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, Mapping[int, int]]] = deque()
 
-    def look(self, now: float, ends: Mapping[int, int], settled: Mapping[int, int]) -> Lag:
-        """The lag now. `ends`, `settled`: by partition, the offsets of the next to be written and to settle."""
+    def measure(self, now: float, ends: Mapping[int, int], settled: Mapping[int, int]) -> Lag:
+        """The current lag. `ends`, `settled`: by partition, the offsets of the next record to be written and to
+        settle."""
         self._marks.append((now, dict(ends)))
-        while len(self._marks) > 1 and not _beyond(self._marks[0][1], settled):
+        while len(self._marks) > 1 and not _has_unsettled(self._marks[0][1], settled):
             self._marks.popleft()
         if len(self._marks) > _MOST_MARKS:
             self._marks = deque(mark for number, mark in enumerate(self._marks) if number % 2 == 0)
         records = sum(max(0, end - settled.get(partition, end)) for partition, end in ends.items())
         at, marked = self._marks[0]
-        return Lag(records, now - at if records and _beyond(marked, settled) else 0.0)
+        return Lag(records, now - at if records and _has_unsettled(marked, settled) else 0.0)
 
 
-def _beyond(ends: Mapping[int, int], settled: Mapping[int, int]) -> bool:
+def _has_unsettled(ends: Mapping[int, int], settled: Mapping[int, int]) -> bool:
     return any(end > settled.get(partition, end) for partition, end in ends.items())
 
 
 class ViewSize(NamedTuple):
-    """The workers' view: entries of the base, when it was made (seconds since the epoch), entries of the overlay, bytes
-    of both."""
+    """The workers' view: entries of the base, the time when it was made (seconds since the epoch), entries of the
+    overlay, bytes of both."""
 
     base: int = 0
     made_at: float = 0.0
@@ -107,7 +107,7 @@ class ViewSize(NamedTuple):
 
 @dataclass
 class Sources:
-    """Sources of figures that are read on request. This class is the source of a job that has not begun."""
+    """Sources of figures that are read on request. This class is the source before the job's start."""
 
     view: Callable[[], ViewSize] = ViewSize
     """The workers' view."""
@@ -116,36 +116,36 @@ class Sources:
     breakers: Callable[[], Mapping[str, float]] = dict
     """Endpoints by the state of their breaker."""
     health: Callable[[], Mapping[str, Health]] = field(default=dict, kw_only=True)
-    """Endpoints that are not well."""
+    """Endpoints that are not healthy."""
     pushes: Callable[[], Mapping[str, float]] = dict
-    """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
+    """Pushes in flight: of `batch`, if known, and of `redelivery`."""
     notices: Callable[[], float] = float
-    """How many notifications of the engine's own were stored."""
+    """The number of stored notifications of the engine's own."""
     queues: Callable[[], Sequence[QueueFigures]] = tuple
     """The work queues."""
     erasures: Callable[[], float] = float
     """Erasures that are not done."""
     erased: Callable[[], float] = float
-    """Copies that erasures have removed."""
+    """Copies removed by erasures."""
 
     def lag(self) -> Mapping[str, Lag]:
-        """By who follows a log."""
+        """By follower of a log."""
         return {}
 
     def progress(self) -> Mapping[str, QueryProgress]:
-        """By who follows a log."""
+        """By follower of a log."""
         return {}
 
 
-# Two pages asked for at once, or five gauges of one page, are answered from one look.
+# Parallel requests of pages, or several gauges of one page, use one reading.
 _FRESH_S = 1.0
 
-# A broker that is away costs so much, and its figures are left out.
+# Timeout of a query to Kafka; without an answer its figures are left out.
 _PATIENCE_S = 2.0
 
 
 class Watched(NamedTuple):
-    """A reader of a log, and its position."""
+    """A follower of a log, and its progress."""
 
     log: str
     progress: Callable[[], QueryProgress | None]
@@ -153,7 +153,7 @@ class Watched(NamedTuple):
 
 @dataclass
 class JobSources(Sources):
-    """Nothing is asked of Spark or Kafka more than once a second, or by itself."""
+    """Spark and Kafka are queried only on request, and at most once a second."""
 
     kafka: KafkaSettings = field(kw_only=True)
     followers: Mapping[str, Watched] = field(kw_only=True)
@@ -162,38 +162,38 @@ class JobSources(Sources):
         self._logs = {each.log: LogConsumer(self.kafka, each.log) for each in self.followers.values()}
         self._clocks = {name: LagClock() for name in self.followers}
         self._lock = threading.Lock()
-        self._looked = 0.0
+        self._read_at = 0.0
         self._progress: dict[str, QueryProgress] = {}
         self._lag: dict[str, Lag] = {}
 
     def progress(self) -> Mapping[str, QueryProgress]:
-        self._look()
+        self._refresh()
         return self._progress
 
     def lag(self) -> Mapping[str, Lag]:
-        self._look()
+        self._refresh()
         return self._lag
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         with self._lock:
             now = time.monotonic()
-            if now - self._looked < _FRESH_S:
+            if now - self._read_at < _FRESH_S:
                 return
-            found = {name: watched.progress() for name, watched in self.followers.items()}
+            found = {name: followed.progress() for name, followed in self.followers.items()}
             self._progress = {name: progress for name, progress in found.items() if progress is not None}
             self._lag = {}
             for name, progress in self._progress.items():
-                # Their number: a partition that was added has nothing settled, and one that Spark does not know yet
-                # counts from its beginning.
+                # All partitions: an added one has no settled records, and one that Spark does not know yet counts from
+                # its beginning.
                 ends = self._ends(self._logs[self.followers[name].log])
                 if ends:
                     settled = dict.fromkeys(ends, 0) | dict(progress.settled)
-                    self._lag[name] = self._clocks[name].look(now, ends, settled)
-            self._looked = time.monotonic()
+                    self._lag[name] = self._clocks[name].measure(now, ends, settled)
+            self._read_at = time.monotonic()
 
     @staticmethod
     def _ends(log: LogConsumer) -> Mapping[int, int]:
-        """The offset of the next record, by partition; empty when unknown."""
+        """The offset of the next record, by partition; empty if unknown."""
         try:
             return log.ends(_PATIENCE_S)
         except InfrastructureError:

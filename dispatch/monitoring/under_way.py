@@ -1,7 +1,7 @@
-"""The in-flight gauge: numbers in shared memory, one for each task, that workers write and the driver reads.
+"""The in-flight gauge: numbers in shared memory, one for each task, written by workers and read by the driver.
 
-A worker writes its number once per round over its connections, however many pushes that round ends: some 0.1 us. The
-driver sums them for a scrape.
+A worker writes its number once per round over its connections, whatever the number of pushes: some 0.1 us. The driver
+sums the numbers for a scrape.
 
 The memory is a mapped file, so the gauge exists only where the workers run on the driver's host. On a cluster the
 average over an interval is the seconds of all pushes in it, divided by its length.
@@ -15,13 +15,13 @@ from pathlib import Path
 from arborcast.core import liveness
 from arborcast.core.files import new_shared_memory, shared_memory
 
-# Tasks of a batch, one for each partition of the log. Of two that share a number one counts.
+# Tasks of a batch, one for each partition of the log. If two share a number, one of them counts.
 _TASKS = 1_024
 _BYTES = 4 * _TASKS
 _NOTHING = memoryview(bytes(_BYTES)).cast("I")
 
 
-class UnderWay:
+class InFlightGauge:
     """The driver's side."""
 
     def __init__(self, file: Path) -> None:
@@ -33,7 +33,7 @@ class UnderWay:
         return sum(self._numbers)
 
     def clear(self) -> None:
-        """After a batch: what a worker that was killed had under way is so no more."""
+        """After a batch: a killed worker has no pushes in flight any more."""
         self._numbers[:] = _NOTHING
 
 
@@ -41,13 +41,13 @@ class Gauge:
     """A worker's side."""
 
     def __init__(self, file: str) -> None:
-        """An empty `file`, or a missing one: numbers are dropped."""
+        """With an empty or missing `file` numbers are dropped."""
         self._numbers: memoryview | None = None
         if file:
             try:
                 self._numbers = shared_memory(Path(file)).cast("I")
             except OSError:
-                self._numbers = None  # a figure is no reason not to push
+                self._numbers = None  # a missing figure must not stop pushes
 
     def of_task(self, task: int) -> Callable[[int], None]:
         """A function that writes a task's number of pushes in flight."""
@@ -63,4 +63,4 @@ class Gauge:
 
 
 def ignore_count(under_way: int) -> None:
-    """For a place where the count is not shown."""
+    """For callers without a gauge."""

@@ -17,27 +17,27 @@ from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from arborcast.topic_model.topics import TopicPath
 
-# Letters, and bytes of them. Bounds memory, and what a crash in between leaves half done.
+# Letters, and bytes of them: bounds memory, and the work that a crash leaves half done.
 _AT_ONCE = 500
 _BYTES_AT_ONCE = 16 * 1024 * 1024
 
 SETTLED_AFTER_S = 10.0
-"""A letter is written before its delivery is taken out of what waits. After a crash in between the delivery is tried
-again by itself, so letters are left alone for so long."""
+"""The time for which new letters are not redriven or purged, in seconds. A letter is written before its delivery is
+removed from the waiting ones; after a crash in between the delivery is tried again without a redrive."""
 
 
 def settled(letter: DeadLetter, now_s: float) -> bool:
-    """Whether a letter may be sent again by now; also one that a clock has dated ahead that was put back since."""
+    """Whether a letter may be redriven or purged; also one in the future, of a clock that was put back since."""
     return has_come(letter.at_ms + int(SETTLED_AFTER_S * 1000), letter.at_ms, int(now_s * 1000))
 
 
 class DeadLetterAdmin:
-    """Sends dead letters again, or throws them away.
+    """Redrives or purges dead letters.
 
-    Either is written down in `attempts` first, so the audit knows of it whatever happens next. A letter leaves the
-    `dead` log last: a crash in between leaves it there, to be done again, and loses nothing.
+    A row in `attempts` is written first, so the audit has it whatever happens next. The letter leaves the `dead` log
+    last: a crash in between leaves it there, to be processed again, and loses nothing.
 
-    Used by one thread. Everything raises InfrastructureError when Kafka does not take it within `timeout_s`.
+    Used by one thread. Every method raises InfrastructureError if Kafka does not acknowledge within `timeout_s`.
     """
 
     def __init__(self, kafka: KafkaSettings, timeout_s: float = 30.0, now: Callable[[], float] = time.time) -> None:
@@ -60,10 +60,11 @@ class DeadLetterAdmin:
         """Park these deliveries again, each at its old place in its lane; returns their number. Letters younger than
         SETTLED_AFTER_S stay.
 
-        The name of a parked record follows from its letter, so that a repetition after a crash changes nothing; it
-        differs from the earlier name, so that no earlier record on its way to the log can end it. The number of
-        attempts begins at none again, and the lifespan begins now: deliveries given up for their age would otherwise be
-        given up at once.
+
+        The key of a parked record is derived from its letter, so that a repetition after a crash has no effect; it
+        differs from the earlier key, so that a late record of the first delivery cannot end it. The attempts are
+        counted from zero, and the lifespan begins now: deliveries given up for their age would otherwise be given up at
+        once.
         """
         done = 0
         now_s = self._now()
@@ -82,8 +83,8 @@ class DeadLetterAdmin:
             done += len(some)
         return done
 
-    def purge(self, letters: Iterable[tuple[Delivery, DeadLetter]], why: str = "its message was thrown away") -> int:
-        """Throw these letters away; how many. Their deliveries stay dead."""
+    def purge(self, letters: Iterable[tuple[Delivery, DeadLetter]], why: str = "its message was purged") -> int:
+        """Purge these letters; returns their number. Their deliveries stay dead."""
         done = 0
         for some in _chunks(letters):
             now_ms = int(self._now() * 1000)
@@ -140,7 +141,7 @@ def _every(_path: TopicPath) -> bool:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LetterConditions:
     """Conditions for dead letters. Empty or None is no condition.
 
     `reason` is one of the error classes (`client-error`, `lifespan`, ...), a state (`dead`, `expired`), an HTTP status,
@@ -162,32 +163,32 @@ class Wanted:
             and (not self.notification or letter.notification.id == self.notification)
             and (self.since_ms is None or letter.at_ms >= self.since_ms)
             and (self.until_ms is None or letter.at_ms < self.until_ms)
-            and (not self.reason or self._fits(letter))
+            and (not self.reason or self._has_reason(letter))
             and self.topic(letter.notification.topic)
         )
 
-    def _fits(self, letter: DeadLetter) -> bool:
+    def _has_reason(self, letter: DeadLetter) -> bool:
         return self.reason in (letter.error, letter.state, str(letter.status)) or self.reason in letter.detail
 
 
-def letters(kafka: KafkaSettings, wanted: Wanted) -> Iterator[tuple[Delivery, DeadLetter]]:
-    """Those that are wanted of the letters in the log, by subscription's partition and in the order in which they were
-    given up. Raises InfrastructureError, RecordVersionError.
+def letters(kafka: KafkaSettings, selected: LetterConditions) -> Iterator[tuple[Delivery, DeadLetter]]:
+    """The selected letters of the log, by subscription's partition and in the order in which they were given up. Raises
+    InfrastructureError, RecordVersionError.
 
-    The log is read twice: first where the last record of each delivery stands, then the letters themselves. So memory
-    is a hundred bytes for each that is wanted, however large the messages, and none for the others.
+    The log is read twice: first for the last record of each delivery, then for the letters. So memory is a hundred
+    bytes for each selected one, however large the messages, and none for the others.
     """
     with LogScan(kafka, "dead") as log:
         beginnings, ends = log.beginnings(), log.ends()
-        standing: dict[bytes, int] = {}
+        last_offsets: dict[bytes, int] = {}
         for record in log.read_from(beginnings, ends):
-            if record.value is not None and wanted.includes(dead_letters.decode(record.value)):
-                standing[record.key] = record.offset
+            if record.value is not None and selected.includes(dead_letters.decode(record.value)):
+                last_offsets[record.key] = record.offset
             else:
-                standing.pop(record.key, None)
-        if not standing:
+                last_offsets.pop(record.key, None)
+        if not last_offsets:
             return
         for record in log.read_from(beginnings, ends):
-            # All records of one delivery are in one partition, so the offset says which one it is.
-            if record.value is not None and standing.get(record.key) == record.offset:
+            # All records of one delivery are in one partition, so its last offset identifies its letter.
+            if record.value is not None and last_offsets.get(record.key) == record.offset:
                 yield parked.decode_key(record.key)[0], dead_letters.decode(record.value)

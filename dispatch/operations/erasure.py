@@ -1,11 +1,12 @@
 """Erasures: payloads are removed from the logs and the tables, by the job.
 
-An erasure is a record in the control log before anything is removed. The job passes over all places, again and again
-until a pass finds nothing, and all that was accepted before the request is dispatched and archived; so a restart in the
-middle, or a delivery under way, costs another pass and loses nothing. Each removal is idempotent. Workers cancel what
-an open erasure covers (`dispatch.hot.intake`), so that a backlog is not delivered meanwhile.
 
-Kafka removes records at its own times: those of a compacted log some time after a null, others by their age. Where all
+An erasure is a record in the control log before anything is removed. The job passes over all places, until a pass finds
+no copy, and all notifications accepted before the request are dispatched and archived; so a restart in the middle, or a
+delivery in flight, costs another pass and loses nothing. Each removal is idempotent. Workers cancel deliveries that an
+open erasure covers (`dispatch.hot.intake`), so that a backlog is not delivered meanwhile.
+
+Kafka removes records at its own times: those of a compacted log some time after a null, others by their age. If all
 notifications before a time are erased, they are deleted at the beginning of their log at once.
 """
 
@@ -43,12 +44,12 @@ from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, erased_by
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, ParkingLog
-from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, letters
+from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, LetterConditions, letters
 from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables import DEAD_LETTERS, NOTIFICATIONS, RETRIES
 from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
-from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table, quoted
+from arborcast.dispatch.tables.spec import TableSpec, open_table, quoted, table_exists
 from arborcast.topic_model.expressions import concrete_topic
 from arborcast.topic_model.projections.erasures import Erasures, covering, covers, selects
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
@@ -70,16 +71,16 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# Deliveries of a pass, some 500 bytes each; a further pass has the others.
+# Deliveries of a pass, some 500 bytes each; the next pass has the others.
 _AT_ONCE = 50_000
 
 # Rows that one commit rewrites.
 _ROWS_AT_ONCE = 50_000
 
-# Files that are read and rewritten together; a larger one alone.
+# Bytes of files that are read and rewritten together; a larger one alone.
 _FILE_BYTES = 32 * 1024 * 1024
 
-# Payloads are up to some megabytes each, and all of a piece are in memory.
+# Payloads have up to some megabytes each, and all of a piece are in memory.
 _PAYLOADS_AT_ONCE = 64
 
 _SETTLE_S = 60.0
@@ -90,12 +91,12 @@ _CLAIM_MS = 60_000
 _UNLIMITED = PullLimits(messages=1 << 60, bytes=1 << 60, resident_bytes=0)
 
 # Kafka deletes at intervals: log.retention.check.interval.ms, log.cleaner.backoff.ms.
-_KAFKA_LOOKS_MS = 300_000
+_KAFKA_INTERVALS_MS = 300_000
 
-# Kafka's stamps, and the acceptance times of gateways with other clocks.
+# Difference of the clocks of brokers and gateways.
 _CLOCKS_MS = 60_000
 
-# Kafka's default of a time without a limit is the largest number of 64 bits.
+# Kafka's value for no limit is the largest number of 64 bits.
 _NO_LIMIT_MS = 1 << 50
 
 
@@ -112,7 +113,7 @@ class ErasureView(Protocol):
 
 class Eraser(Work):
     """Carries out the open erasures. `settled` returns the offsets before which all notifications are dispatched, also
-    for the next start; `append` writes to the control log; `location` returns the place of a table."""
+    for the next start; `append` writes to the control log; `location` returns the location of a table."""
 
     name = "erasures"
 
@@ -138,13 +139,14 @@ class Eraser(Work):
         self._now_ms = now_ms
         self._ends: dict[str, dict[int, int]] = {}  # by erasure: the end of the notifications, after its request
         self._passed: frozenset[str] = frozenset()  # erasures for which the last pass found nothing
-        self._parked: tuple[set[str], dict[int, int]] = set(), {}  # erasures, and how far `parked` has nothing of them
+        self._parked: tuple[set[str], dict[int, int]] = set(), {}  # erasures; the positions of `parked` without copies
         self.open = 0
         self.erased = 0
         """Removed copies since the start."""
 
     def step(self) -> bool:
-        """A pass over all places for all open erasures, unless it can find nothing new. Raises InfrastructureError."""
+        """A pass over all places for all open erasures, unless no new copies are possible. Raises
+        InfrastructureError."""
         self._view.catch_up(self._kafka.request_timeout_s)
         erasures = self._view.erasures
         self.open = len(erasures.open)
@@ -167,7 +169,7 @@ class Eraser(Work):
         return False
 
     def _pass_over(self, known: dict[str, Erasure]) -> set[str]:
-        """Remove all copies that there are; the erasures of which there was one. Counts are written place by place."""
+        """Remove all copies; returns the erasures with a removed copy. Counts are written place by place."""
         scopes = [each.scope for each in known.values()]
         found: set[str] = set()
         places: tuple[tuple[ErasedPlace, Callable[[Sequence[ErasureScope]], Counter[str]]], ...] = (
@@ -200,14 +202,14 @@ class Eraser(Work):
             logger.info("erasure %s is done: %s", each.scope.id, each.erased)
 
     def _cut(self, scope: ErasureScope) -> bool:
-        """Delete notifications at the beginning of their log, where the erasure covers all before a time. Returns
-        whether Kafka has no other notification that it covers."""
+        """Delete notifications at the beginning of their log, if the erasure covers all before a time. Returns whether
+        Kafka has no other covered notification."""
         if scope.topic or scope.subject or scope.notification:
             return False
         with LogScan(self._kafka, "notifications") as log, closing(Admin(self._kafka)) as admin:
             begin, settled = log.beginnings(), self._settled()
             ends = log.at(scope.before_ms + _CLOCKS_MS)
-            # Only near that time it takes a look at the records: those before it are covered, those behind it are not.
+            # Only records near that time are read: those before it are covered, those after it are not.
             near = {number: max(at, begin[number]) for number, at in log.at(scope.before_ms - _CLOCKS_MS).items()}
             cuts = {number: min(end, settled.get(number, 0)) for number, end in ends.items()}
             covered = dict(near)
@@ -223,7 +225,7 @@ class Eraser(Work):
         return all(covered[number] <= cut for number, cut in cuts.items())
 
     def _forget(self, erasures: Erasures) -> None:
-        """Remove records of erasures of which Kafka has no copy any more; the table keeps their rows."""
+        """Remove erasures without remaining copies in Kafka from the control log; the table keeps their rows."""
         now_ms = self._now_ms()
         over = [each for each in erasures.all() if all(0 < at_ms < now_ms for at_ms in each.kept_until_ms.values())]
         if over:
@@ -231,7 +233,7 @@ class Eraser(Work):
 
     def _is_settled(self, ends: Mapping[int, int]) -> bool:
         """Whether all notifications before these offsets are dispatched, and archived."""
-        archived = not self._archive or _reached(self._written(NOTIFICATIONS, "notifications"), ends)
+        archived = not self._archive or _reached(self._positions(NOTIFICATIONS, "notifications"), ends)
         return archived and _reached(self._settled(), ends)
 
     # Logs
@@ -243,7 +245,7 @@ class Eraser(Work):
         with LogScan(parked.roomy(self._kafka), "parked") as log:
             firsts, ends = log.beginnings(), log.ends()
             if names <= passed:
-                # Behind these positions there are only deliveries that were parked since.
+                # Behind these positions are only deliveries parked since the last pass.
                 firsts = {number: max(first, before.get(number, 0)) for number, first in firsts.items()}
             for record in log.read_from(firsts, ends):
                 delivery, is_tries = parked.decode_key(record.key)
@@ -263,7 +265,7 @@ class Eraser(Work):
         return Counter(name for name, _ in waiting.values())
 
     def _end(self, waiting: Mapping[bytes, tuple[str, Attempt]]) -> None:
-        """End these deliveries: their rows before the nulls, as everywhere."""
+        """End these deliveries: first their rows, then the nulls."""
         with closing(AttemptsLog(self._kafka)) as rows, closing(ParkingLog(self._kafka)) as log:
             for _, row in waiting.values():
                 rows.add(row)
@@ -293,8 +295,8 @@ class Eraser(Work):
     def _dead_letters(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
         found: Counter[str] = Counter()
         for scope in scopes:
-            with DeadLetterAdmin(self._kafka) as desk:
-                found[scope.id] = desk.purge(letters(self._kafka, _Covered(scope=scope)), erased_by(scope.id))
+            with DeadLetterAdmin(self._kafka) as admin:
+                found[scope.id] = admin.purge(letters(self._kafka, _Covered(scope=scope)), erased_by(scope.id))
         return +found
 
     def _current_messages(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
@@ -311,7 +313,7 @@ class Eraser(Work):
             with closing(LogWriter(self._kafka, "retained")) as writer:
                 for keys in _pieces(last, 500):
                     writer.append_encoded([(key, None) for key in keys])
-                # A message that a publisher has sent meanwhile is the current one again.
+                # A message published meanwhile is the current one again.
                 newer: dict[bytes, bytes] = {}
                 overtaken: dict[bytes, bytes] = {}
                 for record in log.read_from({number: end}):
@@ -336,18 +338,18 @@ class Eraser(Work):
                     if name:
                         covered[record.offset] = pull_point, name
         waiting, claimed = store.unsettled()
-        # A claimed one is on its way to the client: handed out, or it waits again at the next pass.
+        # A claimed one is being delivered to the client: it is settled, or waits again at the next pass.
         found = Counter({name: 0 for offset, (_, name) in covered.items() if offset in claimed})
         taken = [(offset, *covered[offset]) for offset in sorted(waiting & covered.keys())]
         if taken:
             with closing(LogWriter(self._kafka, PULL_LOG)) as writer:
                 for some in _pieces(taken, 500):
-                    writer.append_encoded([each for offset, point, _ in some for each in self._take_out(point, offset)])
+                    writer.append_encoded([each for offset, point, _ in some for each in self._removal(point, offset)])
         found.update(name for _, _, name in taken)
         return found
 
-    def _take_out(self, pull_point: str, offset: int) -> Iterator[tuple[bytes, bytes]]:
-        """The records that take a message out of a pull point, like those of a gateway that has handed it out."""
+    def _removal(self, pull_point: str, offset: int) -> Iterator[tuple[bytes, bytes]]:
+        """The records that remove a message from a pull point, as after its delivery by a gateway."""
         claim = f"{ERASED}{secrets.token_hex(8)}"
         yield pull.encode(pull_point, Claimed(claim, offset, offset, self._now_ms() + _CLAIM_MS))
         yield pull.encode(pull_point, Settled(claim))
@@ -355,10 +357,10 @@ class Eraser(Work):
     # Tables
 
     def _archived(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
-        """Empty the payloads of the archive, day by day. Rows stay, with the erasure as a mark."""
+        """Empty the payloads of the archive, day by day. Rows stay, with the id of the erasure."""
         found: Counter[str] = Counter()
         location = self._location(NOTIFICATIONS)
-        if not is_there(location):
+        if not table_exists(location):
             return found
         with turn_to_commit(location):
             table = NOTIFICATIONS.ensure(location)
@@ -372,17 +374,17 @@ class Eraser(Work):
         return found
 
     def _tables_follow(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
-        """Whether the tables of waiting deliveries and dead letters, which have payloads, have come to these ends."""
+        """Whether the tables of waiting deliveries and dead letters, which have payloads, have reached these ends."""
         return all(
-            not is_there(self._location(spec)) or _reached(self._written(spec, log), ends[log])
+            not table_exists(self._location(spec)) or _reached(self._positions(spec, log), ends[log])
             for spec, log in ((RETRIES, "parked"), (DEAD_LETTERS, "dead"))
         )
 
-    def _written(self, spec: TableSpec, log: str) -> dict[int, int]:
-        """How far a table has a log: the next offset, by partition."""
+    def _positions(self, spec: TableSpec, log: str) -> dict[int, int]:
+        """The position of a table in a log: the next offset, by partition."""
         known: dict[int, int] = {}
         location = self._location(spec)
-        if is_there(location):
+        if table_exists(location):
             table = open_table(location)
             while (offset := table.transaction_version(f"{log}-{len(known)}")) is not None:
                 known[len(known)] = offset
@@ -390,7 +392,7 @@ class Eraser(Work):
 
 
 @dataclass(frozen=True)
-class _Covered(Wanted):
+class _Covered(LetterConditions):
     """Dead letters that an erasure covers."""
 
     scope: ErasureScope = field(kw_only=True)
@@ -400,13 +402,13 @@ class _Covered(Wanted):
 
 
 def _as_notification(entry: StoredMessage, written_ms: int, scopes: Sequence[ErasureScope]) -> Notification:
-    """A message of a pull point, as far as scopes look at it."""
+    """A message of a pull point, with the fields that scopes test."""
     topic = _topic_of(entry.element) if any(scope.topic for scope in scopes) else TopicPath("")
     return Notification(entry.notification, topic, entry.element, entry.accepted_ms or written_ms)
 
 
 def _topic_of(element: bytes) -> TopicPath:
-    """The topic of a wsnt:NotificationMessage; empty for none that can be read."""
+    """The topic of a wsnt:NotificationMessage; empty if unreadable."""
     try:
         topic = etree.fromstring(element, xml_parser(comments=False)).find("{*}Topic")
         if topic is None:
@@ -438,8 +440,8 @@ def _files_of_day(table: DeltaTable, day: str) -> Iterator[ds.FileSystemDataset]
 
 
 def _covered_rows(files: ds.FileSystemDataset, scopes: Sequence[ErasureScope]) -> Iterator[tuple[str, str]]:
-    """Ids of archived notifications whose payloads are to be removed, each with the erasure. Payloads are only read
-    where an erasure names a subject."""
+    """Ids of archived notifications whose payloads must be removed, each with the erasure. Payloads are only read if an
+    erasure names a subject."""
     column = ds.field
     where = column("erased").is_null() & (column("accepted_at") < moment(max(scope.before_ms for scope in scopes)))
     if all(scope.notification for scope in scopes):
@@ -471,7 +473,7 @@ def _empty(location: str, day: str, rows: Sequence[tuple[str, str]]) -> Counter[
     ids = [notification for notification, _ in rows]
     empty = pa.array([b""] * len(ids), pa.binary())
     emptied = pa.table({"notification": ids, "payload": empty, "producer": empty, "erased": [name for _, name in rows]})
-    # The bounds leave out whole files by their statistics.
+    # Statistics exclude whole files by the bounds.
     match = f"t.day = '{day}' and t.notification = s.notification"
     match += f" and t.notification >= {quoted(min(ids))} and t.notification <= {quoted(max(ids))}"
     with turn_to_rewrite(location), turn_to_commit(location):
@@ -482,13 +484,13 @@ def _empty(location: str, day: str, rows: Sequence[tuple[str, str]]) -> Counter[
 
 
 def _pieces(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    left = iter(items)
-    while some := list(islice(left, size)):
+    remaining = iter(items)
+    while some := list(islice(remaining, size)):
         yield some
 
 
 def _ends(kafka: KafkaSettings, log: str) -> dict[int, int]:
-    """The ends of the partitions that have records."""
+    """The ends of the non-empty partitions."""
     with LogScan(kafka, log) as scan:
         beginnings, ends = scan.beginnings(), scan.ends()
     return {number: end for number, end in ends.items() if end > beginnings[number]}
@@ -499,8 +501,8 @@ def _reached(known: Mapping[int, int], ends: Mapping[int, int]) -> bool:
 
 
 def kept_until(kafka: KafkaSettings, now_ms: int, is_cut: bool = False) -> dict[str, int]:
-    """Until when Kafka may keep records that were accepted, or removed by a null, before now: by topic; 0 where its
-    configuration has no limit. `is_cut`: notifications are deleted, and only in a file that is not closed yet. Raises
+    """By topic, until when Kafka may keep records that were accepted, or removed by a null, before now; 0 if its
+    configuration has no limit. `is_cut`: notifications are deleted, except in a segment that is still open. Raises
     InfrastructureError."""
     found: dict[str, int] = {}
     with closing(Admin(kafka)) as admin:
@@ -516,4 +518,4 @@ def kept_until(kafka: KafkaSettings, now_ms: int, is_cut: bool = False) -> dict[
 
 def _until(now_ms: int, *spans_ms: str | None) -> int:
     spans = [int(each or -1) for each in spans_ms]
-    return now_ms + sum(spans) + _KAFKA_LOOKS_MS if all(0 <= each < _NO_LIMIT_MS for each in spans) else 0
+    return now_ms + sum(spans) + _KAFKA_INTERVALS_MS if all(0 <= each < _NO_LIMIT_MS for each in spans) else 0

@@ -1,7 +1,7 @@
-"""Replays: what a subscription would have had in some interval, once more and for it alone.
+"""Replays: the notifications of an interval once more, for one subscription only.
 
-The notifications are appended to their log again, marked as being for one subscription and as a replay, so all that
-holds for any other holds for them: retries, parking, order, rows in the tables, the audit.
+They are appended to their log again, marked with the subscription and the replay, so all rules for others apply to
+them: retries, parking, order, rows in the tables, the audit.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _WRITE_S = 30.0
 
 
 class ReplayRefused(ArborcastError):
-    """A replay that cannot be, and why."""
+    """The reason against a replay."""
 
 
 @dataclass(frozen=True)
 class ReplaySpan:
-    """What of the past is asked for: accepted from `since_ms` on and before `until_ms`, on topics that it takes."""
+    """The notifications of a replay: accepted from `since_ms` on and before `until_ms`, on matching topics."""
 
     since_ms: int
     until_ms: int
@@ -51,7 +51,8 @@ class ReplaySpan:
 class Replay:
     """One replay to one subscription. Used by one thread.
 
-    `table` is the present control log: the subscription's present filters decide. Replayed notifications are accepted
+
+    `table` is the current control log: the subscription's current filters decide. Replayed notifications are accepted
     as of that table.
     """
 
@@ -64,11 +65,11 @@ class Replay:
         progress: Progress = untold,
         erased: Sequence[ErasureScope] = (),
     ) -> None:
-        """`erased` are scopes of erasures: what they cover is in the log until Kafka deletes it, and is not replayed.
-        Raises ReplayRefused when nothing could be delivered to the subscription."""
+        """`erased` are scopes of erasures: covered notifications are in the log until Kafka deletes them, and are not
+        replayed. Raises ReplayRefused if nothing could be delivered to the subscription."""
         self._kafka = kafka
         self._table = table
-        self._subscription = _able(table, subscription_id)
+        self._subscription = _checked(table, subscription_id)
         self._span = span
         self._conditions = Conditions()
         self._erased = erased
@@ -76,19 +77,19 @@ class Replay:
         self.id = secrets.token_hex(6)
 
     def find(self, limit: int) -> list[tuple[int, int]]:
-        """Where the notifications stand that match: partitions and offsets, by partition and in order.
+        """Partitions and offsets of the matching notifications, in order.
 
-        At most `limit`, and one more when there are more than that. Raises InfrastructureError, RecordVersionError.
+        Up to `limit`, and one more if there are more. Raises InfrastructureError, RecordVersionError.
         """
         found = []
         with LogScan(self._kafka, "notifications") as log:
             first, ends = log.at(self._span.since_ms - CLOCKS_APART_MS), log.at(self._span.until_ms + CLOCKS_APART_MS)
             total = sum(max(0, ends[partition] - start) for partition, start in first.items())
-            looked_at = 0
+            examined = 0
             for partition, start in first.items():
                 for notification, offset in _readable(log, partition, Stretch(start, ends[partition])):
-                    looked_at += 1
-                    self.progress("looking for what matches", looked_at, total)
+                    examined += 1
+                    self.progress("searching matching notifications", examined, total)
                     if self._matches(notification):
                         found.append((partition, offset))
                         if len(found) > limit:
@@ -96,19 +97,19 @@ class Replay:
         return found
 
     def send(self, places: list[tuple[int, int]]) -> int:
-        """Append these notifications again; how many. When it raises, those before may have been.
+        """Append these notifications again; returns their number. After an error the earlier ones may be appended.
 
         Raises InfrastructureError.
         """
         sent = 0
-        wanted: dict[int, list[int]] = {}
+        by_partition: dict[int, list[int]] = {}
         for partition, offset in places:
-            wanted.setdefault(partition, []).append(offset)
+            by_partition.setdefault(partition, []).append(offset)
         with (
             LogScan(self._kafka, "notifications") as log,
             closing(DurableWriter(self._kafka, "notifications")) as writer,
         ):
-            for partition, offsets in wanted.items():
+            for partition, offsets in by_partition.items():
                 chosen = frozenset(offsets)
                 for notification, offset in _readable(log, partition, Stretch(offsets[0], offsets[-1] + 1)):
                     if offset not in chosen:
@@ -127,7 +128,7 @@ class Replay:
         return sent
 
     def _matches(self, notification: Notification) -> bool:
-        # Notifications for one subscription only (replays, notices) are no part of a replay.
+        # Notifications for one subscription only (replays, notices) are not replayed.
         if notification.only or not self._span.since_ms <= notification.accepted_ms < self._span.until_ms:
             return False
         if not self._span.topic(notification.topic):
@@ -142,23 +143,27 @@ class Replay:
         return Subject(self._conditions, notification).passes(subscription)
 
 
-def _able(table: RoutingTable, subscription_id: str) -> Subscription:
+def _checked(table: RoutingTable, subscription_id: str) -> Subscription:
     subscription = table.get(subscription_id)
     if subscription is None or subscription.expired(time_ms()):
-        raise ReplayRefused(f"there is no subscription {subscription_id}: it never was, or it is over")
+        raise ReplayRefused(f"there is no subscription {subscription_id}; it may have ended")
     if subscription.trigger is not None:
-        raise ReplayRefused(f"{subscription_id} is the trigger {subscription.trigger.name}: what it publishes is new")
+        raise ReplayRefused(
+            f"{subscription_id} is the trigger {subscription.trigger.name}: it publishes new notifications only"
+        )
     if subscription.pull_point:
         raise ReplayRefused(
             f"subscription {subscription_id} delivers into a pull point, where a message cannot be labelled as a replay"
         )
     if not subscription.receives:
-        raise ReplayRefused(f"subscription {subscription_id} is paused, and nothing is kept for it: resume it first")
+        raise ReplayRefused(
+            f"subscription {subscription_id} is paused, and deliveries to it are not stored: resume it first"
+        )
     return subscription
 
 
 def _readable(log: LogScan, partition: int, stretch: Stretch) -> Iterator[tuple[Notification, int]]:
-    """The notifications and their offsets, without damaged records, which were never delivered to anybody."""
+    """The notifications and their offsets, without damaged records, which were never delivered."""
     for record in log.read({partition: stretch}):
         notification = notification_in(record)
         if notification is not None:

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from arborcast.dispatch.settings import SloSettings
 from arborcast.dispatch.tables import SLO
-from arborcast.dispatch.tables.spec import is_there, open_table
+from arborcast.dispatch.tables.spec import open_table, table_exists
 
 DAYS = 28
 
@@ -23,8 +23,8 @@ _COUNTS = ("in_time", "late", "lost", "receiver")
 
 class Objective(msgspec.Struct, frozen=True):
     """Deliveries of 28 days against the objective. `receiver` are those that their receivers delayed or refused, which
-    do not count. `share` is the part in time of the others; `budget_left` the part of the error budget that is left,
-    negative if more is spent; None without deliveries. The burn rates are for the last hour and the last six: with 1
+    do not count. `share` is the part in time of the others; `budget_left` the remaining part of the error budget,
+    negative if it is exceeded; None without deliveries. The burn rates are for the last hour and the last six: with 1
     the budget lasts for 28 days exactly."""
 
     in_time: int
@@ -45,7 +45,7 @@ class SubscriptionObjective(NamedTuple):
 
 class Objectives(NamedTuple):
     """The objective of all selected deliveries, and the subscriptions that have spent most of its budget, with the
-    number of further ones."""
+    number of the others."""
 
     all: Objective
     worst: tuple[SubscriptionObjective, ...]
@@ -70,7 +70,7 @@ def objectives(
         where &= ds.field("owner") == owner
     columns = ["hour", "subscription", "owner", *_COUNTS]
     days = [_by_subscription(_weighed(SLO.arrow([]).select(columns), at))]
-    if is_there(location):
+    if table_exists(location):
         table = open_table(location)
         # One day in memory: the rows of a month are thirty million with fifty thousand active subscriptions.
         for number in range(DAYS + 1):
@@ -102,8 +102,8 @@ def _by_subscription(rows: pa.Table) -> pa.Table:
 
 
 def _weighed(rows: pa.Table, at: datetime) -> pa.Table:
-    """With the good and bad ones of the last hour and of the last six: of the hour in which such a time begins, the
-    share that lies in it."""
+    """With the good and bad deliveries of the last hour and of the last six: of the hour in which the period begins,
+    the proportion within it."""
     ages = pc.subtract(int(at.timestamp()), pc.divide(rows["hour"].cast(pa.int64()), 1_000_000))
     bad = pc.add(rows["late"], rows["lost"])
     for hours in (1, 6):

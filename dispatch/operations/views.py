@@ -1,7 +1,8 @@
 """Views of the logs `parked` and `dead` for lists: waiting deliveries and dead letters, without their messages.
 
-A view that is kept reads only later records at each look, and nothing in between. It is a temporary file of some
-hundred bytes for each delivery; memory is SQLite's cache.
+
+A cached view reads only new records at each use, and nothing in between. It is a temporary file of some hundred bytes
+for each delivery; memory is SQLite's cache.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ _ROW = "SELECT key, at_ms, part, place, subscription, endpoint, topic, reason, v
 # Records of a poll: messages may be large.
 _AT_ONCE = 500
 
-# Of a view that is older, nulls may be compacted away: it is read again from the beginning of the log.
+# Nulls for an older view may be compacted away: it is read again from the beginning of the log.
 _VALID_S = CONTROL_HISTORY_MS / 2000
 
-# So many subscriptions are read each by its index.
+# Up to this number, subscriptions are read each by its index.
 _MERGED = 50
 
-# Last attempts that are kept, in bytes.
+# Bytes of cached last attempts.
 _LAST_BYTES = 4 * 1024 * 1024
 
 
@@ -88,7 +89,7 @@ class ViewGroup(NamedTuple):
 
 
 class ViewEntry(NamedTuple):
-    """An entry of a list: the key of its delivery, since when it is there (ms), and its record without the message."""
+    """An entry of a list: the key of its delivery, its first time (ms), and its record without the message."""
 
     key: bytes
     at_ms: int
@@ -103,8 +104,8 @@ class ViewEntry(NamedTuple):
 
 
 class ViewFilter(NamedTuple):
-    """Which entries. `group` tests all entries of a group at once; with any other condition but `subscription` the
-    entries are tested one by one. Times are those of the entries, `until_ms` is excluded."""
+    """A selection of entries. `group` tests all entries of a group at once; with other conditions than `subscription`
+    the entries are tested one by one. Times are those of the entries, `until_ms` is excluded."""
 
     group: Callable[[ViewGroup], bool] = lambda _: True
     subscription: str = ""
@@ -119,7 +120,7 @@ class ViewFilter(NamedTuple):
 
 
 class ViewPage(NamedTuple):
-    """Entries in order, and the number of all that are wanted, by group."""
+    """Entries in order, and the number of all selected ones, by group."""
 
     entries: list[ViewEntry]
     counts: Counter[ViewGroup]
@@ -139,7 +140,7 @@ class DeliveryView:
         self._read_at = time.monotonic()
 
     def catch_up(self) -> None:
-        """Read all that is in the log now. Raises InfrastructureError; a later call continues."""
+        """Read the log to its end. Raises InfrastructureError; a later call continues."""
         if time.monotonic() - self._read_at > _VALID_S:
             self._forget()
         try:
@@ -153,16 +154,16 @@ class DeliveryView:
             raise
         self._read_at = time.monotonic()
 
-    def page(self, wanted: ViewFilter, limit: int, skip: int = 0, *, newest_first: bool = False) -> ViewPage:
-        """The entries behind the first `skip`, at most `limit`, and the numbers of all."""
-        groups = self._groups(wanted)
-        chosen = (each for each in self._entries(wanted, groups, newest_first) if each.group in groups)
-        if not wanted.by_entry:
+    def page(self, selection: ViewFilter, limit: int, skip: int = 0, *, newest_first: bool = False) -> ViewPage:
+        """The entries behind the first `skip`, up to `limit`, and the numbers of all."""
+        groups = self._groups(selection)
+        chosen = (each for each in self._entries(selection, groups, newest_first) if each.group in groups)
+        if not selection.by_entry:
             return ViewPage(list(islice(chosen, skip, skip + limit)), groups)
         found: list[ViewEntry] = []
         counts = Counter[ViewGroup]()
         for each in chosen:
-            if wanted.test is None or wanted.test(each):
+            if selection.test is None or selection.test(each):
                 if skip <= counts.total() < skip + limit:
                     found.append(each)
                 counts[each.group] += 1
@@ -181,13 +182,13 @@ class DeliveryView:
 
     def _fold(self, record: ConsumerRecord) -> None:
         """Apply a record of the log."""
-        raise NotImplementedError  # each kind of view has its own
+        raise NotImplementedError  # in subclasses
 
     def _read(self) -> None:
         ends = self._cursor.ends()
         if any(self._cursor.positions[number] > end for number, end in ends.items()):
             raise Discontinued(f"the {self.log} log ends before a position that was read")
-        heard = time.monotonic()
+        last_record_at = time.monotonic()
         while not self._cursor.has_reached(ends):
             liveness.beat()
             polled = self._cursor.poll(0.2)
@@ -195,8 +196,8 @@ class DeliveryView:
                 for record in records:
                     self._fold(record)
             if polled:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > self.kafka.request_timeout_s:
+                last_record_at = time.monotonic()
+            elif time.monotonic() - last_record_at > self.kafka.request_timeout_s:
                 why = f"no record arrived for {self.kafka.request_timeout_s:g} s"
                 raise InfrastructureError(f"the {self.log} log could not be read to its end: {why}", RETRY_AFTER_S)
 
@@ -205,31 +206,35 @@ class DeliveryView:
         self._cursor = LogCursor(parked.roomy(self.kafka), self.log, {}, max_records=_AT_ONCE)
         self._db.executescript("DELETE FROM entry; DELETE FROM counted;")
 
-    def _groups(self, wanted: ViewFilter) -> Counter[ViewGroup]:
-        asked = "SELECT subscription, endpoint, topic, reason, number FROM counted"
+    def _groups(self, selection: ViewFilter) -> Counter[ViewGroup]:
+        query = "SELECT subscription, endpoint, topic, reason, number FROM counted"
         values: tuple[str, ...] = ()
-        if wanted.subscription:
-            asked, values = f"{asked} WHERE subscription = ?", (wanted.subscription,)
-        found = ((_group(*group), number) for *group, number in self._db.execute(asked, values))
-        return Counter({group: number for group, number in found if wanted.group(group)})
+        if selection.subscription:
+            query, values = f"{query} WHERE subscription = ?", (selection.subscription,)
+        found = ((_group(*group), number) for *group, number in self._db.execute(query, values))
+        return Counter({group: number for group, number in found if selection.group(group)})
 
-    def _entries(self, wanted: ViewFilter, groups: Counter[ViewGroup], newest_first: bool) -> Iterator[ViewEntry]:
+    def _entries(self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool) -> Iterator[ViewEntry]:
         """The entries of these groups in order, and possibly others."""
         names = {each.subscription for each in groups}
-        if wanted.notification:
-            return self._ordered("notification = ?", wanted.notification, wanted, newest_first)
+        if selection.notification:
+            return self._ordered("notification = ?", selection.notification, selection, newest_first)
         if len(names) > _MERGED:
-            return self._ordered("", "", wanted, newest_first)
-        each = (self._ordered("subscription = ?", name, wanted, newest_first) for name in names)
+            return self._ordered("", "", selection, newest_first)
+        each = (self._ordered("subscription = ?", name, selection, newest_first) for name in names)
         return heapq.merge(*each, key=lambda entry: entry.order, reverse=newest_first)
 
-    def _ordered(self, condition: str, value: str, wanted: ViewFilter, newest_first: bool) -> Iterator[ViewEntry]:
-        given: dict[str, object] = {condition: value, "at_ms >= ?": wanted.since_ms, "at_ms < ?": wanted.until_ms}
-        given = {name: each for name, each in given.items() if name and each is not None}
-        where = f" WHERE {' AND '.join(given)}" if given else ""
-        down = " DESC" if newest_first else ""
-        asked = f"{_ROW}{where} ORDER BY at_ms{down}, part{down}, place{down}"  # constants
-        for row in self._db.execute(asked, tuple(given.values())):
+    def _ordered(self, condition: str, value: str, selection: ViewFilter, newest_first: bool) -> Iterator[ViewEntry]:
+        conditions: dict[str, object] = {
+            condition: value,
+            "at_ms >= ?": selection.since_ms,
+            "at_ms < ?": selection.until_ms,
+        }
+        conditions = {name: each for name, each in conditions.items() if name and each is not None}
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        direction = " DESC" if newest_first else ""
+        query = f"{_ROW}{where} ORDER BY at_ms{direction}, part{direction}, place{direction}"  # constants
+        for row in self._db.execute(query, tuple(conditions.values())):
             key, at_ms, part, place = row[:4]
             yield ViewEntry(key, at_ms, part, place, _group(*row[4:8]), row[8])
 
@@ -247,7 +252,7 @@ class DeliveryView:
 
 
 class PendingView(DeliveryView):
-    """The waiting deliveries. They are there since their first record: a batch that is repeated parks them again."""
+    """The waiting deliveries, since their first record: a repeated batch parks them again."""
 
     log = "parked"
 
@@ -290,46 +295,46 @@ class LettersView(DeliveryView):
 
 
 class DeliveryViews:
-    """Views that are kept, of the log of one Kafka each; and last attempts that were looked up. Thread-safe."""
+    """Cached views of the logs of one Kafka, and cached last attempts. Thread-safe."""
 
     def __init__(self) -> None:
-        # The value None is an attempt that the log does not have any more.
+        # The value None is an attempt that the log no longer has.
         self._last: Recent[Hashable, tuple[Attempt | None]] = Recent(_LAST_BYTES, age_s=3_600.0)
-        self._lock = threading.Lock()  # of this
-        self._kept: dict[str, DeliveryView] = {}
+        self._lock = threading.Lock()  # of the last attempts
+        self._views: dict[str, DeliveryView] = {}
         self._locks = {kind.log: threading.Lock() for kind in (PendingView, LettersView)}
 
     def last(self, name: Hashable) -> tuple[Attempt | None] | None:
-        """A last attempt that was kept; None if none was, and a place without one if the log has none."""
+        """A cached last attempt; None without one. The element is None if the log no longer has the attempt."""
         with self._lock:
             return self._last.get(name)
 
-    def keep_last(self, name: Hashable, attempt: Attempt | None) -> None:
-        """Keep a last attempt, without the answer of the receiver."""
-        kept = attempt and msgspec.structs.replace(attempt, response=b"")
+    def cache_last(self, name: Hashable, attempt: Attempt | None) -> None:
+        """Cache a last attempt, without the answer of the receiver."""
+        cached = attempt and msgspec.structs.replace(attempt, response=b"")
         size = 500 + (len(attempt.detail) if attempt else 0)
         with self._lock:
-            self._last.put(name, (kept,), size)
+            self._last.put(name, (cached,), size)
 
     @contextmanager
     def opened(self, kind: type[V], kafka: KafkaSettings) -> Iterator[V]:
         """The view of this kind, up to date. Raises InfrastructureError."""
         with self._locks[kind.log]:
-            view = self._kept.get(kind.log)
+            view = self._views.get(kind.log)
             if not isinstance(view, kind) or view.kafka != kafka:
                 if view is not None:
                     view.close()
-                view = self._kept[kind.log] = kind(kafka)
+                view = self._views[kind.log] = kind(kafka)
             view.catch_up()
             yield view
 
 
 @contextmanager
 def opened(kind: type[V], kafka: KafkaSettings, views: DeliveryViews | None = None) -> Iterator[V]:
-    """A view, up to date: a kept one, or one that is read now. Raises InfrastructureError, RecordVersionError."""
+    """A view, up to date: a cached one, or a new one. Raises InfrastructureError, RecordVersionError."""
     if views is not None:
-        with views.opened(kind, kafka) as kept:
-            yield kept
+        with views.opened(kind, kafka) as cached:
+            yield cached
         return
     with closing(kind(kafka)) as view:
         view.catch_up()
@@ -351,7 +356,7 @@ def _group(subscription: str, endpoint: str, topic: str, reason: str) -> ViewGro
 
 
 def _is_later(tries: Tries, known: Tries) -> bool:
-    """Of equal numbers the later decision: an operator may have requested an attempt."""
+    """With equal numbers the later decision counts: an operator may have requested an attempt."""
     return (tries.number, tries.counted, tries.decided_ms) > (known.number, known.counted, known.decided_ms)
 
 

@@ -1,4 +1,4 @@
-"""What waits to be delivered, and what became of the last tries; attempts that operators request."""
+"""The waiting deliveries and their last attempts; attempts that operators request."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Tries
 from arborcast.dispatch.operations.views import DeliveryViews, PendingView, ViewEntry, ViewFilter, opened, pending_of
 from arborcast.topic_model.topics import TopicPath
 
-# Requests of attempts that are on their way to the log, and their timeout.
+# Requested attempts that are being written, and their timeout.
 _AT_ONCE = 1_000
 _SETTLE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which deliveries: to these subscriptions, of these topics, and of this notification if it is not empty; and only
-    these pairs of notification and subscription if there are some."""
+class DeliverySelection:
+    """A selection of deliveries: of these subscriptions and topics, and of this notification if it is not empty; and
+    only of these pairs of notification and subscription if there are any."""
 
     subscription: Callable[[str], bool]
     topic: Callable[[TopicPath], bool]
@@ -49,8 +49,8 @@ class Asked:
 
 
 class Wait(NamedTuple):
-    """A delivery that waits since then, without its message. `last` is what became of it last, where the log of
-    attempts still says so."""
+    """A delivery that waits since `since_ms`, without its message. `last` is its last attempt, if the log of attempts
+    still has it."""
 
     delivery: Delivery
     notification: str
@@ -63,37 +63,36 @@ class Wait(NamedTuple):
 
 
 class Waiting:
-    """The deliveries that wait now; `views` are kept for later questions. Raises InfrastructureError,
-    RecordVersionError."""
+    """The waiting deliveries; `views` are cached for later queries. Raises InfrastructureError, RecordVersionError."""
 
     def __init__(self, kafka: KafkaSettings, views: DeliveryViews | None = None) -> None:
         self._kafka = kafka
         self._views = views
 
     def oldest(
-        self, asked: Asked, most: int, skip: int = 0, *, newest_first: bool = False
+        self, selection: DeliverySelection, most: int, skip: int = 0, *, newest_first: bool = False
     ) -> tuple[list[Wait], int, Counter[str]]:
-        """Those that wait longest, or shortest, in that order, at most so many behind the first `skip`; how many
-        further ones there are; and how many in all for each subscription."""
+        """The deliveries that wait longest, or shortest, in that order, up to `most` behind the first `skip`; the
+        number of the others; and the number of all for each subscription."""
         with opened(PendingView, self._kafka, self._views) as view:
-            entries, groups = view.page(asked.in_view, most, skip, newest_first=newest_first)
+            entries, groups = view.page(selection.in_view, most, skip, newest_first=newest_first)
         counts = Counter[str]()
         for group, number in groups.items():
             counts[group.subscription] += number
         return [_wait(each) for each in entries], max(0, groups.total() - skip - len(entries)), counts
 
-    def request_attempts(self, asked: Asked, limit: int = sys.maxsize) -> int:
-        """Make deliveries due now, the longest waiting first, at most `limit`; returns their number. Those whose
-        receiver has the message, and is to report its result, are left alone. The redelivery reads the requests; it
-        also probes an endpoint with an open breaker then.
+    def request_attempts(self, selection: DeliverySelection, limit: int = sys.maxsize) -> int:
+        """Make deliveries due now, the longest waiting first, up to `limit`; returns their number. Deliveries with an
+        awaited result are skipped: their receiver has the message. The redelivery reads the requests; it also probes an
+        endpoint with an open breaker.
         """
-        wanted = asked.in_view
+        selected = selection.in_view
 
         def idle(entry: ViewEntry) -> bool:
-            return not pending_of(entry.value).tries.awaits and (wanted.test is None or wanted.test(entry))
+            return not pending_of(entry.value).tries.awaits and (selected.test is None or selected.test(entry))
 
         with opened(PendingView, self._kafka, self._views) as view:
-            found = view.page(wanted._replace(test=idle), limit).entries
+            found = view.page(selected._replace(test=idle), limit).entries
         now_ms = time_ms()
         with closing(ParkingLog(self._kafka)) as requests:
             for number, each in enumerate(found, 1):
@@ -103,7 +102,7 @@ class Waiting:
         return len(found)
 
     def tally(self, subscriptions: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Of these subscriptions for which something waits: how many deliveries, and since when the oldest (ms)."""
+        """Of these subscriptions, those with waiting deliveries: their number, and the time of the oldest (ms)."""
         found: dict[str, tuple[int, int]] = {}
         with opened(PendingView, self._kafka, self._views) as view:
             for name in subscriptions:
@@ -113,45 +112,46 @@ class Waiting:
         return found
 
     def with_last(self, waits: Sequence[Wait], within_s: float = 10.0) -> tuple[list[Wait], bool]:
-        """The same with what became of each last; and whether the log was searched for all within the time.
+        """The same with the last attempt of each; and whether the search was complete within the time.
 
-        Each is looked for where it was decided, for the log of attempts may be long. What it has forgotten is left out.
+        The search reads the log of attempts near the time of each decision. Attempts that it no longer has are left
+        out.
         """
         found: dict[Delivery, Attempt] = {}
         sought = []
         for each in waits:
-            kept = None if self._views is None else self._views.last(_attempt_of(each))
-            if kept is None:
+            cached = None if self._views is None else self._views.last(_attempt_of(each))
+            if cached is None:
                 sought.append(each)
-            elif kept[0] is not None:
-                found[each.delivery] = kept[0]
+            elif cached[0] is not None:
+                found[each.delivery] = cached[0]
         complete = not sought or (within_s > 0 and self._search(sought, found, time.monotonic() + within_s))
         return [each._replace(last=found.get(each.delivery)) for each in waits], complete
 
     def _search(self, sought: Sequence[Wait], found: dict[Delivery, Attempt], until: float) -> bool:
-        """Find the last attempts of these deliveries, up to a time; whether the search came to its end."""
+        """Find the last attempts of these deliveries, up to a time; returns whether the search was complete."""
         settled_ms = time_ms() - 2 * _AROUND_MS
         with LogScan(self._kafka, "attempts") as log:
             for first_ms, last_ms, some in _windows(sought):
-                here: dict[tuple[str, str], Attempt] = {}
+                last_attempts: dict[tuple[str, str], Attempt] = {}
                 for attempt in _near(log, first_ms, last_ms, some):
                     if attempt is not None:
                         name = (attempt.notification, attempt.subscription)
-                        if _is_later(attempt, here.get(name)):
-                            here[name] = attempt
+                        if _is_later(attempt, last_attempts.get(name)):
+                            last_attempts[name] = attempt
                     if time.monotonic() > until:
                         return False
                 for each in some:
-                    last = here.get((each.notification, each.delivery.subscription))
+                    last = last_attempts.get((each.notification, each.delivery.subscription))
                     if last is not None:
                         found[each.delivery] = last
                     if self._views is not None and (last is not None or _decided_ms(each) < settled_ms):
-                        self._views.keep_last(_attempt_of(each), last)
+                        self._views.cache_last(_attempt_of(each), last)
         return True
 
 
 def _attempt_of(wait: Wait) -> tuple[Delivery, int, int]:
-    """The name of the last attempt of a delivery: a requested one changes only its time."""
+    """The key of the last attempt of a delivery: a requested one changes only its time."""
     return wait.delivery, wait.tries.number, wait.tries.counted
 
 
@@ -164,7 +164,7 @@ def _wait(entry: ViewEntry) -> Wait:
     )
 
 
-# Clocks differ, and an outcome is written up to some seconds after it was decided.
+# Clocks differ, and an outcome is written up to some seconds after its decision.
 _AROUND_MS = 30_000
 
 
@@ -173,7 +173,7 @@ def _decided_ms(wait: Wait) -> int:
 
 
 def _windows(waits: Iterable[Wait]) -> Iterator[tuple[int, int, list[Wait]]]:
-    """From when to when what became of them last was written down: one stretch of time for all that are near."""
+    """Intervals in which the last attempts were written, with the deliveries: near ones are combined."""
     some: list[Wait] = []
     for wait in sorted(waits, key=_decided_ms):
         if some and _decided_ms(wait) - _decided_ms(some[-1]) > 2 * _AROUND_MS:
@@ -185,24 +185,24 @@ def _windows(waits: Iterable[Wait]) -> Iterator[tuple[int, int, list[Wait]]]:
 
 
 def _near(log: LogScan, first_ms: int, last_ms: int, waits: Sequence[Wait]) -> Iterator[Attempt | None]:
-    """Records of these deliveries written in an interval; None for each record about none of them."""
+    """Records of these deliveries written in an interval; None for each other record."""
     partitions = len(log.partitions())
-    wanted: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
+    selected: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
     for wait in waits:
         subscription = wait.delivery.subscription
-        wanted[partition_of_subscription(subscription, partitions)].add((wait.notification, subscription))
+        selected[partition_of_subscription(subscription, partitions)].add((wait.notification, subscription))
     firsts, ends = log.at(first_ms), log.at(last_ms)
-    for record in log.read({number: Stretch(firsts[number], ends[number]) for number in wanted}):
-        asked = wanted[record.partition]
-        # Ids are in the record as they are: most records need not be decoded.
-        if record.value is None or not any(notification.encode() in record.value for notification, _ in asked):
+    for record in log.read({number: Stretch(firsts[number], ends[number]) for number in selected}):
+        selection = selected[record.partition]
+        # Records contain ids as they are: most need not be decoded.
+        if record.value is None or not any(notification.encode() in record.value for notification, _ in selection):
             yield None
             continue
         for attempt in attempts.decode(record.value):
-            if (attempt.notification, attempt.subscription) in asked:
+            if (attempt.notification, attempt.subscription) in selection:
                 yield attempt
 
 
 def _is_later(attempt: Attempt, known: Attempt | None) -> bool:
-    """Rows of a batch come before all those of the redelivery."""
+    """Rows of a batch precede all rows of the redelivery."""
     return known is None or attempt.batch == NO_BATCH or known.batch != NO_BATCH

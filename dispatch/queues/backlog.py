@@ -1,7 +1,7 @@
-"""The requests of queues that wait: which one is next for a server.
+"""The waiting requests of queues: the next one for a server.
 
-Beside the requests that were never pushed are those that wait again: for the same server, or for any server that has
-not refused them.
+Beside the untried requests are those that wait again: for the same server, or for any server that has not refused
+them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDeliv
 _KEY = "lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?"
 _PLACES = "SELECT batch, part, place, redrive, refused FROM waiting WHERE lane = ?"
 
-# Requests refused by a server that are skipped per turn: another server will have them soon.
-_PASSED_OVER = 100
+# Requests refused by a server that are skipped per turn: another server will get them soon.
+_MOST_SKIPPED = 100
 
 # Maximum number of merged requests in a push, with their reply addresses, and bytes of their payloads in memory.
 _TOGETHER = 200
-_TOGETHER_ASKED = 256 * 1024
+_REPLY_BYTES = 256 * 1024
 _TOGETHER_BYTES = 16 * 1024 * 1024
 
 
 class QueueRequest(NamedTuple):
-    """A request that waits, with those that are equal, itself first; the servers that have refused it; and whether it
-    may have been pushed before a crash."""
+    """A waiting request with its equal ones, itself first; the servers that have refused it; and whether it may have
+    been pushed before a crash."""
 
     together: list[WaitingDelivery]
     refused: frozenset[str] = frozenset()
@@ -43,24 +43,26 @@ class Backlog:
 
     def __init__(self, store: ParkedStore) -> None:
         self._store = store
-        # By queue, up to which turn requests may have been pushed before the last crash.
+        # By queue, the highest turn of requests that may have been pushed before the last crash.
         self._maybe_sent: dict[str, int] = {}
 
     def restart(self) -> None:
-        """The log is read to its end: requests that were under way in an earlier process wait again."""
+        """The log is read to its end: requests in flight in an earlier process wait again."""
         self._store.query(f"UPDATE waiting SET tried = 0 WHERE {OF_QUEUES} AND tried = 1 AND number = 0")  # noqa: S608  # constants
-        # Also those whose result is awaited: their server may be gone. They are due when it is too late for that.
-        again = f"UPDATE waiting SET server = '' WHERE {OF_QUEUES} AND tried = 1 AND (server IS NULL OR awaits != '')"  # noqa: S608  # constants
-        self._store.query(again)
+        # Also those with an awaited result: their server may have ended. They are due at the deadline of the result.
+        waiting_again = (
+            f"UPDATE waiting SET server = '' WHERE {OF_QUEUES} AND tried = 1 AND (server IS NULL OR awaits != '')"  # noqa: S608  # constants
+        )
+        self._store.query(waiting_again)
         newest = f"SELECT lane, MAX(turn) FROM waiting WHERE {OF_QUEUES} AND tried = 0 GROUP BY lane"  # noqa: S608  # constants
         self._maybe_sent = {str(lane): int(turn) for lane, turn in self._store.query(newest)}
 
     def next(self, lane: str, server: str, now_ms: int) -> QueueRequest | None:
-        """The next request for a server: one that it was pushed before, then one that others were, then the head of the
+        """The next request for a server: first one that it got before, then one that others got, then the head of the
         queue."""
         for waits_for in (server, ""):
-            again = f"{_PLACES} AND server = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?"
-            for *place, refused in self._store.query(again, lane, waits_for, now_ms, _PASSED_OVER):
+            due = f"{_PLACES} AND server = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?"
+            for *place, refused in self._store.query(due, lane, waits_for, now_ms, _MOST_SKIPPED):
                 refusing = frozenset(str(refused).split())
                 head = None if server in refusing else self._store.get(Delivery(lane, Place(*place)))
                 if head is not None:
@@ -74,7 +76,7 @@ class Backlog:
     def _with_equals(self, head: WaitingDelivery, server: str | None) -> list[WaitingDelivery]:
         if not head.notification.merge:
             return [head]
-        # The first of its equals is the head.
+        # The first equal one is the head.
         return _few(self._store.equal(head, server, _TOGETHER))
 
     def anything(self, lane: str, now_ms: int) -> bool:
@@ -82,7 +84,7 @@ class Backlog:
         return self._store.has_untried(lane) or bool(self._store.query(due, lane, now_ms))
 
     def served(self, lane: str, servers: Iterable[str], now_ms: int) -> list[str]:
-        """Those of these servers that may have a request to be pushed now."""
+        """The servers among these that may have a due request."""
         due = "SELECT 1 FROM waiting WHERE lane = ? AND server = ? AND due_ms <= ? LIMIT 1"
         if self._store.has_untried(lane) or self._store.query(due, lane, "", now_ms):
             return list(servers)
@@ -101,14 +103,14 @@ class Backlog:
         for each in request.together:
             self._store.begun(each.delivery)
 
-    def again(self, together: Iterable[Delivery], server: str, refused: Collection[str], due_ms: int) -> None:
-        """These wait again, for this server, empty for any server that has not refused them."""
+    def requeue(self, together: Iterable[Delivery], server: str, refused: Collection[str], due_ms: int) -> None:
+        """Let these wait again, for this server; empty for any server that has not refused them."""
         waits = f"UPDATE waiting SET server = ?, refused = ?, due_ms = ? WHERE {_KEY}"  # noqa: S608  # constants
         for delivery in together:
             self._store.query(waits, server, " ".join(sorted(refused)), due_ms, *_row(delivery))
 
     def release(self, lane: str, server: str, now_ms: int) -> None:
-        """The server failed or left: another may have its requests, but for those that it accepted."""
+        """The server failed or left: another may get its requests, except those that it accepted."""
         free = "UPDATE waiting SET server = '', due_ms = MIN(due_ms, ?) WHERE lane = ? AND server = ? AND awaits = ''"
         self._store.query(free, now_ms, lane, server)
 
@@ -118,7 +120,7 @@ class Backlog:
         return frozenset(str(found[0][0]).split()) if found else frozenset()
 
     def refused_by_all(self, lane: str, servers: Collection[str]) -> Iterator[WaitingDelivery]:
-        # The plus keeps SQLite from the index of all requests that wait again.
+        # The plus keeps SQLite from the index of all waiting requests.
         for *place, refused in self._store.query(f"{_PLACES} AND refused != '' AND +server IS NOT NULL", lane):
             if servers and set(str(refused).split()).issuperset(servers):
                 waiting = self._store.get(Delivery(lane, Place(*place)))
@@ -131,7 +133,7 @@ class Backlog:
         return None if due_ms is None else int(due_ms)
 
     def clock_put_back(self, now_ms: int) -> None:
-        """Requests that are due later than now are due now."""
+        """Requests that are due in the future are due now."""
         due = f"UPDATE waiting SET due_ms = ? WHERE {OF_QUEUES} AND server IS NOT NULL AND due_ms > ?"  # noqa: S608  # constants
         self._store.query(due, now_ms, now_ms)
 
@@ -139,21 +141,21 @@ class Backlog:
         last = self._maybe_sent.get(waiting.delivery.subscription)
         if last is None:
             return False
-        asked = self._store.query(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608  # constants
-        return any(turn <= last for (turn,) in asked)
+        rows = self._store.query(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608  # constants
+        return any(turn <= last for (turn,) in rows)
 
 
 def _few(equal: Iterator[WaitingDelivery]) -> list[WaitingDelivery]:
-    """The first of these, and as many others as fit beside it."""
+    """The first of these, and as many others as fit with it."""
     found: list[WaitingDelivery] = []
-    asked, size = _TOGETHER_ASKED, _TOGETHER_BYTES
+    room, size = _REPLY_BYTES, _TOGETHER_BYTES
     for each in equal:
         reply_to = each.notification.reply_to
         if reply_to is not None:
-            asked -= len(reply_to.address) + sum(map(len, reply_to.reference_parameters))
-            asked -= len(each.notification.message_id)
+            room -= len(reply_to.address) + sum(map(len, reply_to.reference_parameters))
+            room -= len(each.notification.message_id)
         size -= len(each.notification.payload)
-        if found and min(asked, size) < 0:
+        if found and min(room, size) < 0:
             break
         found.append(each)
     return found

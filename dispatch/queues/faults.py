@@ -1,6 +1,6 @@
-"""SOAP faults for the users of queues that await an answer to a request which no server has done.
+"""SOAP faults for the users of queues whose request no server has completed.
 
-A pull point takes only notifications, so there the fault is the message of one.
+A pull point takes only notifications: there the fault is the message of one.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def fault_element(notification: Notification, row: Attempt) -> str:
 
 
 def _fault(row: Attempt) -> str:
-    code, words = _why(row)
+    code, text = _why(row)
     return (
         f'<soap:Fault xmlns:soap="{SOAP11}" xmlns:q="{ARBORCAST_QUEUE}"><faultcode>q:{code}</faultcode>'
-        f"<faultstring>{escape(words)}</faultstring></soap:Fault>"
+        f"<faultstring>{escape(text)}</faultstring></soap:Fault>"
     )
 
 
@@ -63,7 +63,7 @@ def _related(notification: Notification) -> str:
 
 
 def _why(row: Attempt) -> tuple[str, str]:
-    """The subcode, and the same in words; nothing about servers, which are not known to users."""
+    """The subcode and its text, without information about servers, which users do not have."""
     if row.error == "invalid":
         return "Invalid", "every server of the queue refused this"
     if row.state == "expired":
@@ -73,19 +73,19 @@ def _why(row: Attempt) -> tuple[str, str]:
     return "Unanswered", f"no server has acknowledged this ({row.number} tries)"
 
 
-# Parallel fault messages; with more than this waiting no more requests are ended.
-_AT_A_TIME = 32
+# Parallel fault messages; above `_MOST` waiting ones no requests are ended.
+_MOST_PARALLEL = 32
 _MOST = 1_000
 
 
 class QueueUsers:
-    """Sends each fault once: that a request has ended is in the logs, too. Used by one thread."""
+    """Sends each fault once: the logs have the end of a request, too. Used by one thread."""
 
     def __init__(self, transport: Transport, journal: RedeliveryJournal) -> None:
         self._transport = transport
         self._journal = journal
         self._waiting: deque[PushRequest] = deque()
-        self._under_way = 0
+        self._in_flight = 0
 
     @property
     def too_many(self) -> bool:
@@ -93,8 +93,7 @@ class QueueUsers:
         return len(self._waiting) > _MOST
 
     def unanswered(self, notification: Notification, row: Attempt) -> None:
-        """Send the fault of a request that has ended like this, if it is one of a queue: other subscriptions owe no
-        answer."""
+        """Send the fault of an ended request, if it is one of a queue: other subscriptions have no answers."""
         if notification.reply_to is None or queue_topic(row.subscription) is None:
             return
         if notification.reply_point:
@@ -106,12 +105,12 @@ class QueueUsers:
             self._send()
 
     def _send(self) -> None:
-        while self._waiting and self._under_way < _AT_A_TIME:
-            self._under_way += 1
+        while self._waiting and self._in_flight < _MOST_PARALLEL:
+            self._in_flight += 1
             self._transport.submit(self._waiting.popleft(), self._sent)
 
     def _sent(self, result: PushResult) -> None:
-        self._under_way -= 1
+        self._in_flight -= 1
         if not 200 <= result.status < 300:
             logger.warning(
                 "a user did not get the fault of an ended request: %s", result.detail or f"HTTP {result.status}"

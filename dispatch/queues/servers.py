@@ -1,4 +1,4 @@
-"""The servers of a queue, the one that is idle for the longest first; its figures. Pure."""
+"""The servers of a queue, the one idle longest first; its figures. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class QueueFigures(NamedTuple):
-    """A queue at a moment: how many requests wait and are executed, when the oldest of those that wait was accepted (0
-    without any); how many servers are idle or sick, and which are busy, since when. Milliseconds since the epoch."""
+    """A snapshot of a queue: the waiting and executing requests, the acceptance of the oldest waiting one (0 without
+    any); the idle and sick servers, and the busy ones with the start of their work. Milliseconds since the epoch."""
 
     queue: TopicPath
     waiting: int
@@ -25,7 +25,7 @@ class QueueFigures(NamedTuple):
 
 @dataclass(slots=True)
 class QueueServer:
-    """A subscription that serves a queue, and since when it has each of its current requests."""
+    """A subscription that serves a queue, and the start of each of its current requests."""
 
     subscription: Subscription
     under_way: list[int] = field(default_factory=list)
@@ -44,8 +44,8 @@ class QueueServer:
 
 
 class QueueServers(dict[str, QueueServer]):
-    """The servers by id, in the order of their turns: a server goes to the end with each request and each end of
-    one."""
+    """The servers by id, in the order of their turns: a server goes to the end with each request and each end of a
+    request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class QueueServers(dict[str, QueueServer]):
         self._leaving: dict[str, QueueServer] = {}
 
     def replace(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:
-        """Replace the servers by these; returns those that have left."""
+        """Replace the servers; returns those that have left."""
         now = {each.id: each for each in subscriptions}
         left = [server for name, server in self.items() if name not in now]
         for server in left:
@@ -67,7 +67,7 @@ class QueueServers(dict[str, QueueServer]):
         return left
 
     def with_room(self) -> list[QueueServer]:
-        """The servers that may have another request, in turn."""
+        """The servers that may get another request, in order."""
         return [server for server in self.values() if server.has_room]
 
     def begin(self, server: str, now_ms: int) -> None:
@@ -75,7 +75,7 @@ class QueueServers(dict[str, QueueServer]):
         self._to_the_end(server)
 
     def end(self, server: str, begun_ms: int) -> None:
-        """A request has ended that a server got then."""
+        """A request of a server that began at `begun_ms` has ended."""
         leaving = self._leaving.get(server)
         if leaving is None:
             self[server].under_way.remove(begun_ms)

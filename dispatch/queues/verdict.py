@@ -1,12 +1,13 @@
 """The decision after a server's answer to a request. Pure.
 
-| what came back | what follows |
+
+| answer | decision |
 |---|---|
-| 2xx | it has the request |
-| 202, the result later | it is busy until its result, which counts then; without one in time it has failed |
-| 422, a fault with the subcode {urn:arborcast:queue}Invalid, whatever else is permanent | another server gets it; when all have refused it, it is given up |
-| 410 | the server's subscription ends, another gets it |
-| anything else, no answer | the same server gets it again after a while, or another at once where this one is sick; `retry.retransmissions` times |
+| 2xx | the server has the request |
+| 202, the result later | the server is busy until its result, which counts; without one in time it has failed |
+| 422, a fault with the subcode {urn:arborcast:queue}Invalid, any other permanent failure | another server gets it; when all have refused it, it is given up |
+| 410 | the server's subscription ends, another gets the request |
+| any other answer, no answer | retried with the same server, or at once with another if this one is sick; `retry.retransmissions` times |
 """  # noqa: E501  # a table
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
 _INVALID = 422
 
 # As in `outcomes`: the answer is cut off and may be anything, so it is not parsed.
-_SAYS_INVALID = re.compile(rb"<(?:[\w.-]+:)?(?:faultcode|Value)(?:\s[^<>]*+)?>\s*+(?:[\w.-]+:)?Invalid\s*+</")
+_INVALID_FAULT = re.compile(rb"<(?:[\w.-]+:)?(?:faultcode|Value)(?:\s[^<>]*+)?>\s*+(?:[\w.-]+:)?Invalid\s*+</")
 
 _NAMESPACE = ARBORCAST_QUEUE.encode()
 
@@ -33,7 +34,7 @@ Answer = Literal["taken", "invalid", "gone", "nothing"]
 
 def _is_invalid(response: bytes) -> bool:
     """Whether an answer begins with a SOAP fault for an invalid request."""
-    return _NAMESPACE in response and _SAYS_INVALID.search(response) is not None
+    return _NAMESPACE in response and _INVALID_FAULT.search(response) is not None
 
 
 def answer_of(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Answer:
@@ -47,7 +48,7 @@ def answer_of(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Answer:
 
 
 class Next(NamedTuple):
-    """The decision for a request after a push, the server that gets it again (empty for any), and the servers that have
+    """The decision for a request after a push, the server of its next push (empty for any), and the servers that have
     refused it."""
 
     decision: Decision
@@ -57,7 +58,7 @@ class Next(NamedTuple):
 
 class Sent(NamedTuple):
     """A push of a request: its server, and the servers that had refused the request. `servers` are the current ones;
-    `sick`: this one is not to be tried; `probe` is as in `settle`."""
+    `sick`: nothing may be pushed to this one; `probe` is as in `settle`."""
 
     server: str
     refused: frozenset[str]
@@ -82,7 +83,7 @@ def decide(
         return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
     decision = settle(request, push, outcome, policy, now_ms, chance, probe=sent.probe)
     if sent.sick and not outcome.taken and decision.verdict.state in ("parked", "expired"):
-        # Another server may have it at once.
+        # Another server may get it at once.
         tries = decision.tries._replace(due_ms=now_ms)
         return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
     return Next(decision, sent.server if decision.waits else "", refused)
@@ -90,10 +91,10 @@ def decide(
 
 def all_refuse(servers: int, detail: str, status: int = 0) -> Outcome:
     """The reason for a request that every server has refused."""
-    return Outcome("invalid", f"refused by all of its queue's servers ({servers}), the last said: {detail}", status)
+    return Outcome("invalid", f"refused by all of its queue's servers ({servers}), the last answer: {detail}", status)
 
 
 def sequence_of(tries: Tries) -> int:
-    """How many pushes of a request counted, 0 for the first one: a server that has the request is not to do it
+    """The number of counted pushes of a request, 0 at the first one: a server that has the request must not execute it
     again."""
     return max(1, tries.counted) if tries.number else 0

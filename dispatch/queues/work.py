@@ -1,7 +1,8 @@
 """The work of queues: requests pushed to their servers, and the consequences of answers.
 
+
 A part of the redelivery, in its thread, with the same store, pushes, limits, journal and health. An idle server gets
-the next request at once; one behind an open breaker only its probe.
+the next request at once; one with an open breaker only its probe.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from arborcast.topic_model.records.results import Result
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription, queue_of, queue_topic
 from arborcast.topic_model.topics import TopicPath
 
-# Of the pushes that may be under way, and of their bytes, half are for other subscriptions.
+# Share of the limits of pushes in flight, and of their bytes: the other half is for other subscriptions.
 _SHARE = 2
 
-# Another push probes the endpoint: its end gives no turn to a queue.
+# Check interval while another push probes the endpoint, whose end gives no turn to a queue.
 _PROBED_MS = 1_000
 
 _NEVER_MS = 1 << 62
 
-# In the name of a server that waits for a slot, before its id: no lane has such a name.
+# Prefix of the name of a server that waits for a slot: no lane has such a name.
 _SLOT = "server:"
 
 
 class AwaitedPush(NamedTuple):
-    """A push whose server is busy until it reports the result, at most until then."""
+    """A push whose server is busy until it reports the result, or until the deadline."""
 
     server: str
     begun_ms: int
@@ -61,8 +62,8 @@ class AwaitedPush(NamedTuple):
 
 @dataclass(slots=True)
 class Queue:
-    """A queue with requests or servers. `lane` is that of its requests, `gone` are ended servers whose end is not in
-    the log yet; `awaited` are pushes that were accepted and have no result yet."""
+    """A queue with requests or servers. `lane` is that of its requests, `gone` are ended servers whose end is not yet
+    in the log; `awaited` are accepted pushes without a result."""
 
     topic: TopicPath
     lane: RetryLane
@@ -91,7 +92,7 @@ class QueueParts:
 
 
 class Queues:
-    """All queues. Used by one thread, but for `subscription_changed`."""
+    """All queues. Used by one thread, except `subscription_changed`."""
 
     def __init__(self, parts: QueueParts) -> None:
         self._parts = parts
@@ -102,9 +103,9 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         self._turns: TimerQueue[str] = TimerQueue()
         self._serving: dict[str, str] = {}  # server to queue
-        self._named: dict[str, QueueServer] = {}  # servers with a slot
+        self._granted: dict[str, QueueServer] = {}  # servers with a slot
         self._waiting: set[str] = set()
-        self._under_way = 0
+        self._in_flight = 0
         self._bytes = 0  # of these pushes
         self._changed: dict[str, None] = {}  # queues whose servers may have changed
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
@@ -113,11 +114,11 @@ class Queues:
 
     @property
     def waiting(self) -> int:
-        """Queues in which something waits, or is under way."""
+        """The number of queues with waiting requests or requests in flight."""
         return len(self._waiting)
 
     def caught_up(self) -> None:
-        """The log is read to its end: all requests in it may have been pushed by an earlier process."""
+        """The log is read to its end: all its requests may have been pushed by an earlier process."""
         self._backlog.restart()
 
     def found(self, name: str, now_ms: int) -> None:
@@ -128,23 +129,23 @@ class Queues:
                 return
             queue = self._queues[name] = Queue(topic, RetryLane(name))
             self._update_servers(queue, now_ms)
-            self._changed[name] = None  # the subscriptions may not be complete yet
+            self._changed[name] = None  # the subscriptions may be incomplete
         queue.lane.expires_ms = 0
         self._waiting.add(name)
         self._turns.set(name, now_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """A subscription has changed. In any thread."""
+        """In any thread."""
         if not self._queues:
-            return  # a new queue looks up its servers
+            return  # a new queue reads its servers
         served = [self._serving.get(subscription_id, "")]
         now = self._parts.subscriptions.subscription(subscription_id)
         if now is not None and now.queue:
             served.append(queue_of(TopicPath(now.selector())).id)
         self._changed.update(dict.fromkeys(name for name in served if name in self._queues))
 
-    def look_at_servers(self, now_ms: int) -> None:
-        """Learn the servers of the queues in which they may have changed."""
+    def check_servers(self, now_ms: int) -> None:
+        """Read the servers of changed queues."""
         while self._changed:
             name = self._changed.popitem()[0]
             queue = self._queues.get(name)
@@ -175,7 +176,7 @@ class Queues:
         )
 
     def reported(self, name: str, found: Iterator[tuple[WaitingDelivery, Result]], now_ms: int) -> None:
-        """Results of accepted pushes, with their requests."""
+        """Apply results of accepted pushes, with their requests."""
         queue = self._queues.get(name)
         if queue is None:
             return
@@ -185,7 +186,7 @@ class Queues:
         self._turns.set(name, now_ms)
 
     def clock_put_back(self, now_ms: int) -> None:
-        """All times lie ahead."""
+        """All stored times are in the future."""
         self._backlog.clock_put_back(now_ms)
         for name in self._waiting:
             self._turns.set(name, now_ms)
@@ -197,46 +198,46 @@ class Queues:
         return self._turns.overdue(now_ms)
 
     def work(self, now_ms: int) -> None:
-        """Push the next request to every server that has room."""
-        self.look_at_servers(now_ms)
+        """Push the next request to every server with room."""
+        self.check_servers(now_ms)
         while self._has_room() and (name := self._turns.pop(now_ms)) is not None:
             self._serve(self._queues[name], now_ms)
 
-    def go_on(self, slot: str, now_ms: int) -> bool:
-        """There is a slot for the server that waits under this name; False when the name is that of a lane."""
+    def wake(self, slot: str, now_ms: int) -> bool:
+        """Give a slot to the server that waits under this name; returns False for the name of a lane."""
         if not slot.startswith(_SLOT):
             return False
         server = slot.removeprefix(_SLOT)
         queue = self._queues.get(self._serving.get(server, ""))
-        named = queue.servers.get(server) if queue is not None else None
-        if queue is not None and named is not None:
-            self._named[server] = named
+        granted = queue.servers.get(server) if queue is not None else None
+        if queue is not None and granted is not None:
+            self._granted[server] = granted
             self._turns.set(queue.lane.name, now_ms)
         return True
 
     def _has_room(self) -> bool:
         if not self._parts.pushes.pusher.has_room(self._parts.push.max_in_flight):
             return False
-        return self._under_way < self._most and self._bytes < MOST_BYTES // _SHARE
+        return self._in_flight < self._most and self._bytes < MOST_BYTES // _SHARE
 
     def _update_servers(self, queue: Queue, now_ms: int) -> None:
-        asked = self._parts.subscriptions
-        there = asked.servers(queue.topic)
-        queue.gone.intersection_update({each.id for each in there})
-        serving = [each for each in there if not (each.paused or each.id in queue.gone or asked.suspended(each.id))]
-        left = queue.servers.replace(serving)
-        for server in left:
+        view = self._parts.subscriptions
+        current = view.servers(queue.topic)
+        queue.gone.intersection_update({each.id for each in current})
+        serving = [each for each in current if not (each.paused or each.id in queue.gone or view.suspended(each.id))]
+        removed = queue.servers.replace(serving)
+        for server in removed:
             self._forget(queue, server, now_ms)
         for server in queue.servers.values():
             self._serving[server.id] = queue.lane.name
-        if left:
+        if removed:
             self._refused_by_all(queue, now_ms)
 
     def _forget(self, queue: Queue, server: QueueServer, now_ms: int) -> None:
         self._serving.pop(server.id, None)
         self._envelopes.pop(server.id, None)
         self._parts.pushes.capacity.forget(_SLOT + server.id)
-        self._named.pop(server.id, None)
+        self._granted.pop(server.id, None)
         self._parts.pushes.pass_on(server.endpoint, now_ms)
         self._backlog.release(queue.lane.name, server.id, now_ms)
 
@@ -245,14 +246,14 @@ class Queues:
         del self._queues[name]
 
     def _refused_by_all(self, queue: Queue, now_ms: int) -> None:
-        """A possible server has left: end the requests that all others have refused."""
+        """After a server has left: end the requests that all others have refused."""
         for waiting in list(self._backlog.refused_by_all(queue.lane.name, frozenset(queue.servers))):
             why = all_refuse(len(queue.servers), "the others have left")
             decision = unpushed(waiting, Verdict("dead"), why)
             self._parts.outcomes.write_untried(queue.lane, waiting, decision, now_ms)
 
     def _serve(self, queue: Queue, now_ms: int) -> None:
-        """A queue's turn: servers with room get one request after the other in turn, as long as there is one."""
+        """A queue's turn: servers with room get one request each in turn, while there are requests."""
         lane, outcomes = queue.lane, self._parts.outcomes
         for push in [push for push, each in queue.awaited.items() if each.until_ms <= now_ms]:
             self._end_awaited(queue, push, self._store.awaiting(lane.name, push), NO_RESULT, now_ms)
@@ -262,7 +263,7 @@ class Queues:
         ):
             self._turns.set(lane.name, now_ms)
             return
-        look_again_ms = now_ms + _PROBED_MS if too_much else _NEVER_MS
+        next_check_ms = now_ms + _PROBED_MS if too_much else _NEVER_MS
         began = True
         while began and (ready := self._ready(queue, now_ms)):
             began = False
@@ -273,15 +274,15 @@ class Queues:
                 health = self._parts.endpoints.get(server.endpoint)
                 if not health.may_try(now_ms):
                     at_ms = health.probe_at_ms if health.breaker == "open" else now_ms + _PROBED_MS
-                    look_again_ms = min(look_again_ms, max(at_ms, now_ms + 1))
+                    next_check_ms = min(next_check_ms, max(at_ms, now_ms + 1))
                 elif self._begin_next(queue, server, now_ms):
                     began = True
                 elif began:
-                    break  # the servers before it may have got all that was due
-        self._sleep(queue, now_ms, look_again_ms)
+                    break  # the servers before it may have got all due requests
+        self._sleep(queue, now_ms, next_check_ms)
 
     def _ready(self, queue: Queue, now_ms: int) -> list[QueueServer]:
-        """The servers with room for which a request is due, in turn. Others may have those of sick servers."""
+        """The servers with room and a due request, in order. Others may get the requests of sick servers."""
         lane, with_room = queue.lane.name, queue.servers.with_room()
         if not self._backlog.anything(lane, now_ms):
             return []
@@ -292,30 +293,30 @@ class Queues:
         return [each for each in with_room if each.id in served]
 
     def _begin_next(self, queue: Queue, server: QueueServer, now_ms: int) -> bool:
-        """Push the next request for a server, if there is one and a slot; whether one was begun."""
+        """Push the next request for a server, if there is one and a slot; returns whether a push has begun."""
         request = self._backlog.next(queue.lane.name, server.id, now_ms)
         if request is None:
             return False
         awaits = request.together[0].tries.awaits
         if awaits:
-            # A process before this one pushed it, and its result did not come.
+            # An earlier process pushed it, and its result was lost.
             self._end_awaited(queue, awaits, self._store.awaiting(queue.lane.name, awaits), NO_RESULT, now_ms)
             return True
         slot = _SLOT + server.id
         if self._parts.pushes.capacity.wait(slot, scopes_of(server.endpoint)):
             return False
-        self._named.pop(server.id, None)
+        self._granted.pop(server.id, None)
         self._begin(queue, server, request, now_ms)
         return True
 
     def _begin(self, queue: Queue, server: QueueServer, request: QueueRequest, now_ms: int) -> None:
         size, tries = request.payload_bytes, max(each.tries for each in request.together)
         if request.maybe_sent:
-            # A server that has it is to recognize it.
+            # A server that has it must recognise it.
             tries = tries._replace(number=1)
 
         def ended(push: Push, outcome: Outcome, ended_ms: int, probe: bool) -> None:
-            self._under_way -= 1
+            self._in_flight -= 1
             self._bytes -= size
             if outcome.taken and not outcome.delivered:
                 until_ms = ended_ms + int(self._parts.push.callback_s * 1000)
@@ -325,7 +326,7 @@ class Queues:
             self._settle(queue, server, request, tries, push, outcome, ended_ms, probe)
             self._turns.set(queue.lane.name, ended_ms)
 
-        self._under_way += 1
+        self._in_flight += 1
         self._bytes += size
         queue.servers.begin(server.id, now_ms)
         self._backlog.begun(request)
@@ -358,7 +359,7 @@ class Queues:
     def _end_awaited(
         self, queue: Queue, push_id: str, together: list[WaitingDelivery], outcome: Outcome, now_ms: int
     ) -> None:
-        """The result of an accepted push, or its absence in time: its server is idle again."""
+        """The result of an accepted push, or its absence in time: the server is idle again."""
         awaited = queue.awaited.pop(push_id, None)
         server = awaited.server if awaited is not None else ""
         if awaited is not None:
@@ -385,7 +386,7 @@ class Queues:
     ) -> None:
         policy = self._policy
         first = together[0]._replace(tries=tries)
-        (verdict, tries, why, _), again, refused = decide(
+        (verdict, tries, why, _), server_again, refused = decide(
             first, push, outcome, sent, policy, now_ms, self._parts.chance()
         )
         as_queue = Subscription(queue.lane.name, consumer)
@@ -400,29 +401,29 @@ class Queues:
                 row = untried(name, consumer.address, message, tries.number, verdict, why, now_ms, NO_BATCH)
             if self._parts.outcomes.write(waiting, decision, row):
                 waits.append(waiting.delivery)
-        self._backlog.again(waits, again, refused, tries.due_ms)
+        self._backlog.requeue(waits, server_again, refused, tries.due_ms)
 
-    def _sleep(self, queue: Queue, now_ms: int, look_again_ms: int) -> None:
-        """Until something is due, or too old, or a server may be tried again. A push that ends wakes it, too."""
+    def _sleep(self, queue: Queue, now_ms: int, next_check_ms: int) -> None:
+        """Sleep until a request is due, or expires, or a server may be tried again. The end of a push wakes it, too."""
         lane = queue.lane
         expires_ms = self._store.expires_ms(lane.name, self._policy.lifespan_ms, lane.flight)
         if expires_ms is not None:
             due_ms = self._backlog.next_due_ms(lane.name)
             if due_ms is not None and due_ms > now_ms:
-                look_again_ms = min(look_again_ms, due_ms)
-            self._turns.set(lane.name, min(look_again_ms, max(expires_ms, now_ms + 1)))
+                next_check_ms = min(next_check_ms, due_ms)
+            self._turns.set(lane.name, min(next_check_ms, max(expires_ms, now_ms + 1)))
         elif not lane.flight:
             self._waiting.discard(lane.name)
             self._turns.cancel(lane.name)
             if not len(queue.servers):
                 self._drop(lane.name)
-        # Must be last: a slot that no server here needs is for another.
-        for server in [each for each in queue.servers.values() if each.id in self._named]:
-            del self._named[server.id]
+        # Must be last: it frees slots that no server of this queue uses.
+        for server in [each for each in queue.servers.values() if each.id in self._granted]:
+            del self._granted[server.id]
             self._parts.pushes.pass_on(server.endpoint, now_ms)
 
     def _envelope_of(self, subscription: Subscription) -> Envelope:
-        kept = self._envelopes.get(subscription.id)
-        if kept is None or kept[0] is not subscription:
-            kept = self._envelopes[subscription.id] = subscription, self._parts.envelope_of(subscription)
-        return kept[1]
+        cached = self._envelopes.get(subscription.id)
+        if cached is None or cached[0] is not subscription:
+            cached = self._envelopes[subscription.id] = subscription, self._parts.envelope_of(subscription)
+        return cached[1]

@@ -1,4 +1,4 @@
-"""The real-time mode: long-running tasks of Spark pass on notifications one by one, and a worker pushes each at once.
+"""The real-time mode: long-running Spark tasks stream notifications one by one, and a worker pushes each at once.
 
 The driver writes subscriptions and exclusions to the log `feed`; the workers write their progress to `progress`.
 """

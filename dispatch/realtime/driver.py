@@ -44,29 +44,29 @@ _WAIT_MS = 2_000
 
 _POLL_S = 0.5
 
-# How soon changes that are not in the control log are written (free lanes, sick endpoints); and while there are none.
-_LOOK_S = 0.1
+# Interval of writes of changes that are not in the control log (free lanes, degraded endpoints); and without changes.
+_WRITE_S = 0.1
 _IDLE_S = 0.5
 
-# Each message costs every worker the better part of a millisecond. So after a burst of ten, changes travel together.
+# Each message costs every worker the better part of a millisecond. So after a burst of ten, changes are sent together.
 _PACE_S = 0.025
 _BURST_S = 0.25
 
 # A snapshot is written after this number of steps, or this time: a worker that starts later reads the log from the last
 # one. Running workers do not push until they have read it, so it waits until it is short (a new base, few changes of
-# the past), and for as many bytes of differences as the last one had: a megabyte with 10,000 degraded endpoints.
+# the past), and until the differences are as large as the last one: a megabyte with 10,000 degraded endpoints.
 _STEPS = 1_000
 _SNAPSHOT_S = 600.0
 _SHORT_PAST = 5_000
 
-# But no longer than this: with thousands of changes a second the past is never short.
+# The limit of that wait: with thousands of changes a second the past is never short.
 _MOST_STEPS = 3 * _STEPS
 
 _BACKOFF = Backoff(1.0, 1.0)
 
 
 def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[ExclusionChange]:
-    """The differences, in an order in which no lane is free too early."""
+    """The messages that turn `before` into `now`. Holds are sent before releases."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     size = 0
     for field, old, new, opposite in (
@@ -86,7 +86,7 @@ def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[Exclusion
                 names[kind].append(name)
                 size += len(name)
     if names or now.read != before.read:
-        # The offsets count with the last message, behind all changes that were there at them.
+        # The offsets are in the last message: they are valid after all changes.
         yield _change_of(names, now.read)
 
 
@@ -106,8 +106,8 @@ class _Feed:
         self.began = -1
         """The offset of the last base."""
         self.steps = 0
-        """Messages since then."""
-        self._bytes = 0  # of these
+        """Messages since the last base."""
+        self._bytes = 0  # of these messages
         self._snapshot_bytes = 0
         self._began_at = 0.0
 
@@ -123,13 +123,13 @@ class _Feed:
         self.steps += len(messages)
 
     def is_old(self) -> bool:
-        """Whether a starting worker has much to read."""
+        """Whether the log since the last snapshot is long for a starting worker."""
         if time.monotonic() - self._began_at > _SNAPSHOT_S:
             return True
         return self.steps > _STEPS and self._bytes >= 2 * self._snapshot_bytes
 
     def settle(self) -> int:
-        """The offset of the last record; -1 when none was under way."""
+        """Wait for the last append; returns the offset of its last record, -1 without one."""
         under_way, self._under_way = self._under_way, None
         return -1 if under_way is None else under_way.wait()
 
@@ -166,18 +166,18 @@ class WorkerUpdates:
         run: int,
         one_base: bool = False,
     ) -> None:
-        """`one_base`: a task that runs cannot be given another base than that with which it was started."""
+        """`one_base`: a running task cannot change the base with which it was started."""
         self._kafka = kafka
         self._one_base = one_base
         self.base: SharedBase | None = None
         """The base of the last snapshot."""
         self.outdated = False
-        """Whether a new run has to begin, with a newer base."""
+        """Whether a new run must begin, with a newer base."""
         self._view = view
         self._exclusions = exclusions
         self._run = run
         self._feed = _Feed(kafka)
-        self._bell = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
+        self._control_log = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
         self._written = Exclusions()
         self._control = -1
         self._snapshot_due = True
@@ -188,12 +188,12 @@ class WorkerUpdates:
         )
 
     def start(self) -> None:
-        """Write the state, then its changes. Raises InfrastructureError, RecordVersionError."""
+        """Write the state, then changes. Raises InfrastructureError, RecordVersionError."""
         self._write()
         self._service.start()
 
-    def ask_to_stop(self) -> None:
-        """Request all workers to stop taking in. Raises InfrastructureError."""
+    def request_stop(self) -> None:
+        """Request all workers to stop. Raises InfrastructureError."""
         with self._lock:
             stop = WorkerUpdate(self._run, self._feed.began, 0, self._control, complete=False, stop=True)
             self._feed.write([stop], begins=False)
@@ -206,7 +206,7 @@ class WorkerUpdates:
         self._view.end_steps()
 
     def _close(self) -> None:
-        self._bell.close()
+        self._control_log.close()
         self._feed.close()
 
     def _step(self) -> float:
@@ -214,15 +214,15 @@ class WorkerUpdates:
             return self._follow()
         except Exception:
             self._snapshot_due = True
-            self._bell.close()
+            self._control_log.close()
             raise
 
     def _follow(self) -> float:
-        if not self._bell.placed:
-            (end,) = self._bell.ends().values()
-            self._bell.seek({0: min(end, max(self._control, 0))})
+        if not self._control_log.placed:
+            (end,) = self._control_log.ends().values()
+            self._control_log.seek({0: min(end, max(self._control, 0))})
         calm = not (self._written.held or self._written.degraded or self._written.watched)
-        records = self._bell.poll(_IDLE_S if calm else _LOOK_S).get(0)
+        records = self._control_log.poll(_IDLE_S if calm else _WRITE_S).get(0)
         if records:
             self._write(records[-1].offset + 1)
             now = time.monotonic()
@@ -267,11 +267,11 @@ class WorkerUpdates:
         if advance.base is not None:
             found.insert(0, (advance.base.name, None, None))
         if not found:
-            found.append((b"", None, None))  # the position alone
+            found.append((b"", None, None))  # the position only
         began, last = (-1 if advance.base is not None else self._feed.began), len(found) - 1
         return [
-            WorkerUpdate(run, began, number, control, base, step, diversion, complete=number == last)
-            for number, (base, step, diversion) in enumerate(found)
+            WorkerUpdate(run, began, number, control, base, step, change, complete=number == last)
+            for number, (base, step, change) in enumerate(found)
         ]
 
 
@@ -312,7 +312,7 @@ class ProgressListener:
             self._follower.close()
 
     def begin(self, run: int, tasks: int) -> None:
-        """A run with this number of tasks begins."""
+        """Begin a run with this number of tasks."""
         with self._changed:
             self._workers.begin(tasks)
             self._run = self._newest = run
@@ -321,7 +321,7 @@ class ProgressListener:
             self._stopped.clear()
 
     def end_workers(self) -> None:
-        """End the workers of all runs, which `wait_ended` waits for. Raises InfrastructureError."""
+        """Begin to end the workers of all runs; see `wait_ended`. Raises InfrastructureError."""
         with self._changed:
             self._run = -1
         self._workers.end(max([self._newest, *(each.run for each in list(self.known.values()))]))
@@ -330,7 +330,7 @@ class ProgressListener:
         self._workers.wait_ended()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when the log is read to its current end. Raises InfrastructureError."""
+        """Wait until the log is read to its current end. Raises InfrastructureError."""
         log = LogConsumer(self._kafka, PROGRESS_LOG)
         try:
             (end,) = log.ends(timeout_s).values()
@@ -362,8 +362,8 @@ class ProgressListener:
 
     def _apply(self, progress: WorkerProgress, offset: int) -> None:
         self.reported_at = time.monotonic()
-        of_task = progress.task >= 0  # else of the driver
-        # Also reports of ended workers of the newest run: its positions count, so its matches do, too.
+        of_task = progress.task >= 0  # otherwise of the driver
+        # Also reports of ended workers of the newest run: its positions count, so its matches count, too.
         if of_task and progress.run == self._newest and _has_report(progress):
             self._report(
                 PartitionReport(
@@ -376,7 +376,7 @@ class ProgressListener:
                     matched={(subscription, topic): at_ms for subscription, topic, at_ms in progress.matched},
                 )
             )
-        # After the report of matches, and before a thread that waits for the task continues.
+        # After the report of matches, before a thread that waits for the task continues.
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
         if of_task and progress.run == self._run:

@@ -39,14 +39,13 @@ _LATE_S = 5.0
 # Longest wait of a fetch for new records.
 _WAIT_MS = 2_000
 
-# The time of one poll, after which a stop is noticed.
+# The time of one poll; a stop is noticed after it.
 _READ_S = 1.0
 
 
 class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
-    """Differences in the exclusions: lanes that are held from now on, and those that are not any more, with the
-    `parked` log read to these offsets; endpoints, subscriptions and scopes of erasures that are added to or removed
-    from `Exclusions`."""
+    """Differences in the exclusions: newly held and freed lanes, with the `parked` log read to these offsets;
+    endpoints, subscriptions and scopes of erasures that are added to or removed from `Exclusions`."""
 
     held: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
@@ -66,12 +65,13 @@ class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
 class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
     """An update for the workers of a run.
 
-    One with a `base`, the file of a snapshot, replaces all earlier ones, and workers push again once one is `complete`.
-    On a cluster, where workers cannot open the driver's files, it is the base with which their tasks were started.
-    `control` is the driver's position in the control log. A worker that starts later begins with the last message with
-    a base: at the offset `began` or, if this is -1 because that one was written together with this one, `back` records
-    earlier. `stop` requests the workers to take in nothing more and to settle the rest. A message larger than a record
-    is cut into several, each with a `piece` of its bytes and the number of pieces `left`.
+
+    An update with a `base`, the file of a snapshot, replaces all earlier ones; workers push again after one that is
+    `complete`. On a cluster, where workers cannot open the driver's files, it is the base with which their tasks were
+    started. `control` is the driver's position in the control log. A worker that starts later begins with the last
+    message with a base: at the offset `began` or, if this is -1 because both were written together, `back` records
+    earlier. `stop` requests the workers to take no more notifications and to settle the others. A message larger than a
+    record is cut into several, each with a `piece` of its bytes and the number of pieces `left`.
     """
 
     run: int
@@ -93,9 +93,9 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     Everything before `position` is settled; `clean`: no push was started behind it. Otherwise `since` is the first run
     whose rows count. Since the previous message, `notifications` were matched with `deliveries`, without those
     `thinned` by a minimum interval; `signs` are observations of endpoints, the receivers of `gone` answered 410, and
-    the conditions of `costly` exceeded their budget. A `task` reports its readiness with its first message; without a
-    notification so far it does not know its partition, -1. `stopped` is in its last message after a stop. `pid` is its
-    process. Everything before `taken` is matched; `matched` has the newest acceptance per subscription and topic with a
+    the conditions of `costly` exceeded their budget. The first message of a `task` reports that it is ready; its
+    partition is -1 before its first notification. `stopped` is in the last message after a stop. `pid` is its process.
+    Everything before `taken` is matched; `matched` has the newest acceptance per subscription and topic with a
     deadline. A worker on another host sends heartbeats with `alive` only.
     """
 
@@ -118,8 +118,8 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     alive: bool = False
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:
-        """Whether it is newer for its partition. A message of a cut-off worker may follow one of its successor; one
-        without a partition has no position."""
+        """Whether it is newer for its partition. A late message of a replaced worker may follow one of its successor; a
+        message without a partition has no position."""
         if self.partition < 0 or self.position < 0:
             return False
         return known is None or (self.run, self.position) >= (known.run, known.position)
@@ -143,7 +143,7 @@ def encode_feed(feed: WorkerUpdate) -> tuple[bytes, bytes]:
 
 
 def decode_feed(key: bytes, value: bytes | None) -> WorkerUpdate:
-    """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
+    """The message in a Kafka value; raises as `VersionedCodec.decode`."""
     return _feed.decode(value, key).feed
 
 
@@ -172,9 +172,9 @@ class FeedPieces:
         self._pieces: list[bytes] = []
 
     def whole(self, feed: WorkerUpdate) -> WorkerUpdate | None:
-        """The message that this record completes; None for a piece with others behind it."""
+        """The message completed by this record; None if more pieces follow."""
         if not feed.piece:
-            self._pieces.clear()  # of an append that failed: a snapshot follows
+            self._pieces.clear()  # of a failed append: a snapshot follows
             return feed
         self._pieces.append(feed.piece)
         if feed.left:
@@ -191,19 +191,19 @@ def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
 def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
     """A report as several messages, each no larger than a record. The last one has the position, so its reader has the
     lists of the others, too."""
-    kept: dict[str, list[object]] = {"signs": [], "gone": [], "costly": [], "matched": []}
+    lists: dict[str, list[object]] = {"signs": [], "gone": [], "costly": [], "matched": []}
 
     def part() -> WorkerProgress:
         return msgspec.structs.replace(
             progress,
-            signs=tuple(kept["signs"]),
-            gone=frozenset(kept["gone"]),
-            costly=frozenset(kept["costly"]),
-            matched=tuple(kept["matched"]),
+            signs=tuple(lists["signs"]),
+            gone=frozenset(lists["gone"]),
+            costly=frozenset(lists["costly"]),
+            matched=tuple(lists["matched"]),
         )
 
     size = 0
-    for field, found in kept.items():
+    for field, found in lists.items():
         for each in getattr(progress, field):
             length = len(_encoder.encode(each))
             if size and size + length > _MOST_BYTES:
@@ -211,7 +211,7 @@ def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
                     part(), partition=-1, position=-1, notifications=0, deliveries=0, thinned=0, stopped=False
                 )
                 size = 0
-                for full in kept.values():
+                for full in lists.values():
                     full.clear()
             found.append(each)
             size += length
@@ -219,18 +219,18 @@ def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
 
 
 def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
-    """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
+    """The message in a Kafka value; raises as `VersionedCodec.decode`."""
     return _progress.decode(value, key).progress
 
 
 def read_progress(kafka: KafkaSettings) -> dict[int, WorkerProgress]:
-    """The last message of each partition; nothing where there is no such log. Raises InfrastructureError."""
+    """The last message of each partition; empty without the log. Raises InfrastructureError."""
     found: dict[int, WorkerProgress] = {}
     with LogScan(kafka, PROGRESS_LOG) as log:
         try:
             log.partitions()
         except InfrastructureError:
-            return found  # the log of an engine without real time so far
+            return found  # an engine that has never used real time
         for record in log.read_all():
             progress = decode_progress(record.key or b"", record.value)
             if progress.is_newer_than(found.get(progress.partition)):
@@ -251,12 +251,12 @@ class ProgressLog(DurableWriter):
             self.send(0, value, key)
 
     def is_late(self) -> bool:
-        """Whether Kafka is late with an acknowledgement: then the log has to be settled."""
+        """Whether an acknowledgement of Kafka is late: then `settle` must be called."""
         return self.is_behind(_LATE_S)
 
 
 class UpdateReader:
-    """A worker's side of the log `feed`: a thread that reads the updates of a run from its last base on."""
+    """A worker's reader of the log `feed`: a thread that reads the updates of a run from its last base on."""
 
     def __init__(self, kafka: KafkaSettings, run: int, wake: Callable[[], None]) -> None:
         self._kafka = kafka
@@ -265,11 +265,11 @@ class UpdateReader:
         self._wake = wake
         self._pieces = FeedPieces()
         self.parked: Mapping[int, int] = {}
-        """Where the log of parked deliveries ended when this began; known before the first update."""
+        """The end of the log of parked deliveries when this began; set before the first update."""
         self.messages: deque[WorkerUpdate] = deque()
         self.error: BaseException | None = None
         self.read_to = -1
-        """Behind the last record that was read, and not of a later run; -1 before the first."""
+        """The offset behind the last record read that is not of a later run; -1 before the first."""
         self._begun = False
         self._service = Service("feed", self._step, close=self._log.close)
 
@@ -289,7 +289,7 @@ class UpdateReader:
             for record in self._log.poll(_READ_S).get(0, ()):
                 update = decode_feed(record.key or b"", record.value)
                 if not self._begun:
-                    # The last update names the first that counts.
+                    # The last update has the offset of the first one to read.
                     self._begun = True
                     self._log.seek({0: record.offset - update.back if update.began < 0 else update.began})
                     break
@@ -303,6 +303,6 @@ class UpdateReader:
 
     def _take(self, feed: WorkerUpdate) -> None:
         if feed.run > self._run:
-            raise InfrastructureError("another run of the query has begun: this task is of an earlier one")
+            raise InfrastructureError("another run of the query has begun: this task belongs to an earlier one")
         if feed.run == self._run and (whole := self._pieces.whole(feed)) is not None:
             self.messages.append(whole)

@@ -1,7 +1,7 @@
-"""The modes: notifications one by one, at once (realtime), or many together (batch).
+"""Changes between the modes: notifications one by one (realtime), or many together (batch).
 
-Each starts where the other has stopped (`recovery`). Real time needs a task slot for each partition of the log; while a
-cluster has fewer there are batches.
+Each mode starts where the other has stopped (`recovery`). Real time needs a task slot for each partition of the log;
+with fewer in the cluster the mode is batch.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 # Tasks settle their messages within the timeout of a push.
 _STOP_MARGIN_S = 5.0
 
-# How often it is looked whether the mode is the right one.
-_LOOK_S = 0.25
+# Interval of the check of the mode.
+_CHECK_S = 0.25
 
 # Poll interval without events.
 _IDLE_S = 1.0
@@ -60,10 +60,10 @@ class _Arrivals:
         self.ends: Mapping[int, int] = {}
         self.at = 0.0
         self.quiet = False
-        """Whether the last look found nothing to do."""
+        """Whether the last poll found no new records."""
 
-    def look(self, at: float) -> tuple[int, float]:
-        """The number of new records since the last look, and the time since then. Raises InfrastructureError."""
+    def poll(self, at: float) -> tuple[int, float]:
+        """The number of new records since the last poll, and the time since then. Raises InfrastructureError."""
         before, passed_s = self.ends, max(at - self.at, 0.01)
         try:
             self.ends = self._log.ends()
@@ -86,13 +86,13 @@ class ModeController:
         self._realtime = RealtimeMode(parts)
         self._recovery = Recovery(parts.settings, parts.redeliverer, self._realtime.listener)
         self._run = NO_BATCH
-        self._began = _NOT_STARTED  # where that run started
-        self._begin: StartState | None = None  # where the next start begins, until `progress` has it
+        self._began = _NOT_STARTED  # where the current run started
+        self._begin: StartState | None = None  # where the next run starts, until `progress` has it
         self._may_be_realtime = False
-        self._returns_to_realtime = False  # when batches have done the work that comes first
+        self._returns_to_realtime = False  # after the batches of a backlog
         self._lock = threading.RLock()
         self.mode: Mode = "batch"
-        self._wanted: Mode = "batch"
+        self._target: Mode = "batch"
         self.supervisor = QuerySupervisor("push", self.start, parts.gate, self._at_rest)
         policy = ModePolicy(WORTH_HERE_S if self._realtime.here else WORTH_ELSEWHERE_S)
         self._arrivals = _Arrivals(parts.settings.kafka, policy)
@@ -100,34 +100,34 @@ class ModeController:
             "gearbox",
             self._watch,
             backoff=Backoff(_IDLE_S, _IDLE_S),
-            delay_s=_LOOK_S,
+            delay_s=_CHECK_S,
             close=self._arrivals.close,
             what="the choice of the execution mode",
         )
 
     def open(self) -> None:
-        """Before the first start, and long before it: workers of a job before this one, on other hosts, take a while to
+        """Read the log before the first start. Long before it: workers of an earlier job on other hosts take a while to
         end. Raises InfrastructureError."""
-        self._recovery.look()
+        self._recovery.read_partitions()
         self._listener.read()
         self._listener.end_workers()
         self._listener.start()
         if self._parts.settings.dispatch.gear != "batch" and (not self._realtime.here or self._has_slots()):
-            self._may_be_realtime, self._wanted = True, "realtime"
+            self._may_be_realtime, self._target = True, "realtime"
         self._parts.metrics.gear = lambda: self.mode
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the workers of the real-time mode are ready, in that mode; whether they are."""
+        """Wait until the workers are ready, in the real-time mode; returns whether they are."""
         return self.mode == "batch" or self._listener.wait_ready(timeout_s)
 
     def watch(self) -> None:
-        """Change modes, where the settings allow it, and start the query again where a task has lost its worker."""
+        """Change modes, if the settings allow it, and restart the query after a task has lost its worker."""
         if self._may_be_realtime:
             self._service.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Stop: the gate is closed and batches have ended; settle pushes in flight in real time, and write the next
-        start."""
+        """Settle pushes in flight in real time, and write the next start. The gate is closed, and batches have
+        ended."""
         with self._lock:
             if self.mode == "realtime":
                 self._drain(timeout_s)
@@ -142,7 +142,8 @@ class ModeController:
         return known if self.mode == "realtime" else {**known, **self._hot.positions}
 
     def written(self) -> Mapping[int, int]:
-        """By partition, the offset before which all is settled by the log `progress`: no start is before it."""
+        """By partition, the offset before which all is settled according to the log `progress`: no start is before
+        it."""
         return {number: each.position for number, each in list(self._listener.known.items())}
 
     def matched(self) -> Mapping[int, int]:
@@ -156,20 +157,20 @@ class ModeController:
         """Start the query in the chosen mode, where the last one ended."""
         with self._lock:
             self._realtime.end()
-            # Deliveries parked until now must not be overtaken, whichever process has parked them.
+            # Parked deliveries of all processes must not be overtaken.
             self._parts.redeliverer.catch_up(READ_BACK_S)
             self._recovery.settle()
             self._listener.catch_up(self._parts.settings.kafka.request_timeout_s)
             self._begin = begin = self._begin or self._recovery.start_state()
             self._began, self._run = begin, next_run(begin.newest)
-            if self._wanted == "realtime":
+            if self._target == "realtime":
                 if not (begin.batches or self._is_backlog(begin)) and self._has_slots():
                     self.mode = "realtime"
                     passed, ends = self._hot.passed_before(begin.positions), self._recovery.ends
                     return self._realtime.start(self._run, begin, passed, ends, self._write_start)
-                # First the backlog, or the rest of a batch that was cut off: there a timely message is dropped for a
-                # newer one; one by one it would be pushed behind newer ones. Or until there are enough task slots.
-                self._wanted, self._returns_to_realtime = "batch", True
+                # First batches for a backlog, or for the rest of an interrupted batch: they drop a timely message for a
+                # newer one, while real time would push it behind newer ones. Or until there are enough task slots.
+                self._target, self._returns_to_realtime = "batch", True
             self._write_start()
             remove_checkpoint(self._parts.spark, checkpoint := self._parts.settings.checkpoint("push"))
             self.mode = "batch"
@@ -177,9 +178,9 @@ class ModeController:
             return self._hot.start(checkpoint, self._run, begin, write_positions)
 
     def shift(self, mode: Mode) -> None:
-        """Change the mode. Nothing is lost, and nothing is pushed twice if all is settled in time."""
+        """Change the mode. No message is lost, and none is pushed twice if all are settled in time."""
         with self._lock:
-            if mode == self._wanted or self._parts.gate.closed:
+            if mode == self._target or self._parts.gate.closed:
                 return
             if mode == "realtime" and not self._has_slots():
                 return
@@ -191,13 +192,13 @@ class ModeController:
             with self.supervisor.planned_restart():
                 if self.mode == "batch":
                     self._hot.pause()
-                # A start that failed has begun nothing: the next one is at the same positions.
+                # A failed start has begun nothing: the next one is at the same positions.
                 patience_s = 2 * self._parts.settings.retry.batch_wait_s + _STOP_MARGIN_S
                 if self._begin is None and (self._hot.clean if self.mode == "batch" else self._drain(patience_s)):
                     positions = self.positions()
                     if len(positions) == self._recovery.partitions:
                         self._begin = self._began.advanced(positions, self._recovery.ends, self._run)
-                self._wanted, self._returns_to_realtime = mode, False
+                self._target, self._returns_to_realtime = mode, False
         logger.info("gear: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
 
     @property
@@ -235,7 +236,7 @@ class ModeController:
             logger.warning("the next start reads back what this run has pushed: %s", error)
 
     def _is_backlog(self, begin: StartState) -> bool:
-        """Whether the backlog is one for batches."""
+        """Whether the backlog is large enough for batches."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
         return self._parts.settings.dispatch.gear == "auto" and waiting > self._arrivals.policy.backlog
 
@@ -243,26 +244,26 @@ class ModeController:
         if self._parts.gate.closed:
             return None
         at, mode, arrivals = time.monotonic(), self.mode, self._arrivals
-        if mode != self._wanted:
-            return _LOOK_S  # the query is not started in the new mode yet
+        if mode != self._target:
+            return _CHECK_S  # the query is not yet started in the new mode
         if arrivals.quiet and self._listener.reported_at < arrivals.at and at - arrivals.at < _IDLE_S:
-            return _LOOK_S
-        came, passed_s = arrivals.look(at)
+            return _CHECK_S
+        arrived, passed_s = arrivals.poll(at)
         ends = arrivals.ends
-        load = Load(self._waiting(ends), came / passed_s, at)
+        load = Load(self._waiting(ends), arrived / passed_s, at)
         if load.waiting > LITTLE:
             self._realtime.show(ends)
-        arrivals.quiet = mode == "realtime" and not (came or load.waiting)
+        arrivals.quiet = mode == "realtime" and not (arrived or load.waiting)
         if self._parts.settings.dispatch.gear == "auto":
-            if (wanted := arrivals.policy.next(mode, load)) != mode:
-                self.shift(wanted)
+            if (chosen := arrivals.policy.next(mode, load)) != mode:
+                self.shift(chosen)
         elif self._returns_to_realtime and load.waiting <= LITTLE:
             self.shift("realtime")
-        self._look_for_workers(len(ends))
-        return _LOOK_S
+        self._restart_if_required(len(ends))
+        return _CHECK_S
 
-    def _look_for_workers(self, partitions: int) -> None:
-        """Start the query again where Spark would not, or later: it notices a dead worker with the next row, and new
+    def _restart_if_required(self, partitions: int) -> None:
+        """Restart the query where Spark would not, or later: it notices a dead worker with the next row, and new
         partitions at the end of its batch."""
         with self._lock:
             if self.mode != "realtime" or self._parts.gate.closed:
@@ -277,9 +278,9 @@ class ModeController:
             elif partitions > self._recovery.partitions:
                 logger.info("the notifications log has %d partitions now: the query is started again", partitions)
                 self._switch("realtime")
-                self._begin = None  # the next start reads the positions of the new ones
+                self._begin = None  # the next start reads the positions of the new partitions
             elif self._realtime.is_over:
-                logger.info("the run in real time is over: the next one goes on behind it")
+                logger.info("the real-time run has reached its maximum duration: the next one continues")
                 self._switch("realtime")
 
     def _waiting(self, ends: Mapping[int, int]) -> int:

@@ -10,30 +10,31 @@ from arborcast.core.backoff import Backoff
 Mode = Literal["realtime", "batch"]
 """The execution mode."""
 
-# With fewer notifications waiting than this real time is never too slow.
+# With fewer waiting notifications real time is always fast enough.
 _BACKLOG = 1_000
 
 # A change to batches and back costs some three seconds, on a busy machine more. On a cluster, where each row leaves the
-# JVM alone in real time, batches are up to three times as fast and pay earlier.
+# JVM separately in real time, batches are up to three times as fast and pay earlier.
 WORTH_ELSEWHERE_S = 8.0
 
-# Where the rows of a backlog leave together (`query.KnownEnds`) they are a third faster at best, and often no faster.
+# Where the rows of a backlog are sent together (`query.KnownEnds`) batches are a third faster at best, and often no
+# faster.
 WORTH_HERE_S = 30.0
 
 # Waiting notifications of batches that keep up: one batch and the arrivals during it.
 LITTLE = 200
 
-# The assumed pace of real time, before it was measured under this load.
+# The assumed pace of real time before a measurement.
 _PACE = 1_500.0
 _BUSY = 100
 
-# The pace is measured over this time, so that a machine that stalls for a second does not count as slow. It is not
-# measured in batches, and forgotten.
+# Time of the measurement of the pace, so that a machine that stalls for a second does not count as slow. In batches it
+# is not measured, and reset.
 _PACE_S = 4.0
 _FORGET_S = 60.0
 
-# How long batches are kept at least; longer each time that real time was too slow at once.
-_KEPT = Backoff(3.0, 60.0)
+# Minimum duration of batches; longer each time that real time was immediately too slow.
+_IN_BATCHES = Backoff(3.0, 60.0)
 
 
 class Load(NamedTuple):
@@ -48,17 +49,17 @@ class ModePolicy:
     """Decides the mode, with two thresholds and a growing delay as hysteresis."""
 
     def __init__(self, worth_s: float) -> None:
-        """Batches pay where real time would need this long."""
+        """Batches pay if real time would need `worth_s`."""
         self._worth_s = worth_s
         self._shifted_at = -math.inf
-        self._early = 1  # changes to real time in a row that were too early, and one
+        self._early = 1  # one more than the number of consecutive changes to real time that were too early
         self._pace = _PACE
         self._slow = 0
         self._before: Load | None = None
 
     @property
     def backlog(self) -> int:
-        """With more notifications waiting at the start than this, batches are faster."""
+        """With more notifications waiting at the start, batches are faster."""
         return int(self._worth_s * _PACE)
 
     def next(self, mode: Mode, load: Load) -> Mode:
@@ -69,18 +70,18 @@ class ModePolicy:
             self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, self._worth_s * self._pace) else 0
             if self._slow < 2:
                 return mode
-            again = load.at - self._shifted_at < 2 * _KEPT.after(self._early)
-            self._early = self._early + 1 if again else 1
+            early = load.at - self._shifted_at < 2 * _IN_BATCHES.after(self._early)
+            self._early = self._early + 1 if early else 1
             return self._shifted("batch", load.at)
         if before is not None:
             self._approach(_PACE, load.at - before.at, _FORGET_S)
         quiet = load.waiting <= LITTLE + load.rate / 2 and load.rate < 0.8 * self._pace
-        if quiet and load.at - self._shifted_at >= _KEPT.after(self._early):
+        if quiet and load.at - self._shifted_at >= _IN_BATCHES.after(self._early):
             return self._shifted("realtime", load.at)
         return mode
 
     def _measure(self, before: Load | None, load: Load) -> None:
-        """How many real time has managed since the last look, if there were enough."""
+        """Measure the pace of real time since the last check, if enough notifications were waiting."""
         if before is None or load.at <= before.at or min(before.waiting, load.waiting) < _BUSY:
             return
         passed_s = load.at - before.at

@@ -1,11 +1,12 @@
 """The query of real time: Spark's Real-time Mode with `mapInArrow`.
 
-That is not among the operators that Spark lists for the mode: `tests/integration/dispatch/test_realtime_mode.py` holds
-the required behaviour for each new Spark.
+Spark does not list that operator for the mode: `tests/integration/dispatch/test_realtime_mode.py` checks the required
+behaviour for each new version of Spark.
 
-The JVM collects rows up to a number of bytes and reads the next one before it sends any. So a possibly last row is
-followed by two filler rows: one of that size, and one to be read. In a backlog that would cost more than the push, so a
-row with known successors is sent with them, without fillers.
+
+The JVM collects rows up to a number of bytes, and reads the next row before it sends them. So a row that may be the
+last is followed by two filler rows: one of that size, and one to be read. In a backlog that would cost more than the
+push, so a row with known successors is sent with them, without fillers.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.dispatch.realtime.worker import push_rows
 from arborcast.dispatch.spark.source import read_log
 
-# The length of a run, and of one of Spark's batches, which is longer, so that no run has two: a second batch would
-# restart minimum intervals, whose state a task gets at its start. The rest of a batch's end is in the log `progress`.
-# Spark counts milliseconds, in places with 32 bits: less than 24 days.
+# The duration of a run. One of Spark's batches is longer, so that no run has two: a second batch would restart minimum
+# intervals, whose state a task gets at its start. The log `progress` has the position for the next run. Spark counts
+# milliseconds, in places with 32 bits: less than 24 days.
 RUN_S = 7 * 86_400.0
 _BATCH = "8 days"
 
@@ -34,38 +35,38 @@ _BATCH = "8 days"
 _TOGETHER_BYTES = 4_096
 
 REALTIME_SESSION = {
-    # Required by Spark for this use, see above.
+    # Required by Spark for this operator, see above.
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(_TOGETHER_BYTES),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-    # Send each row at once. 4 bytes are refused.
+    # Send each row at once. Spark refuses 4 bytes.
     "spark.sql.execution.pandas.udf.buffer.size": "5",
 }
 
 
 class KnownEnds:
-    """The known ends of a log, for the tasks of a run: a row before these is followed by others. They are properties of
-    the JVM, which several engines may share. Executors of a cluster have another JVM, and send each row at once."""
+    """The known ends of a log, for the tasks of a run: a row before its end is followed by others. They are properties
+    of the JVM, which several engines may share. Executors of a cluster have another JVM, and send each row at once."""
 
     def __init__(self, spark: SparkSession, topic: str, run: int) -> None:
         jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # pyspark has no public way to properties of its JVM
         self._properties = jvm.java.lang.System
         self._names = f"{_ends_of(run)}{topic}."
-        self._shown: set[str] = set()
+        self._published: set[str] = set()
 
     def show(self, ends: Mapping[int, int]) -> None:
         for partition, end in ends.items():
             name = f"{self._names}{partition}"
-            self._shown.add(name)
+            self._published.add(name)
             self._properties.setProperty(name, str(end))
 
     def forget(self) -> None:
-        while self._shown:
-            self._properties.clearProperty(self._shown.pop())
+        while self._published:
+            self._properties.clearProperty(self._published.pop())
 
 
 def realtime_session(spark: SparkSession) -> SparkSession:
-    """The session for these queries. One is enough: Spark keeps a daemon, and workers, for each."""
+    """The session for these queries. One is enough: for each session Spark keeps a daemon and workers."""
     session = spark.newSession()
     for name, value in REALTIME_SESSION.items():
         session.conf.set(name, value)
@@ -106,10 +107,12 @@ def sent_at_once(rows: DataFrame, run: int) -> DataFrame:
         F.lit(None).cast("int").alias("partition"),
         F.lit(None).cast("bigint").alias("offset"),
     )
-    alone = F.array(row, full, F.lit(None))
+    with_fillers = F.array(row, full, F.lit(None))
     return (
         rows.withColumn("known", known.cast("bigint"))
-        .select(F.explode(F.when(F.col("offset") + 1 < F.col("known"), F.array(row)).otherwise(alone)).alias("row"))
+        .select(
+            F.explode(F.when(F.col("offset") + 1 < F.col("known"), F.array(row)).otherwise(with_fillers)).alias("row")
+        )
         .select("row.value", "row.partition", "row.offset")
     )
 

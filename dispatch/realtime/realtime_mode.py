@@ -26,7 +26,7 @@ from arborcast.dispatch.spark.source import remove_checkpoint
 
 logger = logging.getLogger(__name__)
 
-_FEW_SLOTS_HERE = "gear: batch, for %d partitions need as many dispatch.task_slots, and there are %d"
+_FEW_SLOTS_HERE = "gear: batch, since %d partitions need as many dispatch.task_slots, and there are %d"
 _FEW_SLOTS = (
     "gear: batch, until the cluster has a task slot (a core of an executor) for each of the %d partitions of the "
     "notifications log; now it has %d. Add workers or cores, or set dispatch.gear = batch"
@@ -34,7 +34,7 @@ _FEW_SLOTS = (
 
 
 class RealtimeMode:
-    """Starts and ends runs. Used under the lock of `ModeController`, but for `show` and `has_failed`."""
+    """Starts and ends runs. Used under the lock of `ModeController`, except `show` and `has_failed`."""
 
     def __init__(self, parts: JobParts) -> None:
         self._parts = parts
@@ -45,10 +45,10 @@ class RealtimeMode:
         self.listener = ProgressListener(kafka, lambda report: parts.take_reports([report]), workers)
         self._session: SparkSession | None = None
         self._updates: WorkerUpdates | None = None
-        self._query: StreamingQuery | None = None  # the last one
-        self._ends: KnownEnds | None = None  # for that one, where its tasks are in this JVM
+        self._query: StreamingQuery | None = None  # of the last run
+        self._ends: KnownEnds | None = None  # of the last run, if its tasks are in this JVM
         self._ends_at = math.inf  # by the monotonic clock
-        self._short = False  # of task slots
+        self._short = False  # too few task slots
 
     def start(
         self,
@@ -61,7 +61,7 @@ class RealtimeMode:
         """Start the query of a run. `ends` are those of the `notifications` log; `write_start` is called before a task
         begins. Raises InfrastructureError."""
         parts = self._parts
-        # First of all: tasks of an earlier run that are still there stop when they read of this one.
+        # First: remaining tasks of an earlier run stop when they read about this one.
         self.listener.begin(run, len(begin.positions))
         self._updates = updates = WorkerUpdates(
             parts.settings.kafka, parts.view, lambda: parts.exclusions(patient=True), run, one_base=not self.here
@@ -70,15 +70,15 @@ class RealtimeMode:
         write_start()
         if parts.under_way is not None:
             parts.under_way.clear()
-        again = begin.since >= 0
+        is_recovery = begin.since >= 0
         job = RealtimeJob(
             settings=parts.settings,
             number=run,
-            recovered=parts.spark.sparkContext.broadcast(begin.recovered) if again else None,
+            recovered=parts.spark.sparkContext.broadcast(begin.recovered) if is_recovery else None,
             passed=passed,
             under_way=parts.under_way.file if parts.under_way is not None else "",
             began_s=clock_of(self.here)(),
-            again=ends if again else {},
+            again=ends if is_recovery else {},
             since=begin.since,
             base=None if self.here else updates.base,
         )
@@ -88,25 +88,25 @@ class RealtimeMode:
         if self.here:
             self._ends = KnownEnds(parts.spark, parts.settings.kafka.topic("notifications"), run)
             self._ends.show(ends)
-        # Workers on other hosts do not see whether the lease of this job holds.
+        # Workers on other hosts do not check the lease of this job.
         fence.wait(parts.gate.raise_if_closed)
         self._query = start_realtime(self._session, job, begin, checkpoint)
         self._ends_at = time.monotonic() + RUN_S
         return self._query
 
     def show(self, ends: Mapping[int, int]) -> None:
-        """The `notifications` log ends there, for tasks in this JVM."""
+        """Set the end of the `notifications` log for tasks in this JVM."""
         if (known := self._ends) is not None:
             known.show(ends)
 
     @property
     def outdated(self) -> bool:
-        """Whether the workers need another base than that of their run."""
+        """Whether the workers need a newer base than that of their run."""
         return self._updates is not None and self._updates.outdated
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has reached its longest time."""
+        """Whether the run has reached its maximum duration."""
         return time.monotonic() > self._ends_at
 
     def drain(self, timeout_s: float) -> bool:
@@ -114,13 +114,13 @@ class RealtimeMode:
         if self._updates is None:
             return False
         try:
-            self._updates.ask_to_stop()
+            self._updates.request_stop()
         except InfrastructureError as error:
-            logger.warning("the workers cannot be asked to stop: %s", error)
+            logger.warning("the request to stop could not be sent to the workers: %s", error)
             return False
         clean = self.listener.wait_stopped(timeout_s)
         if not clean:
-            logger.warning("not everything was settled in time; some pushes will be made again")
+            logger.warning("not all pushes ended in time; some will be repeated")
         return clean
 
     def stop_updates(self) -> None:
@@ -129,7 +129,7 @@ class RealtimeMode:
             self._updates = None
 
     def end(self) -> None:
-        """End the workers of any run before; returns when none of them begins anything any more."""
+        """End the workers of all earlier runs; returns when none of them begins a push any more."""
         if self._ends is not None:
             self._ends.forget()
             self._ends = None
@@ -138,7 +138,7 @@ class RealtimeMode:
         self.listener.wait_ended()
 
     def has_slots(self, partitions: int) -> bool:
-        """Whether there is a task slot for each partition; those of a cluster may change."""
+        """Whether there is a task slot for each partition; the number of a cluster's slots may change."""
         short = partitions > (slots := self._slots())
         if short and not self._short:
             logger.warning(_FEW_SLOTS_HERE if self.here else _FEW_SLOTS, partitions, slots)
@@ -146,8 +146,8 @@ class RealtimeMode:
         return not short
 
     def _slots(self) -> int:
-        """Those of the cluster, but for one where its executors join the tables' files, too: a task of this mode gives
-        none back."""
+        """The slots of the cluster, without one if its executors compact the tables' files, too: a task of this mode
+        never ends."""
         context: Any = self._parts.spark.sparkContext._jsc.sc()  # noqa: SLF001  # pyspark has no public way to this
         slots = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
         return slots - (self._parts.settings.tables.upkeep_by == "spark")

@@ -1,8 +1,8 @@
-"""Where a query starts, in either mode: at the positions in the log `progress`.
+"""The start positions of a query, in either mode, in the log `progress`.
 
-Each start is a run with a number of its own, and begins with an empty checkpoint. `progress` has, for each partition of
+Each start is a run with its own number, and begins with an empty checkpoint. `progress` has, for each partition of
 `notifications`, the offset before which all is settled. Tasks in real time write it themselves; for batches the driver
-does, after each round.
+writes it after each round.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ READ_BACK_S = 300.0
 
 
 class Recovery:
-    """Reads and writes where queries start. Not for two threads at once.
+    """Reads and writes the start positions. Not thread-safe.
 
-    `partitions` and `ends` are those of the `notifications` log when it was read last.
+    `partitions` and `ends` are those of the `notifications` log at the last read.
     """
 
     def __init__(self, settings: JobSettings, redeliverer: Redeliverer, listener: ProgressListener) -> None:
@@ -46,13 +46,13 @@ class Recovery:
         self.partitions = 0
         self.ends: Mapping[int, int] = {}
 
-    def look(self) -> None:
+    def read_partitions(self) -> None:
         """Read the number of partitions. Raises InfrastructureError."""
         with LogScan(self._kafka, "notifications") as log:
             self.partitions = len(log.partitions())
 
     def start_state(self) -> StartState:
-        """Where the next run starts, with the deliveries that are settled behind that. Raises InfrastructureError."""
+        """The start of the next run, with the deliveries that are settled behind it. Raises InfrastructureError."""
         known = self._listener.known
         positions = self._placed({number: each.position for number, each in known.items()})
         newest = self.newest()
@@ -66,15 +66,15 @@ class Recovery:
         since = min(known[number].since for number in begun)
         behind_ms = appended_ms(self._kafka, begun)
         if len(known) < len(positions):
-            # Partitions were added: a topic may be in another one than its last notifications.
+            # After partitions were added a topic may be in another one than its last notifications.
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
-        # Parked deliveries first: one that the redelivery finishes meanwhile has its row in the log already.
+        # Parked deliveries first: if the redelivery finishes one meanwhile, the log has its row.
         parked = list(self._redeliverer.parked_behind(begun))
         found, tried = settled_since(self._kafka, since, behind_ms, len(positions), READ_BACK_S)
         tried = {lane: at for lane, at in tried.items() if at[1] > positions[at[0]]}
         behind = RecoveredDeliveries.of(found, parked, since, tried)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
-        # Tasks write their own number, the driver none.
+        # Tasks write their own number, the driver -1.
         return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))
 
     def newest(self) -> int:
@@ -85,30 +85,30 @@ class Recovery:
         return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, READ_BACK_S))
 
     def write_start(self, run: int, begin: StartState) -> None:
-        """Write to `progress` where this run starts: the next start is there, too, until the run has settled more.
-        Raises InfrastructureError."""
+        """Write the start of this run to `progress`: the next start is at the same positions until the run has settled
+        more. Raises InfrastructureError."""
         self.write_positions(run, begin, begin.positions)
         self.settle()
 
     def write_positions(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
-        """Write that a run in batches, which started there, has settled everything before these positions; does not
-        wait for Kafka. Raises InfrastructureError when Kafka has not taken earlier positions for long."""
+        """Write that a run in batches with this start has settled everything before these positions; does not wait for
+        Kafka. Raises InfrastructureError if Kafka's acknowledgement of earlier positions is very late."""
         for number, position in positions.items():
-            since = begin.since if self._is_again(begin, number, position) else run
+            since = begin.since if self._is_recovered(begin, number, position) else run
             self._write(WorkerProgress(run, number, position, since, task=-1))
         if self._log is not None and self._log.is_late():
             self.settle()
 
     def write_clean(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
-        """Write that the run, which started there, has ended at these positions, and has started no push behind them.
-        Raises InfrastructureError."""
+        """Write that the run with this start has ended at these positions, and has started no push behind them. Raises
+        InfrastructureError."""
         for number, position in positions.items():
-            if not self._is_again(begin, number, position):
+            if not self._is_recovered(begin, number, position):
                 self._write(WorkerProgress(run, number, position, run, clean=True, task=-1))
         self.settle()
 
     def settle(self) -> None:
-        """Return when `progress` has all that was written. Raises InfrastructureError."""
+        """Wait until `progress` has all written positions. Raises InfrastructureError."""
         log, self._log = self._log, None
         if log is not None:
             try:
@@ -116,12 +116,12 @@ class Recovery:
             finally:
                 log.close()
 
-    def _is_again(self, begin: StartState, partition: int, position: int) -> bool:
+    def _is_recovered(self, begin: StartState, partition: int, position: int) -> bool:
         """Whether an earlier run may have started pushes behind this position."""
         return begin.since >= 0 and position < self.ends.get(partition, 0)
 
     def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
-        """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
+        """The positions of all partitions. Raises InfrastructureError if the log was replaced."""
         with LogScan(self._kafka, "notifications") as log:
             begins, ends = log.beginnings(), log.ends()
         first = ends if self._settings.dispatch.starting_offsets == "latest" and not positions else begins
@@ -146,5 +146,5 @@ class Recovery:
 
 
 def next_run(newest: int) -> int:
-    """The number of the run behind one with this number, or with this batch."""
+    """The number of the run after the one with this number, or with this batch."""
     return (newest // RUN_NUMBERS + 1) * RUN_NUMBERS

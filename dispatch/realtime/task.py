@@ -1,7 +1,8 @@
-"""A task of the real-time mode, apart from its threads and connections (`worker`): a `PartitionTask` without end.
+"""A task of the real-time mode without its threads and connections (`worker`): a `PartitionTask` without end.
+
 
 A notification is matched when the routing view has reached the position of the gateway at acceptance. Four times a
-second the driver gets the position before which all is settled.
+second the task writes the position before which all is settled.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.realtime.messages import ExclusionChange, ProgressLog, UpdateReader, WorkerProgress
 from arborcast.dispatch.realtime.view_position import TaskView
 
-# Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
+# Limit of messages in lanes: above it nothing is matched, and the lag grows.
 _MOST_WAITING = 2_000
 
-# Bytes of notifications, from the oldest that waits on.
+# Limit in bytes of notifications, from the oldest waiting one on.
 _MOST_BYTES = 64 * 1024 * 1024
 
-# Notifications matched before the sockets have their turn again.
+# Notifications matched before the sockets are served again.
 _AT_ONCE = 200
 
 # Interval of reports of progress.
 _REPORT_S = 0.25
 
-# After this time the driver excludes the endpoints that did not answer, and the others may be tried again.
+# After this time the driver excludes endpoints that did not answer; the task allows the others again.
 _FORGET_S = 2.0
 
 
@@ -57,7 +58,7 @@ class RealtimeJob(TaskJob):
 
 
 def clock_of(here: bool) -> Callable[[], float]:
-    """The clock of the numbers of a run: on the driver's host one that is never put back."""
+    """The clock of a run's numbers: on the driver's host a monotonic one."""
     return fence.clock if here else time.time
 
 
@@ -69,7 +70,7 @@ def realtime_task(
     progress: ProgressLog,
     control_end: Callable[[], int],
 ) -> PartitionTask:
-    """The task with this number. `control_end` asks for the end of the control log."""
+    """The task with this number. `control_end` queries the end of the control log."""
     known = job.known
     view, held = TaskView(control_end, job.base), worker.journal.parked.held
     return PartitionTask(
@@ -83,13 +84,13 @@ def realtime_task(
         RunNumbers(job, known).of,
         link=LogLink(job, number, updates, progress, view, held),
         taken=TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
-        kept=_MOST_WAITING // 2,
+        buffered=_MOST_WAITING // 2,
         slow=SlowLanes(job.settings.retry.batch_wait_s),
     )
 
 
 class RunNumbers:
-    """The numbers by which notifications are parked. They grow with time, over all partitions."""
+    """The numbers under which notifications are parked. They grow with time, over all partitions."""
 
     def __init__(self, job: RealtimeJob, known: RecoveredDeliveries) -> None:
         self._job = job
@@ -98,7 +99,7 @@ class RunNumbers:
         self._newest = job.number
 
     def of(self, partition: int, offset: int) -> int:
-        """That of a notification which is taken in now."""
+        """The number of the notification that is being taken."""
         number = self._known.number(partition, offset)
         if number is None:
             now = self._job.number + int((self._clock() - self._job.began_s) * 1000)
@@ -128,7 +129,7 @@ class LogLink(DriverLink):
         self._exclusions = Exclusions()  # as of the last message
         self._ready = False
         self._written = -1
-        self._marked: int | None = None  # the position that is written after the journal's mark
+        self._marked: int | None = None  # the position to write after the journal's mark
         self._due_at = 0.0
         self._forget_at = 0.0
         self.stop = False
@@ -144,7 +145,7 @@ class LogLink(DriverLink):
     def apply(self, task: PartitionTask) -> None:
         messages = self._updates.messages
         if messages:
-            task.write_evaluations()  # by the view as it was
+            task.write_evaluations()  # of the view before the update
         while messages:
             update = messages.popleft()
             if update.base:
@@ -158,7 +159,7 @@ class LogLink(DriverLink):
             if update.complete:
                 self._held.caught_up()
                 task.exclude(self._exclusions)
-                if self._view.come_to(update.control):
+                if self._view.advance_to(update.control):
                     task.intake.control = update.control
             self.stop = self.stop or update.stop
 
@@ -223,7 +224,7 @@ class LogLink(DriverLink):
                 taken.partition,
                 position,
                 self._job.since if again else self._job.number,
-                clean and not again,  # else an earlier run may have begun offsets behind the position
+                clean and not again,  # otherwise an earlier run may have begun offsets behind the position
                 report.notifications,
                 report.deliveries,
                 tuple(report.signs),
@@ -240,5 +241,5 @@ class LogLink(DriverLink):
 
 
 def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:
-    """The set itself where nothing changes."""
+    """Returns `before` itself if nothing changes."""
     return (before | more) - less if more or less else before

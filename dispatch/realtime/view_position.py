@@ -1,4 +1,4 @@
-"""The routing view of a task in real time, and whether it is new enough to match a notification."""
+"""The routing view of a task in real time, and whether it has reached the position of a notification."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from arborcast.topic_model.snapshot import Snapshot, SteppedView
 
 logger = logging.getLogger(__name__)
 
-# A notification whose view does not come: after this it is looked whether there is one.
+# Wait for the view of a notification, after which the control log is checked.
 _MISSED_S = 2.0
 
 
 class TaskView:
-    """The routing view of a task, by the driver's updates. Used by one thread."""
+    """The routing view of a task, built from the driver's updates. Used by one thread."""
 
     def __init__(self, control_end: Callable[[], int], base: SharedBase | None) -> None:
-        """`control_end` asks for the end of the control log. `base` is that of a worker that cannot open the driver's
+        """`control_end` queries the end of the control log. `base` is that of a worker that cannot open the driver's
         files."""
         self._control_end = control_end
         self._base = base
         self._view: SteppedView | None = None
         self._unstamped = (-1, -1)
-        self._waits_for: tuple[int, float] | None = None
-        self._beyond = -1  # stamps from here on are of a control log that is no more
+        self._missing_since: tuple[int, float] | None = None
+        self._replaced_from = -1  # stamps from this one on belong to a control log that was replaced
         self.control = -1
         """The view's position in the control log."""
         self.complete = False
@@ -43,14 +43,14 @@ class TaskView:
             snapshot = self._base.open() if self._base is not None else Snapshot.open(Path(os.fsdecode(base)))
             self._view = SteppedView(snapshot)
         except FileNotFoundError:
-            self._view = None  # there is a newer one, and a message with its name follows
+            self._view = None  # a message with the name of a newer base follows
 
     def apply(self, step: ViewStep) -> None:
         if self._view is not None:
             self._view.apply(step)
 
-    def come_to(self, control: int) -> bool:
-        """All steps to this position of the control log are applied; False without a base."""
+    def advance_to(self, control: int) -> bool:
+        """Called when all steps to this position of the control log are applied; returns False without a base."""
         if self._view is None:
             return False
         self.control = control
@@ -71,28 +71,28 @@ class TaskView:
             stamp = self._stamp_for(offset, last_offset)
         elif 0 <= notification.unchanged <= self.control:
             return True
-        return stamp <= self.control or self._is_beyond(stamp, offset)
+        return stamp <= self.control or self._is_replaced(stamp, offset)
 
     def _stamp_for(self, offset: int, last_offset: int) -> int:
-        """For a notification without a stamp, which belongs to those who are there when it is matched: the view must
-        have come to where the control log ends now, and that holds for all that is here."""
+        """The stamp of a notification without one: its recipients are those at matching, so the view must reach the
+        current end of the control log. The end is valid for all notifications read so far."""
         last, end = self._unstamped
         if offset > last:
             self._unstamped = _, end = last_offset, self._control_end()
         return end
 
-    def _is_beyond(self, stamp: int, offset: int) -> bool:
-        """Whether the view will never reach this stamp: the control log was recreated since."""
+    def _is_replaced(self, stamp: int, offset: int) -> bool:
+        """Whether the view will never reach this stamp: the control log was created again since."""
         now = time.monotonic()
-        if 0 <= self._beyond <= stamp:
+        if 0 <= self._replaced_from <= stamp:
             return True
-        if self._waits_for is None or self._waits_for[0] != offset:
-            self._waits_for = (offset, now)
-        if now - self._waits_for[1] < _MISSED_S:
+        if self._missing_since is None or self._missing_since[0] != offset:
+            self._missing_since = (offset, now)
+        if now - self._missing_since[1] < _MISSED_S:
             return False
-        self._waits_for = (offset, now)
+        self._missing_since = (offset, now)
         if stamp <= self._control_end():
             return False
-        logger.warning("notifications are stamped with positions that the control log does not have: it is another one")
-        self._beyond = stamp
+        logger.warning("stamps of notifications are beyond the end of the control log: it was created again")
+        self._replaced_from = stamp
         return True

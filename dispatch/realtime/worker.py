@@ -1,6 +1,6 @@
-"""A task of real time in one of Spark's Python workers, which lasts as long as its run.
+"""A task of real time in one of Spark's Python workers, for the whole run.
 
-One thread reads Spark's rows, another the driver's updates in the log `feed`. The main thread does the rest (`task`).
+One thread reads Spark's rows, another the driver's updates in the log `feed`; the main thread does the rest (`task`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 class TaskReplaced(InfrastructureError):
-    """The task of a worker that died, or of a second batch. It would begin with the state at the start of the run, so
-    the query is started again behind the settled position."""
+    """The task replaces that of a dead worker, or belongs to a second batch. It would begin with the state at the start
+    of the run, so the query is started again behind the settled position."""
 
 
 def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -48,24 +48,24 @@ def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[p
     Nothing is yielded before the end: the JVM reads a worker's output only when it cannot write its input, so a worker
     with unread output would block.
     """
-    import pyarrow as pa  # workers in batches never load it
+    import pyarrow as pa  # batch workers never load it
 
     with heartbeat.task():
         try:
             taken = _push_rows(job, batches)
         except BaseException as error:
             logger.error("a task in real time ends: %s", error, exc_info=not isinstance(error, ArborcastError))
-            # Spark would see the exception with its next row, perhaps in an hour. The driver sees at once that the
-            # process has ended.
+            # Spark would notice the exception with its next row, perhaps in an hour. The driver notices the end of the
+            # process at once.
             os._exit(1)
     if taken is None:
-        # The query was stopped, and the output is not read. pyspark would print that as an error.
+        # The query was stopped, and nothing reads the output. pyspark would print that as an error.
         os._exit(0)
     yield pa.RecordBatch.from_pydict({"taken": pa.array([taken], pa.int64())})
 
 
 def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | None:
-    """The number of notifications that were taken in; None after a requested stop."""
+    """The number of taken notifications; None after a requested stop."""
     task = TaskContext.get()
     number = task.partitionId() if task is not None else 0
     elsewhere = job.base is not None
@@ -79,7 +79,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         closing(UpdateReader(kafka, job.number, wake)) as updates,
         WorkerLease(kafka, job.number, number, lambda: updates.read_to) if elsewhere else nullcontext(),
     ):
-        running = realtime_task(job, worker, number, updates, progress, lambda: _end(control))
+        running = realtime_task(job, worker, number, updates, progress, lambda: _end_offset(control))
         rows = _Rows(batches, wake)
         updates.start()
         rows.start()
@@ -89,7 +89,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     return None if running.stopped else running.taken.count
 
 
-def _end(control: LogConsumer) -> int:
+def _end_offset(control: LogConsumer) -> int:
     (end,) = control.ends().values()
     return end
 
@@ -101,7 +101,7 @@ class _Rows:
         self._batches = batches
         self._wake = wake
         self._rows: deque[tuple[bytes, int, int]] = deque()
-        self._bytes = self._dropped = 0  # bytes of the rows that were read, and that were dropped
+        self._bytes = self._dropped = 0  # bytes of the rows read, and of those dropped
         self._room = threading.Condition()
         self._full = False  # the reading thread waits for room
         self.ended = False
@@ -150,7 +150,7 @@ class _Rows:
             return not (self._rows and (more or large))
 
         with self._room:
-            self._full = True  # first, so that a row dropped after the check notifies
+            self._full = True  # before the check, so that a row dropped after it notifies
             self._room.wait_for(is_room)
             self._full = False
         self._bytes += size

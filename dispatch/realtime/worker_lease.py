@@ -1,6 +1,6 @@
-"""The lease of a worker on another host, where the driver cannot see it end.
+"""The lease of a worker on another host, whose end the driver cannot observe.
 
-Every other second the worker requests the end of the log `feed` and reads to there. From the time of the request it may
+Every other second the worker queries the end of the log `feed` and reads to there. From the time of the query it may
 begin pushes, park and give up for HOLD_S (`core.fence`); after LEASE_S its process ends. A driver that has written the
 end of a run begins the next one LEASE_S later. No clocks of two hosts are compared: both measure durations.
 """
@@ -25,44 +25,46 @@ from arborcast.core.threads import Service
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
 from arborcast.dispatch.realtime.messages import WorkerProgress, encode_progress
 
-# After a request that takes this long there is time for another within HOLD_S.
+# After a query of this duration there is time for another within HOLD_S.
 _REQUEST_S = 2.0
 
-_LOOK_S = 0.02
+_CHECK_S = 0.02
 
 
 class LeaseRenewal:
-    """Renews the lease. All I/O is in these functions."""
+    """Renews the lease. All I/O is in its functions."""
 
-    def __init__(self, ask_end: Callable[[], int], read_to: Callable[[], int], extend: Callable[[float], None]) -> None:
-        """`ask_end` requests the end of the log, `read_to` returns the position read so far; `extend` gets the time
-        from which the lease counts."""
-        self._ask_end = ask_end
+    def __init__(
+        self, query_end: Callable[[], int], read_to: Callable[[], int], extend: Callable[[float], None]
+    ) -> None:
+        """`query_end` returns the end of the log, `read_to` the position read so far; `extend` gets the time from which
+        the lease counts."""
+        self._query_end = query_end
         self._read_to = read_to
         self._extend = extend
 
     def renew(self, clock: Callable[[], float], wait: Callable[[], bool]) -> bool:
-        """Whether it was renewed. `wait` waits for a moment, and returns whether to give up."""
-        asked = clock()
-        end = self._ask_end()
+        """Returns whether the lease is renewed. `wait` waits for a moment, and returns whether to give up."""
+        requested_at = clock()
+        end = self._query_end()
         while self._read_to() < end:
-            if wait() or clock() >= asked + HOLD_S:
+            if wait() or clock() >= requested_at + HOLD_S:
                 return False
-        self._extend(asked)
+        self._extend(requested_at)
         return True
 
 
 class WorkerLease:
-    """Around a task: `fence.wait` waits for its lease, and without one the process ends."""
+    """A context around a task: `fence.wait` waits for its lease, and without one the process ends."""
 
     def __init__(self, kafka: KafkaSettings, run: int, task: int, read_to: Callable[[], int]) -> None:
-        """`read_to` is the offset to which the task has read `feed` without the end of its run; -1 before its first
-        record."""
+        """`read_to` returns the offset to which the task has read `feed` without the end of its run; -1 before its
+        first record."""
         kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
         self._feed = LogConsumer(kafka, FEED_LOG)
         self._progress = LogWriter(kafka, PROGRESS_LOG)
         self._alive = WorkerProgress(run, -1, -1, run, task=task, pid=os.getpid(), alive=True)
-        self._renewal = LeaseRenewal(self._ask_end, read_to, self._extend)
+        self._renewal = LeaseRenewal(self._query_end, read_to, self._extend)
         self._fence = ExitStack()
         self._fence_until: Callable[[float], None] | None = None
         self._service = Service(
@@ -83,14 +85,14 @@ class WorkerLease:
 
     def _step(self) -> float:
         try:
-            if self._renewal.renew(fence.clock, lambda: self._service.wait(_LOOK_S)):
+            if self._renewal.renew(fence.clock, lambda: self._service.wait(_CHECK_S)):
                 self._progress.append_encoded([encode_progress(self._alive)])
         except InfrastructureError:
             self._feed.close()
             raise
         return RENEW_S
 
-    def _ask_end(self) -> int:
+    def _query_end(self) -> int:
         (end,) = self._feed.ends().values()
         return end
 
@@ -98,8 +100,8 @@ class WorkerLease:
         self._feed.close()
         self._progress.close()
 
-    def _extend(self, asked: float) -> None:
+    def _extend(self, requested_at: float) -> None:
         if self._fence_until is not None and not self._service.stopping:
-            self._fence_until(asked + HOLD_S)
-            # A thread outside the interpreter, whose lock may be taken for longer.
-            faulthandler.dump_traceback_later(max(asked + LEASE_S - fence.clock(), 0.001), exit=True)
+            self._fence_until(requested_at + HOLD_S)
+            # A thread outside the interpreter, whose lock may be held longer.
+            faulthandler.dump_traceback_later(max(requested_at + LEASE_S - fence.clock(), 0.001), exit=True)

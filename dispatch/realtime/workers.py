@@ -1,8 +1,9 @@
 """Liveness of a run's workers, and their end before the next run: two workers of a partition could push a lane out of
 order.
 
-On the driver's host the processes are visible, and killed. A worker elsewhere is known by its heartbeats, and ends by
-its lease (`worker_lease`): the driver writes the end of the run to `feed`, and waits until every lease has expired.
+
+On the driver's host the processes are visible, and killed. A worker elsewhere is monitored by its heartbeats, and ends
+by its lease (`worker_lease`): the driver writes the end of the run to `feed`, and waits until every lease has expired.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ _ENDS_S = 60.0
 
 _PAUSE_S = 1.0
 
-# After this silence a worker has no lease either.
+# After this time without a heartbeat a worker has no lease either.
 _SILENT_S = LEASE_S
 
-# The first report of a task may have to wait for the start of its process.
+# Timeout of the first report of a task: its process may have to start.
 _STARTS_S = 120.0
 
 # Maximum interval between two checks, in seconds.
-_LONGEST_LOOK_S = 2.0
+_LONGEST_CHECK_S = 2.0
 
 
 class WorkersHere:
     """The workers of the current run, on the driver's host. Used under one lock."""
 
     def __init__(self) -> None:
-        self._tasks: dict[int, tuple[int, int]] = {}  # the process of each, and when it was started
+        self._tasks: dict[int, tuple[int, int]] = {}  # process id and start time of each
 
     def begin(self, tasks: int) -> None:
-        """A run with this number of tasks begins."""
+        """Begin a run with this number of tasks."""
         self._tasks.clear()
 
     def reported(self, progress: WorkerProgress) -> None:
@@ -58,13 +59,13 @@ class WorkersHere:
             self._tasks[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
 
     def missing(self) -> str:
-        """The reason to start the run again; empty while its workers live."""
-        gone = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
-        return f"a Python worker (pid {min(gone)}) has died" if gone else ""
+        """The reason to restart the run; empty while its workers live."""
+        dead = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
+        return f"a Python worker (pid {min(dead)}) has died" if dead else ""
 
     def end(self, newest: int) -> None:
         """End the workers; `newest` is the highest number of a run. Spark stops a query without waiting for them, and
-        their last pushes and records would be unknown to the next run. Raises InfrastructureError."""
+        the next run would not know their last pushes and records. Raises InfrastructureError."""
         deadline = time.monotonic() + _ENDS_S
         for pid, started in set(self._tasks.values()):
             while started and heartbeat.started_at(pid) == started:
@@ -76,7 +77,7 @@ class WorkersHere:
         self._tasks.clear()
 
     def wait_ended(self) -> None:
-        """Return when no worker begins another push."""
+        """Wait until no worker can begin another push."""
 
 
 class WorkersElsewhere:
@@ -96,10 +97,10 @@ class WorkersElsewhere:
         self._failed = failed
         self._wait = wait
         self._clock = clock
-        self._time = own_time or OwnTime(_LONGEST_LOOK_S)
+        self._time = own_time or OwnTime(_LONGEST_CHECK_S)
         self._silences: dict[int, Silence] = {}
         self._stopped: set[int] = set()
-        self._may_live = True  # first those of an earlier driver
+        self._may_live = True  # at first those of an earlier driver
         self._until = 0.0
 
     def begin(self, tasks: int) -> None:
@@ -129,7 +130,7 @@ class WorkersElsewhere:
         if not self._may_live or orderly or newest < 0:
             return
         self._write(WorkerUpdate(newest + 1, -1, 0, -1, complete=False, stop=True))
-        # Later renewals see it and exit; a renewal made before is valid for this long.
+        # Later renewals read it and the worker exits; an earlier renewal is valid for this time.
         self._until = self._clock() + LEASE_S
         self._may_live = False
         self._silences = {}

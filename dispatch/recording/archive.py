@@ -1,7 +1,7 @@
 """The archive: from the `notifications` log to the table of that name, with payloads.
 
-Read from Kafka, not by a query, which would pass large messages through the JVM's heap. The positions are in the
-commits, so a crash neither loses nor repeats a row.
+Read from Kafka, not by a query, which would copy large messages through the JVM's heap. The commits have the
+positions, so a crash neither loses nor repeats a row.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BYTES_PER_STEP = 8 * 1024 * 1024
 
 
 class Archive(GatheringFollower):
-    """`erased` returns the id of the erasure that covers a notification, empty for none: the log has its payload until
-    Kafka deletes it, and this table may be built again from it."""
+    """`erased` returns the id of the erasure of a notification, empty for none: the log has its payload until Kafka
+    deletes it, and the table may be built again from the log."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Archive(GatheringFollower):
         return int(rows.num_rows)
 
     def _restart(self) -> None:
-        # The rows stay: they are of the log before.
+        # The rows stay: they are of the previous log.
         self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(self._table.positions(LOG), 0)))
 
     def _forget(self) -> None:
@@ -85,8 +85,8 @@ class _Archived(NamedTuple):
 
 
 def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int, erased: ErasedBy = lambda _: "") -> pa.Table:
-    """Rows of `notifications`. Unreadable records are skipped, as by the dispatch. Raises RecordVersionError for a
-    newer version."""
+    """Rows of `notifications`. Damaged records are skipped, as by the dispatch. Raises RecordVersionError for a newer
+    version."""
     archived = []
     for record in records:
         try:

@@ -1,7 +1,8 @@
 """The tables `attempts` and `deliveries`, from the `attempts` log.
 
-They follow the log from Kafka in short steps. The offsets of a table are in its commits: repeated records are
-recognised, and a repaired or deleted table continues at its position.
+
+They follow the log from Kafka in short steps. The commits have the offsets: repeated records are recognised, and a
+repaired or deleted table continues at its position.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from arborcast.dispatch.tables.spec import quoted
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"
 
-# Notifications accepted until then (ms since the epoch) may have been delivered under an older checkpoint as well.
+# Notifications accepted until this time (ms since the epoch) may also have been delivered under an older checkpoint.
 _CHECKPOINT = "newest-checkpoint-ms"
 
-# Accepted and ended are times of the clocks of several machines.
+# The times of acceptance and end are from the clocks of several machines.
 _CLOCKS_MS = 60_000
 
 _Key = tuple[str, str]
@@ -39,18 +40,18 @@ _Key = tuple[str, str]
 class EndedDeliveries:
     """Writes the `deliveries` table from the rows of `attempts`: one row per ended delivery.
 
-    Rows are appended, not merged: at 1,000/s a month has 2.6 billion, and a merge costs the size of the table. A second
-    end can only come from a repeated batch, from the redelivery, or from a checkpoint far back in the log; only those
-    rows are looked up first. Ids sort by time, so one or two files are read: 26 ms for 1,000 ids in a table of 2
-    million.
+
+    Rows are appended, not merged: at 1,000/s a month has 2.6 billion, and a merge costs the size of the table. Only a
+    repeated batch, the redelivery, or a checkpoint far back in the log can write a second end; only those rows are
+    looked up first. Ids sort by time, so one or two files are read: 26 ms for 1,000 ids in a table of 2 million.
     """
 
     def __init__(self, location: str) -> None:
         self.table = DeltaTableWriter(DELIVERIES, location)
 
     def append(self, attempts: pa.Table, progress: Mapping[str, int]) -> None:
-        """Record the deliveries that ended with these attempts, and how far that is. May be repeated after a crash at
-        any point."""
+        """Write the deliveries that ended with these attempts, with the progress. May be repeated after a crash at any
+        point."""
         ended = delivery_rows(attempts)
         keys = _keys(ended)
         batches, states = ended["batch"].to_pylist(), ended["state"].to_pylist()
@@ -66,7 +67,7 @@ class EndedDeliveries:
         known = self._states(doubtful) if doubtful else {}
         changed = [row for row, key in enumerate(keys) if key in known and known[key] != states[row]]
         if changed:
-            # A dead letter that was sent again, mostly.
+            # Mostly redriven dead letters.
             self._overwrite(ended.take(changed))
         fresh = [row for row, key in enumerate(keys) if key not in known]
         self.table.extend(
@@ -74,18 +75,18 @@ class EndedDeliveries:
         )
 
     def _states(self, keys: Sequence[_Key]) -> dict[_Key, str]:
-        """The states of those of the deliveries that the table has."""
+        """The states of the deliveries that the table has."""
         notifications = sorted({notification for notification, _ in keys})
         table = self.table.open()
-        # Compaction, which is not our writing, may have put rows into other files.
+        # Compaction by another writer may have moved rows into other files.
         table.update_incremental()
         column = ds.field("notification")
-        # The bounds, beside the ids, leave out whole files by their statistics.
+        # Statistics exclude whole files by the bounds.
         bounds = (column >= notifications[0]) & (column <= notifications[-1])
         found = DELIVERIES.read(table, ["notification", "subscription", "state"], bounds & column.isin(notifications))
-        wanted = set(keys)
+        requested = set(keys)
         states = zip(_keys(found), found["state"].to_pylist(), strict=True)
-        return {key: state for key, state in states if key in wanted}
+        return {key: state for key, state in states if key in requested}
 
     def _overwrite(self, changed: pa.Table) -> None:
         bounds = pc.min_max(changed["notification"]).as_py()
@@ -97,7 +98,7 @@ class EndedDeliveries:
 
 
 def delivery_rows(attempts: pa.Table) -> pa.Table:
-    """Rows of `deliveries` for rows of `attempts` that end one: one per delivery, by the last one."""
+    """Rows of `deliveries` for the rows of `attempts` that end one: one per delivery, of its last row."""
     ended = attempts.filter(pc.not_equal(attempts["state"], "parked"))
     last = {key: row for row, key in enumerate(_keys(ended))}
     ended = ended.take(pa.array(last.values(), pa.int64()))
@@ -134,8 +135,8 @@ _BYTES_PER_STEP = 2 * 1024 * 1024
 
 
 class _Gathering:
-    """The rows that one of the tables lacks. Each commits for itself: after a crash between the two the records come
-    again, and only the second takes them."""
+    """The rows that one of the tables lacks. Each table commits separately: after a crash between the two commits the
+    records are read again, and only the second table adds them."""
 
     def __init__(self, table: DeltaTableWriter) -> None:
         self.table = table
@@ -146,8 +147,8 @@ class _Gathering:
         """Whether the record is at or after the table's position."""
         return record.offset >= self.reached.get(record.partition, 0)
 
-    def further(self, positions: Mapping[int, int]) -> dict[str, int]:
-        """The positions of the table with the rows gathered up to these, for the commit that adds them."""
+    def advanced(self, positions: Mapping[int, int]) -> dict[str, int]:
+        """The positions of the table with the gathered rows, for the commit that adds them."""
         partitions = range(max((*positions, *self.reached), default=-1) + 1)
         self.reached = {each: max(positions.get(each, 0), self.reached.get(each, 0)) for each in partitions}
         return as_progress(LOG, self.reached)
@@ -159,7 +160,7 @@ class _Open(NamedTuple):
 
 
 class AttemptsTables(GatheringFollower):
-    """Writes the outcomes of pushes. `recorded` is called with the rows that `attempts` got."""
+    """Writes the outcomes of pushes. `recorded` is called with the rows added to `attempts`."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class AttemptsTables(GatheringFollower):
             if len(lacking) < len(records):
                 rows = rows_of(lacking)
             else:
-                # Both tables lack the same, but for the first step after a crash.
+                # Both tables lack the same rows, except in the first step after a crash.
                 rows = everything = rows_of(lacking) if everything is None else everything
             if lacking:
                 each.rows.append(rows)
@@ -198,12 +199,12 @@ class AttemptsTables(GatheringFollower):
         count = 0
         if attempts.rows:
             rows = pa.concat_tables(attempts.rows)
-            attempts.table.extend(rows, attempts.further(positions))
+            attempts.table.extend(rows, attempts.advanced(positions))
             attempts.rows.clear()
             self._recorded(rows)
             count = rows.num_rows
         if deliveries.rows:
-            self._ended.append(pa.concat_tables(deliveries.rows), deliveries.further(positions))
+            self._ended.append(pa.concat_tables(deliveries.rows), deliveries.advanced(positions))
             deliveries.rows.clear()
         return count
 
@@ -213,12 +214,12 @@ class AttemptsTables(GatheringFollower):
     def _write(self, log: LogCursor) -> bool:
         more = super()._write(log)
         if self.progress is None and not any(self._gathered()):
-            # It is known where the tables are, and they lack nothing.
+            # The positions of the tables are known, and they lack no rows.
             self.progress = QueryProgress(settled=dict(log.positions))
         return more
 
     def _restart(self) -> None:
-        # The rows stay: they are of the log before.
+        # The rows stay: they are of the previous log.
         for each in self._gatherings():
             each.table.extend(each.table.spec.arrow([]), as_progress(LOG, dict.fromkeys(each.reached, 0)))
         self._open = None

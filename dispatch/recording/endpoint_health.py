@@ -1,4 +1,4 @@
-"""`endpoint_health`: a row whenever the breaker of an endpoint, or its lane, changed."""
+"""`endpoint_health`: a row for each change of an endpoint's breaker or speed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from arborcast.dispatch.tables import ENDPOINT_HEALTH
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 
 
-class _Seen(NamedTuple):
-    """The columns whose changes make a row. A probe under way lasts milliseconds, and counts as open."""
+class _State(NamedTuple):
+    """The columns whose changes make a row. A probe in flight lasts milliseconds, and counts as open."""
 
     breaker: str
     degraded: bool
@@ -25,63 +25,65 @@ class _Seen(NamedTuple):
 
 _WRITER = "endpoint-health"
 
-_WELL = _Seen("closed", False)
+_HEALTHY = _State("closed", False)
 
 
 class HealthHistory(Work):
-    """Compares the current health with the table, so a restart repeats nothing."""
+    """Compares the current health with the table, so a restart repeats no row."""
 
     name = "endpoint health"
 
     def __init__(
         self, location: str, known: Callable[[], Mapping[str, Health]], clock: Callable[[], float] = time.time
     ) -> None:
-        """`known` gives the health of endpoints; any other is well."""
+        """`known` returns the health of endpoints; all others are healthy."""
         self._table = DeltaTableWriter(ENDPOINT_HEALTH, location)
         self._known = known
         self._clock = clock
-        self._seen: dict[str, _Seen] | None = None
+        self._states: dict[str, _State] | None = None
 
     def step(self) -> bool:
         now_ms = int(self._clock() * 1000)
-        if self._seen is None:
-            self._seen = self._latest()
+        if self._states is None:
+            self._states = self._latest()
         known = self._known()
         rows = []
-        for endpoint in sorted(known.keys() | self._seen.keys()):
+        for endpoint in sorted(known.keys() | self._states.keys()):
             health = known.get(endpoint)
             state = (
-                _WELL if health is None else _Seen("closed" if health.breaker == "closed" else "open", health.degraded)
+                _HEALTHY
+                if health is None
+                else _State("closed" if health.breaker == "closed" else "open", health.degraded)
             )
-            if state != self._seen.get(endpoint, _WELL):
+            if state != self._states.get(endpoint, _HEALTHY):
                 rows.append(_row(endpoint, state, health, now_ms))
         if rows:
             try:
-                # Not now_ms alone: it has to grow, also after the clock was put back.
+                # Not only now_ms: it must grow, also after the clock was put back.
                 number = max(now_ms, (self._table.progress(_WRITER) or 0) + 1)
                 self._table.append(ENDPOINT_HEALTH.arrow(rows), _WRITER, number)
             except BaseException:
                 self._table.reopen()
-                self._seen = None
+                self._states = None
                 raise
-            self._seen.update((str(row["endpoint"]), _Seen(str(row["breaker"]), bool(row["sick"]))) for row in rows)
-            self._seen = {endpoint: state for endpoint, state in self._seen.items() if state != _WELL}
+            self._states.update((str(row["endpoint"]), _State(str(row["breaker"]), bool(row["sick"]))) for row in rows)
+            self._states = {endpoint: state for endpoint, state in self._states.items() if state != _HEALTHY}
         return False
 
-    def _latest(self) -> dict[str, _Seen]:
+    def _latest(self) -> dict[str, _State]:
         columns = ["at", "endpoint", "breaker", "sick"]
-        latest: dict[str, tuple[datetime, _Seen]] = {}
+        latest: dict[str, tuple[datetime, _State]] = {}
         for batch in self._table.open().to_pyarrow_dataset().to_batches(columns=columns):
             rows = pa.Table.from_batches([batch]).sort_by("at").group_by("endpoint", use_threads=False)
             for row in rows.aggregate([(each, "last") for each in ("at", "breaker", "sick")]).to_pylist():
-                at, seen = row["at_last"], _Seen(row["breaker_last"], row["sick_last"])
+                at, state = row["at_last"], _State(row["breaker_last"], row["sick_last"])
                 endpoint = row["endpoint"]
                 if endpoint not in latest or latest[endpoint][0] <= at:
-                    latest[endpoint] = at, seen
-        return {endpoint: state for endpoint, (_, state) in latest.items() if state != _WELL}
+                    latest[endpoint] = at, state
+        return {endpoint: state for endpoint, (_, state) in latest.items() if state != _HEALTHY}
 
 
-def _row(endpoint: str, state: _Seen, health: Health | None, now_ms: int) -> dict[str, object]:
+def _row(endpoint: str, state: _State, health: Health | None, now_ms: int) -> dict[str, object]:
     now = moment(now_ms)
     return {
         "day": now.date(),

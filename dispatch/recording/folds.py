@@ -1,5 +1,5 @@
-"""Folds of the logs `control`, `parked`, `dead`, `fragments` and `operations` into tables. Pure. A fold changes nothing
-before it has read all of its record."""
+"""Folds of the logs `control`, `parked`, `dead`, `fragments` and `operations` into tables. Pure. A fold reads the whole
+record before it changes anything."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class TopicsFold(TableFold):
 
 
 class SubscriptionsFold(TableFold):
-    """The subscriptions that are there, and those that were."""
+    """The current and the ended subscriptions."""
 
     spec = SUBSCRIPTIONS
     writer = "control"
     patched = ("state", "reason", "ended_at", "suspended_at", "changed_at")
     kept = ("suspended_at",)
-    # The tombstone that follows an end must not take its reason away.
+    # The tombstone after an end must not remove its reason.
     guard = "t.state <> 'ended'"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
@@ -75,8 +75,7 @@ class SubscriptionsFold(TableFold):
 
 
 class SuspensionsFold(TableFold):
-    """Suspensions: separate records, which fill a column of their own after `SubscriptionsFold`, with their own
-    position."""
+    """Suspensions: separate records, which fill their own column after `SubscriptionsFold`, with their own position."""
 
     spec = SUBSCRIPTIONS
     writer = "suspensions"
@@ -171,7 +170,7 @@ _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def moment(milliseconds: int) -> datetime:
-    """Milliseconds since the epoch as a time in UTC, the last one there is for those beyond it."""
+    """Milliseconds since the epoch as a time in UTC, limited to Python's last time."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -183,7 +182,7 @@ def _ended(reason: str, at_ms: int, changed_ms: int) -> dict[str, object]:
 
 
 class RetriesFold(TableFold):
-    """The deliveries that wait. A batch that Spark repeats parks the same ones again; their tries stay."""
+    """The waiting deliveries. A repeated batch parks the same ones again; their tries stay."""
 
     spec = RETRIES
     writer = "parked"
@@ -258,23 +257,23 @@ def _tries(tries: Tries) -> dict[str, object]:
 
 
 class IncompleteFold(TableFold):
-    """Messages in parts that were given up, with an event for each. One that was assembled at that moment has no
-    row."""
+    """Messages in parts that were given up, with an event for each. A message that was assembled at the same moment
+    has no row."""
 
     spec = INCOMPLETE
     writer = "fragments"
 
-    def __init__(self, tell: EventListener = lambda _: None) -> None:
-        self._tell = tell
-        self._told = -1
+    def __init__(self, publish: EventListener = lambda _: None) -> None:
+        self._publish = publish
+        self._published_offset = -1
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match read := fragments.decode(b"", record.value):
             case GivenUp():
                 changes.put(_message(read), _given_up(read))
-                if record.offset > self._told:  # a step that failed is done again
-                    self._told = record.offset
-                    self._tell(_given_up_event(read))
+                if record.offset > self._published_offset:  # a step that failed is done again
+                    self._published_offset = record.offset
+                    self._publish(_given_up_event(read))
             case Assembled():
                 changes.drop(_message(read))
 
@@ -307,7 +306,7 @@ class OperationsFold(TableFold):
 
 
 def _message(record: GivenUp | Assembled) -> str:
-    # The place of its first part alone is not enough where the log was created again.
+    # The place of its first part is not unique after the log was created again.
     return f"{record.first}/{record.owner}/{record.identification}"
 
 
@@ -328,10 +327,10 @@ def _given_up(record: GivenUp) -> dict[str, object]:
 
 def _given_up_event(record: GivenUp) -> OperatorEvent:
     why = {
-        "time": "no further part came",
+        "time": "no further part arrived",
         "size": "it is too large",
-        "content": "its parts make no message that is taken",
-        "lost": "parts are not in the log any more",
+        "content": "its parts make no acceptable message",
+        "lost": "parts are missing in the log",
     }[record.reason]
     has = f"it has the parts {record.had}" + (f" and lacks {record.missing}" if record.missing else "")
     detail = f"the message {record.identification!r} was given up: {why}; {has}"

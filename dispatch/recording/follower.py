@@ -1,4 +1,4 @@
-"""Followers of logs that write tables: their positions in the log, and their behaviour after a failure.
+"""Followers of logs that write tables: their positions in the log, and their recovery after a failure.
 
 Some gather rows, in short steps, until the next commit is due.
 """
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class Work(ABC):
-    """Work that is repeated at an interval."""
+    """Work repeated at an interval."""
 
     name: str
 
     @abstractmethod
     def step(self) -> bool:
-        """Do a bounded piece; whether there may be more to do at once."""
+        """Do a bounded piece; returns whether more may follow at once."""
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
         """Close connections."""
@@ -37,20 +37,21 @@ class Work(ABC):
 class TableFollower(Work):
     """Follows a log, in steps, from the positions in its tables.
 
-    Nothing in memory outlives a failure, which may have been between a commit and its answer: the next step reads the
+
+    A failure, which may be between a commit and its answer, discards all state in memory: the next step reads the
     positions of the tables again. A log that was created again is followed from its beginning.
     """
 
     def __init__(self, kafka: KafkaSettings, log: str, tables: Sequence[DeltaTableWriter]) -> None:
         self._kafka = kafka
-        # The log's name stands for its tables in messages.
+        # In messages the log's name identifies its tables.
         self.name = self._log = log
         self._tables = tables
         self._cursor: LogCursor | None = None
 
     def step(self) -> bool:
-        """Apply a bounded piece of the log to the tables; whether more is to be read at once. Raises the errors of
-        Kafka and Delta; then a later step begins again at the tables' positions."""
+        """Apply a bounded piece of the log to the tables; returns whether more can be read at once. Raises the errors
+        of Kafka and Delta; then a later step begins again at the tables' positions."""
         try:
             return self._step()
         except BaseException:
@@ -58,7 +59,7 @@ class TableFollower(Work):
             raise
 
     def close(self) -> None:
-        """Free the connection. Records that were not committed are read again after the next start."""
+        """Close the connection. Uncommitted records are read again after the next start."""
         if self._cursor is not None:
             self._cursor.close()
 
@@ -68,14 +69,14 @@ class TableFollower(Work):
 
     @abstractmethod
     def _write(self, log: LogCursor) -> bool:
-        """Read on, and commit if that is due; whether there is more to read at once."""
+        """Read more, and commit if that is due; returns whether more can be read at once."""
 
     @abstractmethod
     def _restart(self) -> None:
-        """Set the positions of the tables to the beginning: the log was created again."""
+        """Set the positions of the tables to the beginning of a log that was created again."""
 
     def _behind(self, known: Sequence[Mapping[int, int]]) -> LogCursor:
-        """The log from the lowest of these positions: records that come again are recognised, or change nothing."""
+        """The log from the lowest of these positions: repeated records are recognised, or have no effect."""
         partitions = {each for positions in known for each in positions}
         begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
         seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
@@ -100,18 +101,18 @@ class TableFollower(Work):
         return True
 
 
-# A step is kept short: while it decodes, the hot path's driver waits for the interpreter.
+# Steps are short: decoding delays the hot path's driver (interpreter lock).
 _RECORDS_PER_STEP = 2_000
 
 # Without records, each request costs the broker and this process a millisecond.
-_QUIET_S = 3.0
+_IDLE_S = 3.0
 
 # Gathered rows are in memory until the next commit.
 _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
 class GatheringFollower(TableFollower):
-    """Follows the log in steps of at most this number of bytes, and commits the collected rows each `interval_s`."""
+    """Follows the log in steps of bounded bytes, and commits the collected rows each `interval_s`."""
 
     def __init__(
         self,
@@ -127,12 +128,12 @@ class GatheringFollower(TableFollower):
         self._bytes_per_step = bytes_per_step
         self._clock = clock
         self._committed_at = clock()
-        self._quiet_until = clock()
+        self._idle_until = clock()
         self.progress: QueryProgress | None = None
         """The last commit, in the form of a query's progress; None before the first."""
 
     def open(self) -> None:
-        """Create the tables if need be."""
+        """Create the tables if they do not exist."""
         for table in self._tables:
             table.open()
 
@@ -146,7 +147,7 @@ class GatheringFollower(TableFollower):
 
     @abstractmethod
     def _extend(self, positions: Mapping[int, int]) -> int:
-        """Write and drop the gathered rows; how many they were."""
+        """Write and drop the gathered rows; returns their number."""
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """Write the gathered rows, up to these positions (the next offsets)."""
@@ -155,7 +156,7 @@ class GatheringFollower(TableFollower):
         self.progress = QueryProgress(self.progress.batch + 1 if self.progress else 0, count, dict(positions))
 
     def _write(self, log: LogCursor) -> bool:
-        if self._clock() < self._quiet_until:
+        if self._clock() < self._idle_until:
             return False
         records = log.read(_RECORDS_PER_STEP, self._bytes_per_step)
         self.take(records)
@@ -165,6 +166,6 @@ class GatheringFollower(TableFollower):
         if due and any(gathered):
             self.commit(log.positions)
         if not records and not any(gathered):
-            self._quiet_until = self._clock() + min(self._interval_s, _QUIET_S)
+            self._idle_until = self._clock() + min(self._interval_s, _IDLE_S)
         read = sum(len(record.value or b"") for record in records)
         return len(records) >= _RECORDS_PER_STEP or read >= self._bytes_per_step

@@ -53,21 +53,21 @@ from arborcast.topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 
-# Nine tenths of a core are left to pushes, whatever the load.
+# Nine tenths of a core are left to pushes.
 _SHARE = 10
 
-# After a failure: whatever it was (Kafka away, a full disk), trying all the time does not mend it.
+# Pause after a failure (Kafka unavailable, a full disk): immediate retries would not help.
 _PAUSE_S = 15.0
 
 
 class Recorder:
-    """Does each work at its interval until the gate closes, one after another. A failure is logged at its beginning and
+    """Runs each work at its interval until the gate closes, one after another. A failure is logged at its beginning and
     its end, and retried: no table stops pushes."""
 
     def __init__(
         self, works: Sequence[tuple[Work, float]], gate: StopGate, name: str = "recorder", share: int = _SHARE
     ) -> None:
-        """`works` with their intervals in seconds. It works for one part of the time in `share`."""
+        """`works` with their intervals in seconds. They run for one part of the time in `share`."""
         self._works = [_Scheduled(work, interval_s, share) for work, interval_s in works]
         self._gate = gate
         self._service = Service(name, self._step, close=self._close)
@@ -103,7 +103,7 @@ class _Scheduled:
             more = self.work.step()
         except Exception as error:
             if not self._failing:
-                logger.warning("%s is not written for now: %s", self.work.name, error)
+                logger.warning("%s cannot be written: %s", self.work.name, error)
             self._failing = True
             self.due = self._clock() + _PAUSE_S
             return
@@ -115,30 +115,30 @@ class _Scheduled:
         self.due = self._clock() + (pause if more else max(self._interval_s, pause))
 
 
-# The snapshot of routes is written whole: a busy control log would otherwise have it written all the time.
+# The snapshot of routes is complete: a busy control log would otherwise have it written all the time.
 _ROUTES_INTERVAL_S = 30.0
 
-# The archive and the tables of attempts are read for more often than they are committed, so that no step is long.
+# The archive and the tables of attempts are read more often than they are committed, so that steps are short.
 _STEP_S = 1.0
 
-# The attempts have half of the time when they have fallen behind: every delivery has one, and metrics count them.
+# A backlog of attempts gets half of the time: every delivery has one, and metrics count them.
 _ATTEMPTS_SHARE = 2
 
-# The archive has a quarter: with a tenth it would not keep up with all that publishers may send, with a half it took a
-# fifth of their throughput from the batches.
+# The archive gets a quarter: a tenth is too little for the maximum rate of publishers, and half cost a fifth of the
+# throughput of batches.
 _ARCHIVE_SHARE = 4
 
 # The objective is over 28 days.
 _SLO_DAYS = 29
 
-# Between two passes of the erasures, which have half of the time: an operator waits for them.
+# Interval of the erasures, which have half of the time: an operator waits for them.
 _ERASURES_S = 5.0
 _ERASURES_SHARE = 2
 
-# Parts are skipped on the way to the outcomes of their messages, this number at a time.
+# Parts of messages are skipped between the records of outcomes; bytes per step.
 _PART_BYTES = 16 * 1024 * 1024
 
-# Merges and snapshots leave the files that they have replaced behind; they are read quickly.
+# Age of unused files of merges and snapshots before their removal; these tables are read quickly.
 _STATES_UNUSED_HOURS = 1
 
 
@@ -155,17 +155,17 @@ class Recording:
         routes: Callable[[int], Sequence[tuple[Route, State]]],
         recorded: Callable[[pa.Table], None],
         joiner: Joiner | None = None,
-        tell: EventListener = lambda _: None,
+        publish: EventListener = lambda _: None,
         operation: Callable[[str], None] = lambda _: None,
         slo: Callable[[str], Work] | None = None,
         erased: ErasedBy = lambda _: "",
         eraser: Callable[[Callable[[TableSpec], str]], Work] | None = None,
     ) -> None:
         """`health` returns the health of endpoints; `routes` a number of routes with their states, `control_position`
-        the position of the control log in them. For `recorded` see `AttemptsTables`. `joiner` compacts append-only
-        tables. `tell` is called with messages that were given up, `operation` with the door of each operation. `slo`
-        makes the writer of the table of that name, from its location. `erased` is as for `Archive`; `eraser` makes the
-        work that carries out erasures, from the locations of tables."""
+        their position in the control log. For `recorded` see `AttemptsTables`. `joiner` compacts append-only tables.
+        `publish` is called with messages that were given up, `operation` with the door of each operation. `slo` makes
+        the writer of the table of that name, from its location. `erased` is as for `Archive`; `eraser` makes the work
+        of erasures, from the locations of tables."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -188,7 +188,7 @@ class Recording:
             (FoldedTables(kafka, "parked", [(self._at(RETRIES), RetriesFold())]), interval_s),
             (FoldedTables(kafka, "dead", [(self._at(DEAD_LETTERS), DeadLettersFold())]), interval_s),
             (
-                FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(tell))], _PART_BYTES),
+                FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(publish))], _PART_BYTES),
                 interval_s,
             ),
             (FoldedTables(kafka, OPERATIONS_LOG, operations, _PART_BYTES), interval_s),
@@ -199,15 +199,15 @@ class Recording:
             states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 3 * interval_s))))
         # In the thread of the merges, since a compaction during a merge makes one of them fail.
         states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS, ERASURES)]
-        kept = settings.history_days
-        states.append((self._upkeep(SUBSCRIPTIONS, kept, "state = 'ended' and ended_at < '{}'"), upkeep_s))
-        states.append((self._upkeep(INCOMPLETE, kept, "given_up_at < '{}'"), upkeep_s))
+        days = settings.history_days
+        states.append((self._upkeep(SUBSCRIPTIONS, days, "state = 'ended' and ended_at < '{}'"), upkeep_s))
+        states.append((self._upkeep(INCOMPLETE, days, "given_up_at < '{}'"), upkeep_s))
         states.append((self._upkeep(OPERATIONS, settings.operations_days, "at < '{}'"), upkeep_s))
         events: list[tuple[Work, float]] = [
             (self._upkeep(NOTIFICATIONS, settings.notifications_days, joiner=joiner), upkeep_s),
             (self._upkeep(ATTEMPTS, settings.deliveries_days, joiner=joiner), upkeep_s),
             (self._upkeep(DELIVERIES, settings.deliveries_days, joiner=joiner), upkeep_s),
-            (self._upkeep(ENDPOINT_HEALTH, kept, joiner=joiner), upkeep_s),
+            (self._upkeep(ENDPOINT_HEALTH, days, joiner=joiner), upkeep_s),
         ]
         step_s = min(_STEP_S, interval_s)
         archive = [(self.archive, step_s)] if self.archive else []
@@ -226,22 +226,22 @@ class Recording:
     def open(self) -> None:
         """Create the largest tables; afterwards their first commit costs no more than the others.
 
-        One that cannot be opened now is tried again when it is written: no table is a reason not to push.
+        A table that cannot be opened is opened again by its next write: no table stops pushes.
         """
         for tables, name in ((self.attempts, "attempts"), (self.archive, "notifications")):
             try:
                 if tables is not None:
                     tables.open()
             except Exception as error:
-                logger.warning("%s is not written for now: %s", name, error)
+                logger.warning("%s cannot be written: %s", name, error)
 
     def start(self) -> None:
         for recorder in self._recorders:
             recorder.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Wait until nothing is being written, after the gate was closed; whether that was in time. An interrupted
-        write is made after the next start."""
+        """Wait until no table is being written, after the gate was closed; returns whether that was in time. An
+        interrupted write is repeated after the next start."""
         for recorder in self._recorders:
             recorder.stop()
         stopped = [recorder.stop(timeout_s) for recorder in self._recorders]

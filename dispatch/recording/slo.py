@@ -1,9 +1,10 @@
 """The table `slo`, from the `attempts` log: each delivery counts once, with its first push or its end without one.
 
-Hours are counted and replaced as wholes, in one commit with the positions in the log: records that are read again
-after a crash are counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
 
-A late delivery is the receiver's matter if, between its acceptance and its push, the receiver had refused or not
+Hours are counted and replaced as wholes, in one commit with the positions in the log: records that are read again after
+a crash are counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
+
+A late delivery counts for the receiver if, between its acceptance and its push, the receiver had refused or not
 answered a push, or its subscription was held (paused, suspended, earlier messages parked).
 """
 
@@ -41,25 +42,25 @@ _COMMIT_S = 60.0
 _RECORDS_PER_STEP = 2_000
 _BYTES_PER_STEP = 2 * 1024 * 1024
 
-# Hours in memory until the next commit. A backlog of the log is committed sooner.
+# Hours in memory until the next commit. With more, as in a backlog of the log, the commit is earlier.
 _MOST_HOURS = 3
 
-# Receivers that were held longer ago, without a further attempt, are forgotten at a restart.
+# Older holds of receivers, without a later attempt, are ignored after a restart.
 _HELD_DAYS = 2
 
 Result = Literal["in_time", "late", "lost", "receiver"]
 
-# Waits that no receiver causes.
+# Waits that the receiver does not cause.
 _OWN_WAITS = frozenset({STRICT, QUEUED, WORKER_ENDED})
 
-# Ends without a push that no receiver and no subscriber has chosen.
+# Ends without a push that neither the receiver nor the subscriber causes.
 _OWN_ENDS = frozenset({"lifespan", "resources"})
 
 _OWN_ERRORS = frozenset({"internal", "envelope"})
 
 
 class SloAttempt(msgspec.Struct, frozen=True, gc=False):
-    """The fields of an Attempt that matter here: decoding the others takes several times as long."""
+    """The fields of an Attempt that count here: decoding the others takes several times as long."""
 
     subscription: str
     number: int
@@ -80,8 +81,8 @@ _codec = VersionedCodec(_Record, "an attempts record", VERSION)
 
 
 def result_of(row: SloAttempt, latency_ms: float, held_ms: int) -> Result | None:
-    """What a row means for the objective; None for one that does not count. `held_ms` is the receiver's last fault, or
-    the last wait for it; 0: none."""
+    """The result of a row for the objective; None for a row that does not count. `held_ms` is the time of the
+    receiver's last fault, or of the last wait for it; 0: none."""
     if row.push:
         if row.number != 1:
             return None
@@ -167,7 +168,7 @@ class SloTable(TableFollower):
         self._held = None
 
     def take(self, records: Iterable[ConsumerRecord]) -> None:
-        """Count the rows of these records. One that cannot be read is left out, as by the table of attempts."""
+        """Count the rows of these records. Damaged ones are skipped, as by the table of attempts."""
         for record in records:
             try:
                 rows = _codec.decode(record.value).attempts
@@ -258,7 +259,7 @@ _RESULTS: Sequence[Result] = ("in_time", "late", "lost", "receiver")
 
 
 def _where(hours: Iterable[int]) -> str:
-    """The rows of these hours. The days leave out whole partitions."""
+    """The rows of these hours. The days exclude whole partitions."""
     moments = [_moment(hour * _HOUR_MS) for hour in sorted(hours)]
     days = ", ".join(f"'{each}'" for each in sorted({each.date().isoformat() for each in moments}))
     times = ", ".join(f"'{each.isoformat()}'" for each in moments)

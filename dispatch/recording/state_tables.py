@@ -1,7 +1,7 @@
 """A table of states as a fold over a compacted log: merged by key, with the positions in the same commit.
 
-Merging suits these tables because they hold current states, not history. A range of the log that is applied again
-changes nothing, so a crash costs nothing but time.
+Merging suits these tables: they have current states, no history. Applying a range of the log again has no effect, so a
+crash costs only time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 class RoutesSnapshot(Work):
     """Writes the table when `version` has changed.
 
-    A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded, since a million topics
-    with a hundred subscribers are not readable; `arborcast why` uses the routing table.
+
+    A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded: nobody could read a
+    million topics with a hundred subscribers; `arborcast why` uses the routing table.
     """
 
     name = "routes"
@@ -42,13 +43,13 @@ class RoutesSnapshot(Work):
         version: Callable[[], int],
         routes: Callable[[int], Sequence[tuple[Route, State]]],
     ) -> None:
-        """`version` is a number that grows with each change, also across restarts; `routes` returns at most a number of
-        them."""
+        """`version` is a number that grows with each change, also across restarts; `routes` returns up to a number of
+        routes."""
         self._table = DeltaTableWriter(ROUTES, location)
         self._limit = limit
         self._version = version
         self._routes = routes
-        self._told = False
+        self._warned = False
 
     def step(self) -> bool:
         version = self._version()
@@ -57,9 +58,9 @@ class RoutesSnapshot(Work):
                 return False
             # Read after the version: changes in between are written again, not missed.
             routes = self._routes(self._limit)
-            if len(routes) >= self._limit and not self._told:
-                logger.warning("there are more routes than the table takes: tables.max_routes = %d", self._limit)
-                self._told = True
+            if len(routes) >= self._limit and not self._warned:
+                logger.warning("there are more routes than the limit of the table: tables.max_routes = %d", self._limit)
+                self._warned = True
             rows = [
                 {
                     "topic": route.topic,
@@ -81,7 +82,7 @@ Row = Mapping[str, object]
 
 
 class RowChanges:
-    """Collects changes in the order of the log; of several for a key, their result."""
+    """Collects changes in the order of the log, and combines those of one key."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._spec = spec
@@ -95,11 +96,11 @@ class RowChanges:
         return self._changes.get(key, ("", {}))[1].get(column)
 
     def put(self, key: str, row: Row) -> None:
-        """The row is this from now on."""
+        """Set the row."""
         self._changes[key] = ("put", dict(row))
 
     def add(self, key: str, row: Row) -> None:
-        """The row is this unless there is one already."""
+        """Set the row if it does not exist."""
         operation, known = self._changes.get(key, ("", {}))
         if operation in ("", "patch"):
             self._changes[key] = ("add", {**row, **known})
@@ -107,7 +108,7 @@ class RowChanges:
             self.put(key, row)
 
     def patch(self, key: str, columns: Row) -> None:
-        """These columns of the row, if it is there, are different from now on."""
+        """Change these columns of the row if it exists."""
         operation, known = self._changes.get(key, ("patch", {}))
         if operation != "drop":
             self._changes[key] = (operation, {**known, **columns})
@@ -116,7 +117,7 @@ class RowChanges:
         self._changes[key] = ("drop", {})
 
     def arrow(self) -> pa.Table:
-        """The changes as `DeltaTableWriter.merge` wants them."""
+        """The changes for `DeltaTableWriter.merge`."""
         key = self._spec.key
         rows = [{**row, key: name, OPERATION: operation} for name, (operation, row) in self._changes.items()]
         fields = [pa.field(each.name, each.type) for each in self._spec.arrow_schema()]
@@ -128,9 +129,9 @@ _RECORDS_PER_STEP = 20_000
 
 
 class TableFold(ABC):
-    """The changes of a table by a record of the log. `writer` is the name of its positions in the table, another one
-    for each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`. `outlives`: its
-    rows stay when the log is created again."""
+    """The changes of a table by a record of the log. `writer` is the name of its positions in the table, unique for
+    each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`. `outlives`: its rows
+    stay when the log is created again."""
 
     spec: TableSpec
     writer: str
@@ -141,11 +142,11 @@ class TableFold(ABC):
 
     @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Collect the change. Raises InfrastructureError or UnicodeDecodeError for an unreadable record."""
+        """Collect the change. Raises InfrastructureError or UnicodeDecodeError for a damaged record."""
 
 
 def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str) -> None:
-    """Collect the change. Unreadable records are logged and skipped. Raises RecordVersionError."""
+    """Collect the change. Damaged records are logged and skipped. Raises RecordVersionError."""
     try:
         fold.apply(record, changes)
     except RecordVersionError:
@@ -156,13 +157,13 @@ def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str
 
 
 class FoldedTables(TableFollower):
-    """The tables that follow one log. No commit is made when nothing changed."""
+    """The tables that follow one log. Without changes nothing is committed."""
 
     def __init__(
         self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]], bytes_per_step: int | None = None
     ) -> None:
-        """`folds` with the locations of their tables; of several for one table each comes after the earlier ones. A log
-        of large records is read in steps of about this number of bytes."""
+        """`folds` with the locations of their tables; several for one table are applied in this order. A log of large
+        records is read in steps of about `bytes_per_step`."""
         self._bytes_per_step = bytes_per_step
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(kafka, log, [table for _, table in self._folds])
@@ -180,14 +181,14 @@ class FoldedTables(TableFollower):
             if len(changes):
                 table.merge(changes.arrow(), progress, fold.patched, fold.guard, fold.kept)
             elif records and not table.positions(fold.writer):
-                # So that "nothing yet" and "crashed before the first commit" can be told apart.
+                # To distinguish "nothing yet" from "crashed before the first commit".
                 table.extend(fold.spec.arrow([]), progress)
         if self._bytes_per_step is not None:
             return bool(records)
         return len(records) >= _RECORDS_PER_STEP
 
     def _restart(self) -> None:
-        # The new log alone counts, but for what outlives its log.
+        # Only the new log counts, except in tables with `outlives`.
         for fold, table in self._folds:
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
             write = table.extend if fold.outlives else table.replace

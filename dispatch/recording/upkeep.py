@@ -1,4 +1,4 @@
-"""Upkeep of a table: small files are joined, old rows removed, unused files deleted."""
+"""Upkeep of a table: compaction, removal of old rows and unused files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
-from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
+from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 # A file of this size is not compacted.
 TARGET_BYTES = 128 * 1024 * 1024
 
-# In tables that are merged into: each merge rewrites the files in which a row changes.
+# For merged tables: each merge rewrites the files in which a row changes.
 MERGED_TARGET_BYTES = 16 * 1024 * 1024
 
-# Fewer small files than this are not worth the writing.
-_WORTH_IT = 8
+# Minimum number of small files for a compaction.
+_FEWEST_FILES = 8
 
 
 class Joiner(Protocol):
     """Reads small files and writes large ones."""
 
     def join(self, location: str, day: str, target_bytes: int) -> None:
-        """Join the small files of a day; of all if the day is empty, since the table has none."""
+        """Join the small files of a day; of the whole table if the day is empty."""
         ...
 
 
 class InDriver:
-    """By delta-rs, in this process."""
+    """With delta-rs, in this process."""
 
     def join(self, location: str, day: str, target_bytes: int) -> None:
         open_table(location).optimize.compact(
@@ -49,10 +49,10 @@ class InDriver:
 
 
 class OnSpark:
-    """By delta-spark, as Spark jobs on the executors, which have to reach the tables by the same path."""
+    """With delta-spark, as Spark jobs on the executors, which must reach the tables by the same path."""
 
     def __init__(self, spark: SparkSession, task_slots: int) -> None:
-        """At most a quarter of the task slots is taken from pushes."""
+        """Uses up to a quarter of the task slots."""
         self._spark = spark.newSession()
         settings = {
             "spark.databricks.delta.optimize.maxThreads": str(max(task_slots // 4, 1)),
@@ -70,8 +70,8 @@ class OnSpark:
 
         for bound in ("max", "min"):
             self._spark.conf.set(f"spark.databricks.delta.optimize.{bound}FileSize", str(target_bytes))
-        # Two libraries do not see each other's pending commits: on a store that allows overwriting, a commit of the
-        # writer would be lost.
+        # The two libraries do not know each other's pending commits: on a store that allows overwriting, a commit of
+        # the writer would be lost.
         with turn_to_commit(location):
             optimize = SparkTable.forPath(self._spark, location).optimize()
             (optimize.where(f"day = '{day}'") if day else optimize).executeCompaction()
@@ -94,8 +94,8 @@ class Upkeep(Work):
         old: Callable[[datetime], str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`days` is how long rows are kept, None for ever. `old` gives the condition on those to be taken out, by the
-        time before which they are too old; without it they go by whole days."""
+        """`days` is the retention of rows, None for ever. `old` returns the condition of the rows to remove, older than
+        a time; without it whole days are removed."""
         self.name = f"upkeep of {spec.name}"
         self._spec = spec
         self._target_bytes = MERGED_TARGET_BYTES if spec.key else TARGET_BYTES
@@ -105,34 +105,34 @@ class Upkeep(Work):
         self._unused_hours = unused_hours
         self._old = old
         self._clock = clock
-        self._deleted_at = -1  # the version after that
+        self._deleted_at = -1  # the version after the last deletion
 
     def step(self) -> bool:
-        if not is_there(self._location):
+        if not table_exists(self._location):
             return False
         with turn_to_rewrite(self._location):
-            self._keep_up()
+            self._maintain()
         return False
 
-    def _keep_up(self) -> None:
+    def _maintain(self) -> None:
         table = open_table(self._location)
         if self._days is not None:
-            self._take_out(table, datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days))
+            self._delete_old(table, datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days))
         for day, files in _small_files(table, self._target_bytes).items():
-            if files >= _WORTH_IT:
+            if files >= _FEWEST_FILES:
                 self._joiner.join(self._location, day, self._target_bytes)
-        # Deleting makes two commits: not when nothing has happened since the last time.
+        # Deletion makes two commits: not without changes since the last time.
         table = open_table(self._location)
         if table.version() != self._deleted_at:
             # A full listing also finds files of a killed writer.
             table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
             self._deleted_at = open_table(self._location).version()
 
-    def _take_out(self, table: DeltaTable, before: datetime) -> None:
+    def _delete_old(self, table: DeltaTable, before: datetime) -> None:
         if self._old is not None:
             table.delete(self._old(before))
         elif any(day < before.date() for day in _days(table)):
-            # Whole partitions: nothing is read.
+            # Whole partitions: no file is read.
             table.delete(f"day < '{before.date().isoformat()}'")
 
 
@@ -141,7 +141,7 @@ def _days(table: DeltaTable) -> list[date]:
 
 
 def _small_files(table: DeltaTable, target_bytes: int) -> Counter[str]:
-    """How many files below the target size there are, by day; of all days, "", if the table has none."""
+    """The number of files below the target size, by day; under "" if the table has no days."""
     files = pa.table(table.get_add_actions(flatten=True))
     days = files["partition.day"].to_pylist() if "partition.day" in files.column_names else [""] * files.num_rows
     small: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """The amount waiting in each lane, and its limit.
 
-Kept by the database in the same transactions; always for queues, for other lanes with a limit only.
+Triggers of the database maintain it in the same transactions: for queues, and with a limit for all lanes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Amounts:
             store.query(statement)
 
     def count(self, lane: str) -> int:
-        """How many messages a queue has, those under way among them."""
+        """The number of messages in a queue, with those in flight."""
         return sum(int(count) for (count,) in self._store.query("SELECT messages FROM amount WHERE lane = ?", lane))
 
     def too_much(self, lane: str) -> str:

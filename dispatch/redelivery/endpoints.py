@@ -1,7 +1,7 @@
 """The endpoints of parked deliveries, and the lanes that wait for one with an open breaker.
 
-Such an endpoint only gets a probe when it is due. Its lanes take turns in providing it: an endpoint may fail at one
-message alone.
+Such an endpoint gets only a probe when it is due. Its lanes take turns in providing it: an endpoint may fail only at
+one message.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ class HealthMemory:
     def __init__(self, store: ParkedStore, health: EndpointHealthRegistry) -> None:
         self._store = store
         self._health = health
-        self._kept: dict[str, Health] = {}
+        self._stored: dict[str, Health] = {}
 
-    def keep(self) -> bool:
-        """Write the current health to the store; whether it has changed."""
+    def save(self) -> bool:
+        """Write the current health to the store; returns whether it has changed."""
         known = self._health.everything()
-        if known == self._kept:
+        if known == self._stored:
             return False
         self._store.remember("health", _encoder.encode(known))
-        self._kept = known
+        self._stored = known
         return True
 
     def restore(self) -> None:
         """Read the health that an earlier process has written."""
-        kept = self._store.recall("health")
+        stored = self._store.recall("health")
         try:
-            self._health.restore({} if kept is None else _decoder.decode(kept))
+            self._health.restore({} if stored is None else _decoder.decode(stored))
         except msgspec.DecodeError as error:
             logger.info("the health of degraded endpoints cannot be read, and begins again: %s", error)
 
 
 class Endpoints:
-    """Used by one thread; the registry is shared. A quick answer takes `quick_s` at most."""
+    """Used by one thread; the registry is shared. `quick_s`: the maximum time of a quick answer."""
 
     def __init__(self, health: EndpointHealthRegistry, quick_s: float, publish: EventListener) -> None:
         self._health = health
         self._quick_s = quick_s
         self._publish = publish
         self._probes: TimerQueue[str] = TimerQueue()
-        # In the order in which they are to be the probe.
+        # In the order of their probes.
         self._blocked: dict[str, dict[str, None]] = {}
 
     def get(self, endpoint: str) -> Health:
         return self._health.get(endpoint)
 
     def begin_push(self, endpoint: str) -> bool:
-        """A push begins; whether it is a probe."""
+        """Begin a push; returns whether it is a probe."""
         return self._health.begin_push(endpoint)
 
     def push_ended(
@@ -104,16 +104,16 @@ class Endpoints:
         return list(self._blocked.pop(endpoint, ()))
 
     def forget(self, lane: str, endpoint: str) -> None:
-        """The lane is over."""
+        """Remove a lane."""
         blocked = self._blocked.get(endpoint)
         if blocked is not None:
             blocked.pop(lane, None)
             if not blocked:
                 self.unblock(endpoint)
 
-    def forgive(self, endpoint: str, now_ms: int) -> None:
-        """Try the endpoint at once: its subscription was resumed."""
-        self._health.forgive(endpoint, now_ms)
+    def resume(self, endpoint: str, now_ms: int) -> None:
+        """Probe the endpoint at once: its subscription was resumed."""
+        self._health.resume(endpoint, now_ms)
 
     def allow_probe(self, endpoint: str, now_ms: int) -> None:
         """An endpoint with an open breaker may be probed now: an operator requests it."""
@@ -127,8 +127,7 @@ class Endpoints:
         return self._probes.pop(now_ms)
 
     def probe(self, endpoint: str, begin: Callable[[str], bool]) -> None:
-        """Probe with the first lane for which `begin` finds something to try. That lane is the last at the next
-        probe."""
+        """Probe with the first lane for which `begin` returns True. That lane is the last at the next probe."""
         blocked = self._blocked.get(endpoint, {})
         for lane in list(blocked):
             if lane in blocked:

@@ -8,23 +8,23 @@ from typing import Literal
 
 NAMESPACE = "urn:arborcast"
 EventKind = Literal[
-    "breaker-opened",  # an endpoint failed too often: it is only probed from now on
+    "breaker-opened",  # an endpoint failed too often: it is only probed
     "breaker-closed",  # it answers again
-    "subscription-failing",  # something of the subscription waits behind an open breaker
-    "subscription-recovered",  # all of it is through
+    "subscription-failing",  # deliveries of the subscription wait behind an open breaker
+    "subscription-recovered",  # none of them waits
     "subscription-suspended",  # its endpoint failed for too long, or its conditions cost too much
     "subscription-gone",  # its receiver has ended it (410)
-    "deadline-missed",  # nothing has matched for as long as its deadline; the subscriber gets a message, too
-    "deadline-met",  # something has again
-    "fragments-incomplete",  # a message that came in parts was given up
-    "dead-letters-growing",  # deliveries were given up; `count` is how many since the last such event
+    "deadline-missed",  # no notification has matched within the deadline; the subscriber gets a message, too
+    "deadline-met",  # one has matched again
+    "fragments-incomplete",  # a message in parts was given up
+    "dead-letters-growing",  # deliveries were given up; `count`: how many since the last such event
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorEvent:
-    """`at_ms` is milliseconds since the epoch; fields that do not apply are empty. `facts` are names and values that
-    only this kind has."""
+    """`at_ms` is milliseconds since the epoch; fields that do not apply are empty. `facts` are the names and values of
+    this kind only."""
 
     kind: EventKind
     at_ms: int
@@ -39,7 +39,7 @@ class OperatorEvent:
 
 EventListener = Callable[[OperatorEvent], None]
 
-# Dead letters come in thousands when they come: an event at most this often.
+# Dead letters may arrive in thousands: the minimum interval of events.
 _DEAD_EVERY_MS = 60_000
 
 
@@ -48,18 +48,20 @@ class DeadLetterAlarm:
 
     def __init__(self, publish: EventListener) -> None:
         self._publish = publish
-        self._untold = 0
-        self._told_ms: int | None = None
+        self._unreported = 0
+        self._reported_ms: int | None = None
         self._last = ("", "", "")
 
     def died(self, subscription: str, endpoint: str, detail: str) -> None:
-        self._untold += 1
+        self._unreported += 1
         self._last = (subscription, endpoint, detail)
 
-    def look(self, now_ms: int) -> None:
-        told_ms = self._told_ms
-        # Later than now: by a clock that was put back.
-        if self._untold and (told_ms is None or not 0 <= now_ms - told_ms < _DEAD_EVERY_MS):
+    def publish_due(self, now_ms: int) -> None:
+        reported_ms = self._reported_ms
+        # The last one may be in the future, after the clock was put back.
+        if self._unreported and (reported_ms is None or not 0 <= now_ms - reported_ms < _DEAD_EVERY_MS):
             subscription, endpoint, detail = self._last
-            self._publish(OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._untold, detail))
-            self._untold, self._told_ms = 0, now_ms
+            self._publish(
+                OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._unreported, detail)
+            )
+            self._unreported, self._reported_ms = 0, now_ms

@@ -22,9 +22,9 @@ from arborcast.topic_model.subscriptions import SEVERAL, Subscription
 @dataclass(slots=True)
 class RetryLane:
     """The waiting deliveries of one subscription. `flight` are those with a push in flight, `pushing` whether one of
-    these is for untried ones (in a strict lane, any), of which there is one at a time. `gone`: its receiver answered
-    410. `seen` is the subscription at its last turn, from which `policy` and `envelope` are made; the envelope is kept
-    only while there are pushes. No delivery is too old before `expires_ms`."""
+    these pushes has untried ones (in a strict lane, any): there is one such push at a time. `gone`: the receiver
+    answered 410. `seen` is the subscription at its last turn, from which `policy` and `envelope` are made; the envelope
+    exists only during pushes. No delivery expires before `expires_ms`."""
 
     name: str
     endpoint: str = ""
@@ -47,38 +47,39 @@ class Choice:
         self._push = push
 
     def of(self, lane: RetryLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
-        """The deliveries to push now, none when none is due; `probing`: for a probe."""
+        """The deliveries to push now, empty if none is due; `probing`: for a probe."""
         if subscription.policy.strict:
-            # A delivery whose push is under way may be the first. Another engine takes many, and all or none.
+            # The first delivery may be in flight. Another engine takes many, and all or none.
             most = 1 if probing or subscription.peer is None else MOST_TOGETHER
             heads = [] if lane.flight else self._store.first(lane.name, most)
-            # A push of a worker that may still be answered, or has a result to come, has its own end.
+            # A push of a worker that may still be answered, or has a later result, ends separately.
             heads = list(takewhile(lambda each: each.tries.awaits == heads[0].tries.awaits, heads))
             if heads and heads[0].tries.was_refused:
                 heads = heads[:1]  # with others: one of them may be to blame
-            return self._travelling(heads) if heads and self._is_due(lane, heads[0], now_ms) else []
+            return self._same_push(heads) if heads and self._is_due(lane, heads[0], now_ms) else []
         if not lane.pushing and not self._store.under_way(lane.name):
             several = subscription.form in SEVERAL and subscription.peer is None
             together = self._push.max_notify_messages if several and not probing else 1
-            untried = self._travelling(self._store.untried(lane.name, together))
+            untried = self._same_push(self._store.untried(lane.name, together))
             if untried:
                 return untried
         if probing:
-            # Not always the same one: the endpoint may fail because of it.
+            # Not always the same delivery: the endpoint may fail because of it.
             least = self._store.least_tried(lane.name, now_ms, lane.flight)
             return [least] if least is not None else []
         return self._store.due(lane.name, now_ms, 1, lane.flight)
 
     def _is_due(self, lane: RetryLane, first: WaitingDelivery, now_ms: int) -> bool:
-        """Whether the first of a strict lane is due, or one of those that travelled with it: they do so again."""
+        """Whether the first delivery of a strict lane is due, or one that was pushed with it: these are pushed together
+        again."""
         due_ms = self._store.next_due_ms(lane.name)
         return first.tries.is_due(now_ms) or (due_ms is not None and due_ms <= now_ms)
 
-    def beside(self, lane: RetryLane, subscription: Subscription) -> bool:
-        """Whether something in it may be pushed while the first attempt of others is under way."""
+    def has_due(self, lane: RetryLane, subscription: Subscription) -> bool:
+        """Whether other deliveries may be pushed during the first attempt of some."""
         return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
 
-    def _travelling(self, head: list[WaitingDelivery]) -> list[WaitingDelivery]:
+    def _same_push(self, head: list[WaitingDelivery]) -> list[WaitingDelivery]:
         if len(head) < 2:
             return head
         size, ids = 0, NO_IDS
@@ -93,8 +94,8 @@ class Choice:
 
 
 class RetryLanes(dict[str, RetryLane]):
-    """The lanes in which something waits, by name. Used by one thread. In memory are only the lanes, a few hundred
-    bytes each."""
+    """The lanes with waiting deliveries, by name. Used by one thread. Only the lanes are in memory, a few hundred bytes
+    each."""
 
     def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: RoutingView) -> None:
         super().__init__()
@@ -109,13 +110,13 @@ class RetryLanes(dict[str, RetryLane]):
             lane = self[name] = RetryLane(name)
         lane.expires_ms = 0
         if self._held.is_found(name):
-            # It follows others and has its turn after theirs, but may be older.
+            # The lane has its turn already, but this delivery may be older.
             if lane.policy is not None:
                 expires_ms = self._store.expires_ms(name, lane.policy.lifespan_ms, lane.flight)
                 if expires_ms is not None:
                     self._turns.set_by(name, expires_ms)
             if lane.seen is not None and lane.seen.in_turn:
-                # A batch may have tried it, and it may be due before the others.
+                # A batch may have tried this delivery, and it may be due before the others.
                 due_ms = self._store.next_due_ms(name, lane.flight)
                 if due_ms is not None:
                     self._turns.set_by(name, max(due_ms, now_ms))
@@ -124,9 +125,9 @@ class RetryLanes(dict[str, RetryLane]):
             self._held.found(name)
         self.turn(lane, now_ms)
 
-    def let_pass(self, lane: RetryLane) -> None:
-        """Free a lane for first attempts when all its deliveries were tried, with an outcome; a link's when nothing
-        waits in it."""
+    def release(self, lane: RetryLane) -> None:
+        """Free a lane for first attempts when all its deliveries were tried, with an outcome; that of a link when it is
+        empty."""
         if self._held.is_found(lane.name) and not self._holds(lane.name):
             self._held.drained(lane.name)
 
@@ -137,15 +138,15 @@ class RetryLanes(dict[str, RetryLane]):
         return subscription is not None and subscription.in_turn and self._store.next_due_ms(name) is not None
 
     def forget(self, lane: RetryLane) -> None:
-        self.let_pass(lane)
+        self.release(lane)
         del self[lane.name]
         self._turns.cancel(lane.name)
 
     def turn(self, lane: RetryLane, at_ms: int) -> None:
-        """Set the time of its next turn; it replaces an earlier one."""
+        """Set the time of the next turn; it replaces an earlier one."""
         self._turns.set(lane.name, at_ms)
 
-    def go_on(self, names: Iterable[str], now_ms: int) -> None:
+    def wake(self, names: Iterable[str], now_ms: int) -> None:
         for name in names:
             self._turns.set(name, now_ms)
 
@@ -157,5 +158,5 @@ class RetryLanes(dict[str, RetryLane]):
         return None if name is None else self[name]
 
     def overdue(self, now_ms: int) -> int:
-        """How many are due, counted up to some thousands."""
+        """The number of lanes that are due, counted up to some thousands."""
         return self._turns.overdue(now_ms)

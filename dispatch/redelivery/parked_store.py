@@ -1,8 +1,8 @@
 """The parked deliveries: a fold of the `parked` log in a local file, with bounded memory for millions.
 
 The file has the position in the log, from which a restart continues; without the file the log is read from its
-beginning. A commit does not wait for the disk, since the log is the truth. Every query uses an index in its order: it
-skips neither the deliveries that are not due nor other lanes.
+beginning. A commit does not wait for the disk, since the log is the source of truth. Every query follows an index: it
+does not scan deliveries that are not due, or other lanes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from arborcast.topic_model.records.notifications import Notification
 
 logger = logging.getLogger(__name__)
 
-# Raised with every change of the tables: a file of another form is rebuilt from the log.
+# Increased with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 2
 
 # `turn` is the order: the offset in the log, but not behind a delivery with a later place in its partition. `server`
-# and `refused` are of a queue's requests: the server that gets a request again, empty for any server that has not
-# refused it; NULL before the first push and while one is under way. They are in no log: lost with the file, they cost
-# another push to a server that has refused.
+# and `refused` are for requests of queues: the server that gets a request again, empty for any server that has not
+# refused it; NULL before the first push and during a push. No log has them: after the loss of the file, a request may
+# be pushed again to a server that has refused it.
 _SCHEMA = """
 CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
@@ -73,7 +73,7 @@ _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
 _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
 
-# An operator requests an attempt: the tries are the known ones, decided later. An untried delivery has no time yet.
+# An operator requests an attempt: the tries are those of the store, decided later. An untried delivery has no time yet.
 _REQUESTED = "UPDATE waiting SET decided_ms = ?1, due_ms = CASE due_ms WHEN 0 THEN ?2 ELSE MIN(due_ms, ?2) END"
 _REQUESTED += " WHERE lane = ?3 AND batch = ?4 AND part = ?5 AND place = ?6 AND redrive = ?7"
 _REQUESTED += " AND number = ?8 AND counted = ?9 AND awaits = '' AND decided_ms < ?1"
@@ -90,7 +90,7 @@ _BY_ACCEPTANCE = _EARLIEST.format("accepted_ms", "")
 _BY_VALIDITY = _EARLIEST.format("valid_ms", " AND valid_ms > 0 AND awaits = ''")
 _BY_DUE = _EARLIEST.format("due_ms", " AND tried = 1")
 
-# Bytes of messages that are read at a time. A larger message is read alone.
+# Bytes of messages read together. A larger message is read alone.
 _READ_BYTES = 4 * 1024 * 1024
 
 _PLACES = "SELECT batch, part, place, redrive FROM waiting WHERE lane = ? AND "
@@ -112,7 +112,7 @@ _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class SpoiltFile(InfrastructureError):
-    """The file is not one of this log and version, or damaged: remove it, and rebuild it from the log."""
+    """The file belongs to another log or version, or is damaged: remove it, and rebuild it from the log."""
 
 
 class WaitingDelivery(NamedTuple):
@@ -140,10 +140,10 @@ def newest_batch(file: Path) -> int:
 def parked_behind(file: Path, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
     """Subscription, notification and place of the waiting deliveries read behind these offsets of the `notifications`
     log, as of the last commit. Thread-safe. Raises InfrastructureError."""
-    asked = "SELECT lane, notification, batch, part, place, redrive FROM waiting WHERE part = ? AND place >= ?"
+    statement = "SELECT lane, notification, batch, part, place, redrive FROM waiting WHERE part = ? AND place >= ?"
     with _readable(file) as opened:
         for read_from in positions.items():
-            for lane, notification, *place in opened.execute(asked, read_from):
+            for lane, notification, *place in opened.execute(statement, read_from):
                 yield lane, notifications.decode(notification).id, Place(*place)
 
 
@@ -157,29 +157,29 @@ def _readable(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 class ParkedStore:
-    """The deliveries that wait, by lane. Used by one thread; nothing lasts before `commit`.
+    """The waiting deliveries, by lane. Used by one thread; changes are durable after `commit`.
 
-    `log` names the log that is folded: a file made from another one is spoilt. Everything raises InfrastructureError
-    when the file cannot be written or read, SpoiltFile when it is of no use.
+    `log` is the name of the log: a file made from another one raises SpoiltFile. Every method raises
+    InfrastructureError if the file cannot be written or read, SpoiltFile if it is damaged.
     """
 
     def __init__(self, file: Path | None, log: str = "") -> None:
         self._file = file
-        # Finished here; their nulls are not read from the log yet.
+        # Finished here; their nulls in the log are not read yet.
         self._finished: set[bytes] = set()
         self.uncommitted = 0
         """Bytes of messages since the last commit."""
         self.ended_elsewhere: set[str] = set()
-        """Lanes with deliveries that another process has ended (an erasure), as the log says; for the session to
-        take."""
+        """Lanes with deliveries that another process (an erasure) has ended, according to the log; read by the
+        session."""
         self.requested: set[str] = set()
-        """Lanes for which an operator requests attempts, as the log says; for the session to take."""
+        """Lanes for which an operator requests attempts, according to the log; read by the session."""
         self.promised: list[tuple[str, str]] = []
-        """Lanes and pushes whose results are awaited, as they become known; for `AwaitedResults` to take."""
+        """New pairs of lane and push with an awaited result; read by `AwaitedResults`."""
         with self._translated():
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
-            # isolation_level None: transactions are ours to begin.
+            # isolation_level None: this class begins the transactions.
             self._db = sqlite3.connect(":memory:" if file is None else file, isolation_level=None)
         try:
             with self._translated():
@@ -190,7 +190,7 @@ class ParkedStore:
             raise
 
     def _open(self, log: str) -> None:
-        self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file: before anything else
+        self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # must be first in a new file
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(f"PRAGMA journal_size_limit={_WAL_BYTES}")
         self._db.execute("PRAGMA synchronous=NORMAL")
@@ -207,8 +207,8 @@ class ParkedStore:
         return self._count
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:
-        """Apply one record of the log; returns the lane that has a new delivery, if one has. All of a lane is in one
-        partition of the log. Raises RecordVersionError; another record that cannot be read is logged and left out."""
+        """Apply one record of the log; returns the lane if it has a new delivery. All of a lane is in one partition of
+        the log. Raises RecordVersionError; a damaged record is logged and skipped."""
         if key in self._finished:
             # Records of a delivery that was finished here, up to its null.
             if value is None:
@@ -240,18 +240,24 @@ class ParkedStore:
         found = self._rows(_NEXT, (lane, place.partition, place.batch, place.offset, place.redrive))
         for *following, its_turn in found:
             if Place(*following) == place:
-                # A repeated batch has parked it again; a later try may be stored.
+                # A repeated batch has parked it again; the store may have a later try.
                 if tries.awaits and self._execute(_AGAIN, (*tries[2:], lane, *place)).rowcount:
                     self.promised.append((lane, tries.awaits))
                 return False
             turn = min(turn, its_turn)
-        kept = record.notification
-        _, notification = notifications.encode(kept)
+        message = record.notification
+        _, notification = notifications.encode(message)
         self._execute(
             _INSERT,
             (
                 *(lane, *place, turn, tries.number > 0, *tries),
-                *(kept.accepted_ms, kept.valid_until_ms, kept.priority, kept.merge, notification),
+                *(
+                    message.accepted_ms,
+                    message.valid_until_ms,
+                    message.priority,
+                    message.merge,
+                    notification,
+                ),
             ),
         )
         self._count += 1
@@ -261,12 +267,12 @@ class ParkedStore:
         return True
 
     def tried(self, delivery: Delivery, tries: Tries) -> bool:
-        """Store a further try, or the end of the last one, unless a later one is known. Returns whether the delivery
-        waits."""
+        """Store a further try, or the end of the last one, unless the store has a later one. Returns whether the
+        delivery waits."""
         return self._later(delivery, tries) or self.has(delivery)
 
     def _later(self, delivery: Delivery, tries: Tries) -> bool:
-        """Store further tries; whether they were not known."""
+        """Store further tries; returns whether they are new."""
         key = (delivery.subscription, *delivery.place)
         changed = self._execute(_TRIED, (*tries, *key, tries.number, tries.number, tries.counted)).rowcount
         if changed and tries.awaits:
@@ -277,24 +283,24 @@ class ParkedStore:
         return bool(self._rows(_FIND, (delivery.subscription, *delivery.place)))
 
     def lost(self, delivery: Delivery, now_ms: int) -> None:
-        """The result of its push will not come: it is due. A start finds the same in the log."""
+        """The result of the push is lost: the delivery is due. A start finds the same in the log."""
         self._execute(_AGAIN, (now_ms, now_ms, "", delivery.subscription, *delivery.place))
 
     def lose_all(self, now_ms: int) -> list[str]:
-        """No result of a push of a worker will come: their deliveries are due. Returns their lanes."""
+        """All results of pushes of workers are lost: their deliveries are due. Returns their lanes."""
         found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608  # constants
         lost = f"UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = '' WHERE {_OF_WORKERS}"  # noqa: S608  # constants
         self._execute(lost, (now_ms, now_ms, *_PUSHES))
         return [lane for (lane,) in found]
 
     def remove(self, delivery: Delivery) -> bool:
-        """Whether it was there."""
+        """Returns whether the store had it."""
         removed = self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
         self._count -= removed
         return bool(removed)
 
     def finish(self, delivery: Delivery) -> None:
-        """A delivery was finished here, and its null is on the way."""
+        """A delivery was finished here; its null follows in the log."""
         self._finished.add(delivery.key())
         self.remove(delivery)
 
@@ -305,18 +311,18 @@ class ParkedStore:
         return found[0] if found else None
 
     def begun(self, delivery: Delivery) -> None:
-        """A push of a request is under way: it is not untried any more, and waits for no server."""
+        """A push of a request has begun: the request is not untried any more, and waits for no server."""
         self._execute(_BEGUN, (delivery.subscription, *delivery.place))
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
-        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns. As all
-        reads: at most _READ_BYTES, but at least one."""
+        """The first untried deliveries of a lane: by priority, then by turn. As all reads: up to _READ_BYTES, but at
+        least one."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
     def equal(self, head: WaitingDelivery, server: str | None, limit: int) -> Iterator[WaitingDelivery]:
-        """The requests of a queue that are equal to this one, itself among them, by priority, then in the order of
-        their turns: those that were in the same push and wait for the same server; those that were never pushed, where
-        that is None. Read one by one, before the next change."""
+        """The requests of a queue that are equal to this one, with itself, by priority, then by turn: those of the same
+        push that wait for the same server; the untried ones if `server` is None. Read one by one, before the next
+        change."""
         (lane, _), (number, _, due_ms, _, _), notification = head
         condition = "merge = ? AND merge != x'' AND tried = ? AND server IS ?"
         values: list[object] = [notification.merge, server is not None, server]
@@ -327,78 +333,78 @@ class ParkedStore:
         return (_waiting(lane, row) for row in rows)
 
     def under_way(self, lane: str) -> bool:
-        """Whether a worker waits for the answer to the first push of deliveries of a lane."""
+        """Whether a worker waits for the answer to the first push of deliveries of the lane."""
         found = f"SELECT 1 FROM waiting WHERE lane = ? AND {_OF_WORKERS} LIMIT 1"  # noqa: S608  # constants
         return self._one(found, lane, *_PUSHES) is not None
 
     def oldest_untried(self, lane: str, limit: int) -> list[Delivery]:
-        """The deliveries of a lane that were never tried, and wait for the longest."""
+        """The untried deliveries of a lane that have waited longest."""
         return self._places(lane, "tried = 0 ORDER BY turn", limit)
 
     def has_untried(self, lane: str) -> bool:
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
     def first(self, lane: str, limit: int = 1) -> list[WaitingDelivery]:
-        """The deliveries of a strict lane to be settled first: those that were tried, else the first of the others, of
-        any priority. After a crash the same one is first again, and its push may have been under way."""
+        """The deliveries of a strict lane to settle first: the tried ones, else the first of the others, of any
+        priority. After a crash the order is the same; the first one may have been in flight."""
         return self._read(lane, f"tried = 1 {_IN_ORDER}", limit) or self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
 
-    def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
-        """Deliveries of a lane to be tried again by now, those due for the longest first, without those `besides`."""
-        most = limit + len(besides)
-        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, most, besides=besides)
+    def due(self, lane: str, now_ms: int, limit: int, excluded: Collection[Delivery] = ()) -> list[WaitingDelivery]:
+        """Deliveries of a lane that are due for another attempt, longest due first, without those `excluded`."""
+        most = limit + len(excluded)
+        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, most, excluded=excluded)
         if len(found) < limit:
-            found += self._put_back(lane, now_ms, most, besides)
+            found += self._put_back(lane, now_ms, most, excluded)
         return found[:limit]
 
-    def _put_back(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery]) -> list[WaitingDelivery]:
-        """Deliveries that are due only because the clock was put back since they were tried."""
+    def _put_back(self, lane: str, now_ms: int, limit: int, excluded: Collection[Delivery]) -> list[WaitingDelivery]:
+        """Deliveries that are due only because the clock was put back after their attempt."""
         condition = "tried = 1 AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
-        return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit, besides=besides)
+        return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit, excluded=excluded)
 
-    def least_tried(self, lane: str, now_ms: int, besides: Collection[Delivery] = ()) -> WaitingDelivery | None:
-        """The delivery with the fewest tries of those that are to be tried again by now; those that are due only
-        because the clock was put back come behind."""
-        most = 1 + len(besides)
-        # From each number of tries to the next: there are few.
+    def least_tried(self, lane: str, now_ms: int, excluded: Collection[Delivery] = ()) -> WaitingDelivery | None:
+        """The delivery with the fewest tries of those due for another attempt. Deliveries that are due only because the
+        clock was put back come last."""
+        most = 1 + len(excluded)
+        # From each number of tries to the next: there are few numbers.
         more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
         number = self._one(more, lane, 0)
         while number is not None:
             condition = "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?"
-            found = self._read(lane, condition, number, now_ms, most, besides=besides)
+            found = self._read(lane, condition, number, now_ms, most, excluded=excluded)
             if found:
                 return found[0]
             number = self._one(more, lane, number)
-        return next(iter(self._put_back(lane, now_ms, most, besides)), None)
+        return next(iter(self._put_back(lane, now_ms, most, excluded)), None)
 
-    def next_due_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
-        """When the next delivery of a lane is to be tried again, those `besides` not counted."""
-        return self._first(_BY_DUE, lane, besides)
+    def next_due_ms(self, lane: str, excluded: Collection[Delivery] = ()) -> int | None:
+        """When the next tried delivery of a lane is due, those `excluded` not counted."""
+        return self._first(_BY_DUE, lane, excluded)
 
-    def accepted_before(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
-        """Deliveries whose notification was accepted then or earlier, the oldest first, without those `besides`."""
-        return self._places(lane, "accepted_ms <= ? ORDER BY accepted_ms", limit, ms, besides=besides)
+    def accepted_before(self, lane: str, ms: int, limit: int, excluded: Collection[Delivery] = ()) -> list[Delivery]:
+        """Deliveries whose notification was accepted at or before `ms`, the oldest first, without those `excluded`."""
+        return self._places(lane, "accepted_ms <= ? ORDER BY accepted_ms", limit, ms, excluded=excluded)
 
-    def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
-        """Deliveries whose validity ends by a time: the earliest first, without `besides`, and without those accepted
+    def valid_until(self, lane: str, ms: int, limit: int, excluded: Collection[Delivery] = ()) -> list[Delivery]:
+        """Deliveries whose validity ends by a time: the earliest first, without `excluded`, and without those accepted
         in time with a pending later result."""
         condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms"
-        return self._places(lane, condition, limit, ms, besides=besides)
+        return self._places(lane, condition, limit, ms, excluded=excluded)
 
-    def expires_ms(self, lane: str, lifespan_ms: int, besides: Collection[Delivery] = ()) -> int | None:
-        """When the first delivery of a lane is too old, those `besides` not counted; None when nothing waits."""
-        oldest_ms = self._first(_BY_ACCEPTANCE, lane, besides)
+    def expires_ms(self, lane: str, lifespan_ms: int, excluded: Collection[Delivery] = ()) -> int | None:
+        """When the first delivery of a lane expires, those `excluded` not counted; None for an empty lane."""
+        oldest_ms = self._first(_BY_ACCEPTANCE, lane, excluded)
         if oldest_ms is None:
             return None
-        valid_ms = self._first(_BY_VALIDITY, lane, besides)
+        valid_ms = self._first(_BY_VALIDITY, lane, excluded)
         return oldest_ms + lifespan_ms if valid_ms is None else min(oldest_ms + lifespan_ms, valid_ms)
 
-    def _first(self, query: str, lane: str, besides: Collection[Delivery]) -> int | None:
-        rows = self._rows(query, (lane, len(besides) + 1))
-        return next((ms for *place, ms in rows if Delivery(lane, Place(*place)) not in besides), None)
+    def _first(self, query: str, lane: str, excluded: Collection[Delivery]) -> int | None:
+        rows = self._rows(query, (lane, len(excluded) + 1))
+        return next((ms for *place, ms in rows if Delivery(lane, Place(*place)) not in excluded), None)
 
     def awaiting(self, lane: str, push: str) -> list[WaitingDelivery]:
-        """The deliveries of a lane that wait for the result of this push: all that travelled in it."""
+        """The deliveries of a lane that wait for the result of this push."""
         return self._read(lane, "awaits != '' AND awaits = ?", push, most_bytes=sys.maxsize)
 
     def awaits_any(self) -> bool:
@@ -409,7 +415,7 @@ class ParkedStore:
         return self._rows(query, values)
 
     def lanes(self) -> Iterator[str]:
-        # Hops from lane to lane in the index; DISTINCT would walk through all that waits.
+        # From lane to lane in the index; DISTINCT would scan all deliveries.
         lane = ""
         while True:
             lane = self._one("SELECT MIN(lane) FROM waiting WHERE lane > ?", lane)
@@ -418,11 +424,11 @@ class ParkedStore:
             yield lane
 
     def positions(self) -> dict[int, int]:
-        """How far each partition of the log has been read: the next offset."""
+        """The next offset in each partition of the log."""
         return dict(self._rows("SELECT part, next FROM position", ()))
 
     def advance(self, partition: int, position: int) -> None:
-        """The log has been folded up to before this offset."""
+        """Set the next offset of a partition."""
         self._execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (partition, position))
 
     def remember(self, name: str, value: bytes) -> None:
@@ -438,13 +444,13 @@ class ParkedStore:
         with self._translated():
             self._db.execute("COMMIT")
             if self._one("PRAGMA freelist_count") > _FREE_PAGES:
-                # As a script: a statement that has no columns ends after its first step.
+                # As a script: a statement without columns ends after its first step.
                 self._db.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
             self._db.execute("BEGIN")
         self.uncommitted = 0
 
     def forget(self) -> None:
-        """Nothing waits and nothing is read: the log is read again from its beginning. Facts stay."""
+        """Empty the store; the log is read again from its beginning. Facts stay."""
         for table in ("waiting", "position"):
             self._execute(f"DELETE FROM {table}", ())  # noqa: S608  # constants
         self._count = 0
@@ -455,25 +461,25 @@ class ParkedStore:
         self._db.close()
 
     def _places(
-        self, lane: str, condition: str, limit: int, *values: object, besides: Collection[Delivery] = ()
+        self, lane: str, condition: str, limit: int, *values: object, excluded: Collection[Delivery] = ()
     ) -> list[Delivery]:
-        rows = self._rows(f"{_PLACES}{condition} LIMIT ?", (lane, *values, limit + len(besides)))
+        rows = self._rows(f"{_PLACES}{condition} LIMIT ?", (lane, *values, limit + len(excluded)))
         found = (Delivery(lane, Place(*place)) for place in rows)
-        return [each for each in found if each not in besides][:limit]
+        return [each for each in found if each not in excluded][:limit]
 
     def _read(
         self,
         lane: str,
         condition: str,
         *values: object,
-        besides: Collection[Delivery] = (),
+        excluded: Collection[Delivery] = (),
         most_bytes: int = _READ_BYTES,
     ) -> list[WaitingDelivery]:
         found: list[WaitingDelivery] = []
         size = 0
         with closing(self._each(condition, lane, *values)) as rows:
             for row in rows:
-                if Delivery(lane, Place(*row[:4])) in besides:
+                if Delivery(lane, Place(*row[:4])) in excluded:
                     continue
                 size += len(row[-1])
                 if found and size > most_bytes:
@@ -487,13 +493,13 @@ class ParkedStore:
             with closing(self._db.execute(_READ + condition, values)) as rows:
                 yield from rows
         except sqlite3.Error as error:
-            raise self._trouble(error) from error
+            raise self._translate(error) from error
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise self._trouble(error) from error
+            raise self._translate(error) from error
 
     def _one(self, query: str, *values: object) -> Any:
         rows = self._rows(query, values)
@@ -504,16 +510,16 @@ class ParkedStore:
         try:
             return self._db.execute(query, values)
         except sqlite3.Error as error:
-            raise self._trouble(error) from error
+            raise self._translate(error) from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise self._trouble(error) from error
+            raise self._translate(error) from error
 
-    def _trouble(self, error: Exception) -> InfrastructureError:
+    def _translate(self, error: Exception) -> InfrastructureError:
         message = f"the file of parked deliveries, {self._file}: {error}"
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT:
             return SpoiltFile(message)

@@ -16,12 +16,12 @@ class PartitionReport:
 
     # By lane with an untried delivery: partition and offset of the last one in the `parked` log.
     reach: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # By endpoint; without quick answers of endpoints that are well.
+    # By endpoint; without quick answers of healthy endpoints.
     signs: list[tuple[str, Sign]] = field(default_factory=list)
-    # Subscriptions whose receivers have ended them, and those whose conditions cost more than they may.
+    # Subscriptions ended by their receivers (410), and those whose conditions exceed their budget.
     gone: set[str] = field(default_factory=set)
     costly: set[str] = field(default_factory=set)
-    # A worker died before this one, and its report with it.
+    # An earlier worker of this task died, and its report was lost.
     repeated: bool = False
     # Matched notifications and their deliveries, without those thinned by a minimum interval.
     notifications: int = 0
@@ -37,7 +37,7 @@ class PartitionReport:
 
 
 class Reports(AccumulatorParam[list[PartitionReport]]):
-    """An accumulator that collects reports. Those of a failed task do not arrive. It travels with the task's end, at no
+    """An accumulator that collects reports, without those of failed tasks. It is sent with the end of a task, at no
     cost for a batch."""
 
     def zero(self, value: list[PartitionReport]) -> list[PartitionReport]:

@@ -30,7 +30,7 @@ from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import is_system
 
-# How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
+# How long outcomes may wait for Kafka; after it their pushes are repeated.
 _SETTLE_S = 600.0
 
 
@@ -49,21 +49,21 @@ def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
 
 class RedeliveryJournal(Journal):
     """Dead letters, then attempts, then parked deliveries: the record that finishes a delivery is sent when its outcome
-    is in the log, so a failure in between repeats a push, and loses none."""
+    is in the log, so a failure in between repeats a push, and loses no delivery."""
 
     def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, pulled: DurableWriter) -> None:
         super().__init__(attempts, dead, parking, _SETTLE_S, [pulled])
         self._pulled = pulled
         self._later: list[Callable[[], None]] = []
         self.gone: set[str] = set()
-        """Subscriptions to be ended: their receivers answered 410."""
+        """Subscriptions to end: their receivers answered 410."""
         self.suspended: dict[str, int] = {}
-        """Subscriptions to be suspended, and since when their endpoints have failed."""
+        """Subscriptions to suspend, with the time since which their endpoints have failed."""
         self._sent = False
 
     @property
     def dirty(self) -> bool:
-        """Whether a record is not in the logs yet."""
+        """Whether records are not yet in the logs."""
         return self._sent or bool(self._later or self.gone or self.suspended)
 
     def record(self, attempt: Attempt) -> None:
@@ -82,7 +82,7 @@ class RedeliveryJournal(Journal):
     def park(
         self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
     ) -> None:
-        """A delivery waits again: its message is in the log, so its tries are all that changes."""
+        """Park a delivery again: the log has its message, so only its tries are written."""
         self.record(attempt)
         self.tried(delivery, tries)
 
@@ -102,10 +102,10 @@ class RedeliveryJournal(Journal):
         self._sent = False
 
 
-# Deliveries that are ended without a push before the next lane has its turn.
+# Deliveries ended without a push before the next lane has its turn.
 _ENDED_AT_ONCE = 500
 
-# Later than any notification was accepted.
+# Later than every acceptance.
 _EVER_MS = 1 << 62
 
 # The outcome of a push, at this time, and whether it was a probe.
@@ -113,8 +113,8 @@ Ended = Callable[[Push, Outcome, int, bool], None]
 
 
 class SubscriptionStops:
-    """Ends subscriptions whose receivers have ended them, and suspends those whose endpoints have failed for longer
-    than `after_ms`. Used by one thread."""
+    """Ends subscriptions after a 410 of their receivers, and suspends those whose endpoints have failed for longer than
+    `after_ms`. Used by one thread."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class SubscriptionStops:
         self._journal = journal
         self._after_ms = after_ms
         self._publish = publish
-        # Suspended, and not yet in the control log.
+        # Suspended, and not yet written to the control log.
         self._unwritten: set[str] = set()
 
     def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
@@ -139,8 +139,8 @@ class SubscriptionStops:
         self._publish(OperatorEvent("subscription-gone", now_ms, endpoint, name))
 
     def push_failed(self, name: str, endpoint: str, now_ms: int) -> None:
-        """Suspend a subscription, and all lanes that wait for the same endpoint, when that has failed for too long. The
-        endpoint's time starts again then, since a resume may happen while the job is down."""
+        """Suspend a subscription, and all lanes that wait for the same endpoint, when it has failed for too long. Then
+        the endpoint's time starts again, since a resume may happen while the job is down."""
         health = self._endpoints.get(endpoint)
         since_ms = health.failing_since_ms
         if health.breaker == "closed" or not since_ms or now_ms - since_ms < self._after_ms:
@@ -153,18 +153,18 @@ class SubscriptionStops:
                 self._unwritten.add(each)
                 self._journal.suspended[each] = since_ms
                 self._publish(OperatorEvent("subscription-suspended", now_ms, endpoint, each))
-        self._endpoints.forgive(endpoint, now_ms)
+        self._endpoints.resume(endpoint, now_ms)
 
-    def written_down(self) -> set[str]:
-        """All suspensions are in `subscriptions`; the lanes of which they were only here until now."""
+    def take_written(self) -> set[str]:
+        """All suspensions are written; returns the lanes of those written since the last call."""
         written, self._unwritten = self._unwritten, set()
         return written
 
     def holds(self, lane: RetryLane, now_ms: int) -> bool:
         suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
-            # It was resumed, and is tried at once.
-            self._endpoints.forgive(lane.endpoint, now_ms)
+            # After a resume the endpoint is probed at once.
+            self._endpoints.resume(lane.endpoint, now_ms)
         lane.suspended = suspended
         return suspended
 
@@ -183,7 +183,7 @@ class RedeliveryOutcomes:
         self.delivered = 0
         self.dead = 0
         self.unanswered: Callable[[Notification, Attempt], None] = lambda _, __: None
-        """Called when a request has ended for which an answer is awaited, and none will come."""
+        """Called when a request has ended without an answer to a client that waits for one."""
 
     def settle(
         self,
@@ -195,7 +195,7 @@ class RedeliveryOutcomes:
         now_ms: int,
         probe: bool,
     ) -> bool:
-        """A push has an outcome; returns whether the receiver has ended the subscription with it. `probe`: as in
+        """Settle a push; returns whether the receiver has ended the subscription with it. `probe`: as in
         `settlement.settle`."""
         gone = False
         for waiting in taken:
@@ -216,19 +216,19 @@ class RedeliveryOutcomes:
         messages: int = 1,
     ) -> None:
         """The later result of a delivery, or its absence in time; its push had this number of messages."""
-        lane.expires_ms = 0  # while it awaited its result its validity did not end it
+        lane.expires_ms = 0  # while a result was awaited, the validity did not end the delivery
         push = Push(waiting.tries.awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
         decision = settle(waiting, push, outcome, policy, now_ms, self._chance())
         self.write_untried(lane, waiting, decision, now_ms)
 
     def lost(self, lane: RetryLane, taken: Sequence[WaitingDelivery], now_ms: int) -> None:
-        """The worker that had their push under way has ended: they are due, as far as they are not too old."""
+        """The worker with the push has ended: its deliveries are due, unless they expire."""
         lane.expires_ms = 0
         for waiting in taken:
             self._store.lost(waiting.delivery, now_ms)
 
     def cancel(self, lane: RetryLane, now_ms: int) -> bool:
-        """End the deliveries of a lane because the subscription is over; whether there may be more."""
+        """End the deliveries of a lane whose subscription has ended; returns whether there may be more."""
         why = failed("ended", "the subscription is over")
         ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
         for waiting in self._each(ended):
@@ -236,11 +236,11 @@ class RedeliveryOutcomes:
         return len(ended) == _ENDED_AT_ONCE
 
     def expire(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> bool:
-        """End the deliveries that are too old, by the lifespan or by their publisher; whether there may be more."""
+        """End the expired deliveries, by lifespan or validity; returns whether there may be more."""
         if lane.expires_ms > now_ms:
             return False
         more, lifespan_ms = False, policy.lifespan_ms
-        # One after the other: a delivery that is too old by both is ended once.
+        # One after the other: a delivery that is expired by both is ended once.
         for find, by_ms in ((self._store.valid_until, now_ms), (self._store.accepted_before, now_ms - lifespan_ms)):
             ended = find(lane.name, by_ms, _ENDED_AT_ONCE, lane.flight)
             for waiting in self._each(ended):
@@ -253,7 +253,7 @@ class RedeliveryOutcomes:
         return more
 
     def shed(self, lane: RetryLane, amounts: Amounts, now_ms: int) -> bool:
-        """Drop the oldest untried deliveries, as long as too much waits in a lane; whether there may be more."""
+        """Drop the oldest untried deliveries while the lane exceeds its limit; returns whether there may be more."""
         oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE) if amounts.too_much(lane.name) else []
         for delivery in oldest:
             too_much = amounts.too_much(lane.name)
@@ -266,14 +266,14 @@ class RedeliveryOutcomes:
         return len(oldest) == _ENDED_AT_ONCE
 
     def _each(self, deliveries: Iterable[Delivery]) -> Iterator[WaitingDelivery]:
-        """Read one by one: a single message is in memory at a time."""
+        """Read one by one: only one message is in memory at a time."""
         for delivery in deliveries:
             waiting = self._store.get(delivery)
             if waiting is not None:
                 yield waiting
 
-    def unwanted(self, lane: RetryLane, waiting: WaitingDelivery, now_ms: int) -> None:
-        """End a delivery that was parked unjudged: the subscription's conditions do not select it."""
+    def end_unmatched(self, lane: RetryLane, waiting: WaitingDelivery, now_ms: int) -> None:
+        """End a delivery that was parked unjudged, and does not match the subscription's conditions."""
         why = failed("skipped", "its conditions do not select it, or exceed their budget")
         self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
@@ -283,18 +283,18 @@ class RedeliveryOutcomes:
         self.write(waiting, decision, row)
 
     def write(self, waiting: WaitingDelivery, decision: Decision, row: Attempt) -> bool:
-        """Write a decision and its row; whether the delivery waits again."""
+        """Write a decision and its row; returns whether the delivery waits again."""
         delivery, notification = waiting.delivery, waiting.notification
         waits = row.state == "parked"
         if waits and not self._store.tried(delivery, decision.tries):
-            return False  # the log has its end already
+            return False  # its end is in the log
         if decision.letter and not self._store.has(delivery):
-            return False  # the same: an erasure leaves no letter
+            return False  # an erasure leaves no letter
         self._journal.write(decision, row, notification, lambda _: delivery)
         if waits:
             return True
         if decision.letter:
-            # A dead letter of such an event would cause the next one.
+            # A dead letter of an operator event would cause the next event.
             if not is_system(row.topic):
                 self.alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
@@ -302,14 +302,14 @@ class RedeliveryOutcomes:
         if notification.reply_to is not None and row.state != "delivered":
             self.unanswered(notification, row)
         self._store.finish(delivery)
-        # An operator's request has a record, too.
+        # An operator's request has a record of tries, too.
         self._journal.finished(delivery, tried=waiting.tries.due_ms > 0)
         return False
 
 
 class Pushes:
-    """The pushes of lanes and of queues, and how many of them an endpoint and a host may have. Used by one thread.
-    `go_on` gives a turn to the lanes, and the servers of queues, that no longer wait for a slot or for an endpoint."""
+    """The pushes of lanes and of queues, within the limits of endpoints and hosts. Used by one thread. `wake` gives a
+    turn to the lanes, and the servers of queues, whose slot or endpoint is free."""
 
     def __init__(
         self,
@@ -317,13 +317,13 @@ class Pushes:
         endpoints: Endpoints,
         capacity: InFlightLimiter,
         clock: WatchedClock,
-        go_on: Callable[[Iterable[str], int], None],
+        wake: Callable[[Iterable[str], int], None],
     ) -> None:
         self.pusher = pusher
         self.capacity = capacity
         self._endpoints = endpoints
         self._clock = clock
-        self._go_on = go_on
+        self._wake = wake
 
     def begin(
         self,
@@ -335,14 +335,14 @@ class Pushes:
         ended: Ended,
         sequence: int | None = None,
     ) -> None:
-        """Push these deliveries of a lane after these `tries`, to an endpoint that may be tried and has a free slot.
-        `ended` is called with the outcome: by a later `drive`, or at once where no message could be made. `sequence`
-        is as for an envelope."""
+        """Push these deliveries of a lane after these `tries`, to an endpoint that permits it and has a free slot.
+        `ended` is called with the outcome: by a later `drive`, or at once if no message could be made. `sequence` as
+        for `Envelope.request`."""
         endpoint, now_ms, probe = subscription.consumer.address, self._clock.now_ms(), False
         scopes = scopes_of(endpoint)
         notifications = [waiting.notification for waiting in taken]
 
-        def leaves(_: Push) -> None:
+        def before_send(_: Push) -> None:
             nonlocal probe
             probe = self._endpoints.begin_push(endpoint)
             lane.flight.update(waiting.delivery for waiting in taken)
@@ -351,16 +351,18 @@ class Pushes:
         def finished(push: Push, outcome: Outcome) -> None:
             ended_ms = self._clock.now_ms()
             lane.flight.difference_update(waiting.delivery for waiting in taken)
-            self._go_on(self.capacity.leave(scopes), ended_ms)
+            self._wake(self.capacity.leave(scopes), ended_ms)
             freed = self._endpoints.push_ended(endpoint, notifications[0].id, outcome, push.result, probe, ended_ms)
-            self._go_on(freed, ended_ms)
+            self._wake(freed, ended_ms)
             ended(push, outcome, ended_ms, probe)
 
         number = tries.number + 1  # of this try
-        unmade = self.pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves, sequence)
+        unmade = self.pusher.begin(
+            subscription, notifications, number, now_ms, envelope_of, finished, before_send, sequence
+        )
         if unmade is not None:
             ended(*unmade, now_ms, False)
 
     def pass_on(self, endpoint: str, now_ms: int) -> None:
-        """Free the slot that is reserved for a lane or server which does not use it."""
-        self._go_on(self.capacity.pass_on(scopes_of(endpoint)), now_ms)
+        """Free the slot reserved for a lane or server that does not use it."""
+        self._wake(self.capacity.pass_on(scopes_of(endpoint)), now_ms)

@@ -1,7 +1,7 @@
 """The redelivery as a thread of the driver: it pushes the deliveries that workers have parked.
 
-A failure (Kafka away, a full disk) ends a session, not the thread: the next session begins at the last commit. Batches
-get the held lanes and degraded endpoints from it, and report signs of endpoint health.
+A failure (Kafka unavailable, a full disk) ends a session, not the thread: the next session begins at the last commit.
+Batches get the held lanes and degraded endpoints from it, and report signs of endpoint health.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
 
-# Between two sessions.
+# Pause between two sessions.
 _PAUSE_S = 1.0
 
-# Of the time that a stop may take, how much is for pushes under way; the rest is for writing down their outcomes.
+# Share of the stop's timeout for pushes in flight; the rest is for writing their outcomes.
 _PUSHES_SHARE = 3 / 4
 
 _COSTLY = "its content or producer conditions cost more than push.conditions_ms, or push.owner_conditions_ms, allows"
 
 
 class SubscriptionEnds:
-    """Writes the ends and suspensions of subscriptions to the control log. Everything raises InfrastructureError."""
+    """Writes ends and suspensions of subscriptions to the control log. Every method raises InfrastructureError."""
 
     def __init__(self, kafka: KafkaSettings, subscriptions: RoutingView, publish: EventListener) -> None:
         self._timeout_s = kafka.request_timeout_s
@@ -57,12 +57,12 @@ class SubscriptionEnds:
         self._control = ControlLog(kafka)
 
     def end(self, ids: Iterable[str]) -> None:
-        there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
-        if there:
-            self._control.append([record for each in there for record in ending(each, "gone", time_ms())])
+        existing = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
+        if existing:
+            self._control.append([record for each in existing for record in ending(each, "gone", time_ms())])
 
     def suspend(self, since_ms: Mapping[str, int]) -> None:
-        """The endpoints of these have failed since then: nothing is tried until they are resumed."""
+        """The endpoints of these have failed since then: nothing is pushed until they are resumed."""
         at_ms = time_ms()
         self._control.append(
             [
@@ -70,14 +70,14 @@ class SubscriptionEnds:
                 for each, since in sorted(since_ms.items())
             ]
         )
-        # Of a subscription that ended just before this no record removes the suspension.
+        # If a subscription has ended meanwhile, no record removes its suspension.
         self._subscriptions.catch_up(self._timeout_s)
         over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
         if over:
             self._control.append([Tombstone(suspension_key(each)) for each in over])
 
     def suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
-        """The conditions of these cost too much: they are not evaluated until the subscriptions are resumed."""
+        """The conditions of these exceed their budget: they are not evaluated until the subscriptions are resumed."""
         found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
         found = [each for each in found if not self._subscriptions.suspended(each.id)]
         if not found:
@@ -134,7 +134,7 @@ class Redeliverer(SubscriptionListener):
         )
         self._pushes_until = 0.0
         self._read = threading.Condition()
-        self._reads_wanted = self._reads_done = 0  # reads of the log to its end, for `catch_up`
+        self._reads_requested = self._reads_done = 0  # reads of the log to its end, for `catch_up`
         self._session: RedeliverySession | None = None
         self._restored = False
         self._before: Counter[str] = Counter()
@@ -144,8 +144,8 @@ class Redeliverer(SubscriptionListener):
         subscriptions.listen(self)
 
     def start(self, timeout_s: float) -> None:
-        """Start, and return when all parked deliveries are read: before that no batch may begin. Raises
-        InfrastructureError when that takes longer than `timeout_s`."""
+        """Start, and wait until all parked deliveries are read: before that no batch may begin. Raises
+        InfrastructureError after `timeout_s`."""
         self._service.start()
         try:
             self.catch_up(timeout_s)
@@ -154,7 +154,7 @@ class Redeliverer(SubscriptionListener):
             raise
 
     def begin_stop(self, timeout_s: float) -> None:
-        """Begin no more pushes; outcomes of those under way are taken in for three quarters of the time. Returns at
+        """Begin no more pushes; outcomes of those in flight are processed for three quarters of the time. Returns at
         once."""
         if not self._service.stopping:
             self._pushes_until = time.monotonic() + timeout_s * _PUSHES_SHARE
@@ -163,7 +163,7 @@ class Redeliverer(SubscriptionListener):
                 self._read.notify_all()
 
     def stop(self, timeout_s: float) -> None:
-        """Stop as `begin_stop` does. Returns when all settled deliveries are written, or after the time."""
+        """Stop as `begin_stop`. Returns when all settled deliveries are written, or after the time."""
         self.begin_stop(timeout_s)
         self._service.stop(timeout_s)
         self._ends.close()
@@ -171,13 +171,13 @@ class Redeliverer(SubscriptionListener):
             self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when all deliveries that are parked now, by workers or operators, are read. Raises InfrastructureError
-        when that takes longer than `timeout_s`."""
+        """Wait until all currently parked deliveries, of workers and operators, are read. Raises InfrastructureError
+        after `timeout_s`."""
         with self._read:
-            self._reads_wanted += 1
-            wanted = self._reads_wanted
-            self._read.wait_for(lambda: self._reads_done >= wanted or self._service.stopping, timeout_s)
-            if self._reads_done >= wanted:
+            self._reads_requested += 1
+            requested = self._reads_requested
+            self._read.wait_for(lambda: self._reads_done >= requested or self._service.stopping, timeout_s)
+            if self._reads_done >= requested:
                 return
         if self._service.stopping:
             raise InfrastructureError("the redelivery stops")
@@ -194,8 +194,8 @@ class Redeliverer(SubscriptionListener):
         return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
-        """Apply the reports of a batch. Raises InfrastructureError when the end of a subscription, or its suspension,
-        cannot be written."""
+        """Apply the reports of a batch. Raises InfrastructureError if the end or suspension of a subscription cannot be
+        written."""
         at_ms = time_ms()
         gone: set[str] = set()
         costly: set[str] = set()
@@ -228,23 +228,23 @@ class Redeliverer(SubscriptionListener):
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
         del breakers["closed"]
         session = self._session
-        now = RedeliveryStatistics() if session is None else session.figures
+        current = RedeliveryStatistics() if session is None else session.figures
         return dataclasses.replace(
-            now,
+            current,
             held=self.lanes.count(),
-            delivered=self._before["delivered"] + now.delivered,
-            dead=self._before["dead"] + now.dead,
+            delivered=self._before["delivered"] + current.delivered,
+            dead=self._before["dead"] + current.dead,
             breakers=breakers,
         )
 
     def _step(self) -> None:
         """A session: until the stop, or a failure."""
-        liveness.listen(self._come_round)
+        liveness.listen(self._count_round)
         liveness.beat()
         with opened_session(self._parts) as session:
             self._work(session)
 
-    def _come_round(self) -> None:
+    def _count_round(self) -> None:
         self.rounds += 1
 
     def _work(self, session: RedeliverySession) -> None:
@@ -256,22 +256,22 @@ class Redeliverer(SubscriptionListener):
         try:
             while not stopping():
                 self._read_to_end(session)
-                session.run(stopping, lambda: self._reads_wanted > self._reads_done)
+                session.run(stopping, lambda: self._reads_requested > self._reads_done)
             session.end(self._pushes_until)
         finally:
-            # In this order, or statistics would count them twice.
+            # First, or statistics would count them twice.
             self._session = None
             outcomes = session.redelivery.outcomes
             self._before.update(delivered=outcomes.delivered, dead=outcomes.dead)
 
     def _read_to_end(self, session: RedeliverySession) -> None:
-        """Read the log for the threads that wait for it, if there are any. After a failure they wait on."""
-        wanted = self._reads_wanted
-        if wanted > self._reads_done:
+        """Read the log for waiting threads, if there are any. After a failure they continue to wait."""
+        requested = self._reads_requested
+        if requested > self._reads_done:
             session.read_to_end(self._is_stopping)
             if not self._service.stopping:
                 with self._read:
-                    self._reads_done = wanted
+                    self._reads_done = requested
                     self._read.notify_all()
 
     def _is_stopping(self) -> bool:

@@ -1,7 +1,7 @@
-"""Later results of pushes, until the deliveries that wait for them are read.
+"""Later results of pushes, until their deliveries are read.
 
-A result comes through the gateway, its deliveries from a worker, so it may be read first. It is stored beside the
-deliveries until all of them are there. The first result of a push counts.
+A result is written by the gateway, its deliveries by a worker, so the result may be read first. It is stored beside the
+deliveries until all of them are read. The first result of a push counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDeliv
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import Result
 
-# A result without deliveries this long after its deadline belongs to a push that a crash has repeated.
+# A result without deliveries so long after its deadline belongs to a push that a crash has repeated.
 _KEPT_MS = 900_000
 
 _SWEEP_MS = 60_000
@@ -30,13 +30,13 @@ def outcome_of(result: Result) -> Outcome:
     if result.promise.push.startswith(UNDER_WAY):
         detail = f"answered after {took_s:.1f} s" if result.state == "delivered" else result.text
         return Outcome(cast(ErrorClass, result.error), detail, result.status, result.state == "refused")
-    said = f": {result.text}" if result.text else ""
+    suffix = f": {result.text}" if result.text else ""
     if result.state == "delivered":
-        return Outcome("", f"its receiver reported this after {took_s:.1f} s{said}")
+        return Outcome("", f"its receiver reported this after {took_s:.1f} s{suffix}")
     detail = (
         f"its receiver reported after {took_s:.1f} s that it {'failed' if result.state == 'failed' else 'refuses it'}"
     )
-    return Outcome("reported", detail + said, hopeless=result.state == "refused")
+    return Outcome("reported", detail + suffix, hopeless=result.state == "refused")
 
 
 class AwaitedResults:
@@ -49,9 +49,9 @@ class AwaitedResults:
             " value BLOB NOT NULL, PRIMARY KEY (lane, push)) WITHOUT ROWID"
         )
         self._swept_ms = 0
-        # By lane, the pushes that have a result and deliveries that wait for it.
+        # By lane, the pushes with a result and waiting deliveries.
         self._ready: dict[str, dict[str, None]] = {}
-        self._note(
+        self._add_ready(
             store.query(
                 "SELECT DISTINCT report.lane, push FROM report JOIN waiting"
                 " ON waiting.lane = report.lane AND awaits = push AND awaits != ''"
@@ -68,18 +68,18 @@ class AwaitedResults:
         _, value = results.encode(result)
         self._store.query("INSERT OR IGNORE INTO report VALUES (?, ?, ?, ?)", lane, push, until_ms, value)
         if self._store.awaiting(lane, push):
-            self._note([(lane, push)])
+            self._add_ready([(lane, push)])
 
-    def look(self) -> Iterable[str]:
-        """The lanes with deliveries whose results are there."""
+    def ready_lanes(self) -> Iterable[str]:
+        """The lanes with deliveries whose results are known."""
         promised, self._store.promised = self._store.promised, []
         for lane, push in promised:
             if self._store.query("SELECT 1 FROM report WHERE lane = ? AND push = ?", lane, push):
-                self._note([(lane, push)])
+                self._add_ready([(lane, push)])
         return list(self._ready)
 
     def take(self, lane: str) -> Iterator[tuple[WaitingDelivery, Result]]:
-        """The deliveries of a lane whose results are there, with these, push by push."""
+        """The deliveries of a lane with known results, with these, push by push."""
         for push in self._ready.pop(lane, ()):
             for (value,) in self._store.query("SELECT value FROM report WHERE lane = ? AND push = ?", lane, push):
                 result = results.decode(value)
@@ -88,6 +88,6 @@ class AwaitedResults:
                 if len(waiting) >= result.promise.messages:
                     self._store.query("DELETE FROM report WHERE lane = ? AND push = ?", lane, push)
 
-    def _note(self, found: Iterable[tuple[str, ...]]) -> None:
+    def _add_ready(self, found: Iterable[tuple[str, ...]]) -> None:
         for lane, push in found:
             self._ready.setdefault(lane, {})[push] = None

@@ -1,15 +1,14 @@
 """The scheduler of the redelivery: turns of lanes, contents of pushes, and consequences of outcomes.
 
-A lane has a turn when a delivery in it may be due: deliveries that are too old are ended, and one push begins at most,
-so that lanes do not delay each other. Untried deliveries leave by priority, equal ones in order, one push at a time;
-tried ones are due each at its own time, without delaying others. In a strict lane the first one is settled before the
-next begins.
+A lane has a turn when a delivery in it may be due: expired deliveries are ended, and at most one push begins, so that
+lanes do not delay each other. Untried deliveries leave by priority, equal ones in order, one push at a time; each tried
+one is due at its own time, without delaying others. In a strict lane the first one is settled before the next begins.
 
-A lane without due deliveries costs nothing, and an endpoint behind an open breaker only its probes, taken from its
-lanes in turn. Memory is a few hundred bytes per lane, and the pushes in flight.
+A lane without due deliveries costs nothing, and an endpoint with an open breaker only its probes, provided by its lanes
+in turn. Memory is a few hundred bytes per lane, and the pushes in flight.
 
-One thread, except `subscription_changed`; all I/O is in the transport, the store and the journal, and time is passed
-in, so that thousands of histories can be tested.
+One thread, except `subscription_changed`; all I/O is in the transport, the store and the journal, and time is a
+parameter, so that tests can run thousands of histories.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ logger = logging.getLogger(__name__)
 # delivery is too old; with the outcome of its push.
 Follows = Literal["next", "due", "woken", "pushed"]
 
-# Turns before outcomes and newly parked deliveries are taken in.
+# Turns before outcomes and newly parked deliveries are processed.
 _TURNS_AT_ONCE = 1_000
 
 
@@ -69,8 +68,8 @@ class RedeliveryContext:
 
 @dataclass(frozen=True)
 class RedeliveryStatistics:
-    """The redelivery at a moment. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the
-    state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
+    """A snapshot. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the state of their
+    breaker, without healthy ones; `delivered` and `dead` are since the start."""
 
     parked: int = 0
     lanes: int = 0
@@ -84,7 +83,7 @@ class RedeliveryStatistics:
 
 
 class Redelivery:
-    """Works through the store."""
+    """Schedules the deliveries of the store."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class Redelivery:
         self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, publish)
         pusher = Pusher(transport, context.spans)
         capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
-        self._pushes = Pushes(pusher, endpoints, capacity, clock, self._go_on)
+        self._pushes = Pushes(pusher, endpoints, capacity, clock, self._wake)
         parts = QueueParts(
             store=store,
             subscriptions=subscriptions,
@@ -151,13 +150,13 @@ class Redelivery:
         )
 
     def caught_up(self) -> None:
-        """All is found that was parked before this began."""
+        """The store has all deliveries that were parked before the session."""
         self._queues.caught_up()
 
     def workers_ended(self) -> None:
         """All workers have ended: deliveries of their pushes without a known result are due."""
         now_ms = self._clock.now_ms()
-        for name in self._reports.look():
+        for name in self._reports.ready_lanes():
             lane, subscription = self._lanes.get(name), self._context.subscriptions.subscription(name)
             if lane is not None and subscription is not None:
                 self._resolve(lane, self._policy_of(lane, subscription), now_ms)
@@ -174,14 +173,14 @@ class Redelivery:
             self._lanes.turn(self._lanes[name], now_ms)
 
     def ended_elsewhere(self, name: str) -> None:
-        """Another process has ended deliveries of this lane: what waits behind them may be due, or nothing waits."""
+        """Another process has ended deliveries of this lane: those behind them may be due, or none waits."""
         if queue_topic(name) is not None:
             self._queues.found(name, self._clock.now_ms())
         elif name in self._lanes:
             self._lanes.turn(self._lanes[name], self._clock.now_ms())
 
     def attempt_requested(self, name: str) -> None:
-        """An operator requests attempts of deliveries of this lane: an open breaker allows a probe now."""
+        """An operator requests attempts in this lane: an open breaker allows a probe now."""
         now_ms = self._clock.now_ms()
         if queue_topic(name) is not None:
             self._queues.found(name, now_ms)
@@ -194,9 +193,9 @@ class Redelivery:
     def reported(self, result: Result) -> None:
         self._reports.add(result, self._clock.now_ms())
 
-    def look_at_reports(self) -> None:
+    def check_reports(self) -> None:
         """Give a turn to lanes with deliveries whose results have come."""
-        for name in self._reports.look():
+        for name in self._reports.ready_lanes():
             lane = self._lanes.get(name)
             if lane is not None:
                 self._lanes.turn(lane, self._clock.now_ms())
@@ -204,19 +203,19 @@ class Redelivery:
                 self._queues.reported(name, self._reports.take(name), self._clock.now_ms())
             else:
                 for _ in self._reports.take(name):
-                    pass  # its subscription is over
+                    pass  # its subscription has ended
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """A subscription has changed. In any thread; `look_at_subscriptions` does the rest."""
+        """In any thread; `check_subscriptions` does the rest."""
         # A new lane has a turn anyway.
         if subscription_id in self._lanes:
             self._changed[subscription_id] = None
         self._queues.subscription_changed(subscription_id)
 
-    def look_at_subscriptions(self) -> None:
+    def check_subscriptions(self) -> None:
         """Give a turn to lanes whose subscription has ended, was paused or resumed, or has changed."""
         now_ms = self._clock.now_ms()
-        self._queues.look_at_servers(now_ms)
+        self._queues.check_servers(now_ms)
         while self._changed:
             # One by one, since other threads add to it.
             lane = self._lanes.get(self._changed.popitem()[0])
@@ -232,15 +231,15 @@ class Redelivery:
         return min((at_ms for at_ms in turns if at_ms is not None), default=None)
 
     def work(self) -> None:
-        """Give every lane that is due its turn, while more pushes may be under way."""
-        self._look_at_clock()
-        self.look_at_reports()
+        """Give every due lane its turn, while more pushes may begin."""
+        self._check_clock()
+        self.check_reports()
         now_ms = self._clock.now_ms()
         self._queues.work(now_ms)
         for _ in range(_TURNS_AT_ONCE):
             if not self._pushes.pusher.has_room(self._context.push.max_in_flight):
                 break
-            now_ms = self._clock.now_ms()  # each time: deliveries may grow too old while others begin
+            now_ms = self._clock.now_ms()  # each time: deliveries may expire while others begin
             endpoint = self._endpoints.due(now_ms)
             if endpoint is not None:
                 self._probe(endpoint, now_ms)
@@ -249,21 +248,21 @@ class Redelivery:
             if lane is None:
                 break
             self._serve(lane, now_ms)
-        self.outcomes.alarm.look(now_ms)
+        self.outcomes.alarm.publish_due(now_ms)
 
     def drive(self, timeout_s: float) -> None:
         self._pushes.pusher.drive(timeout_s)
 
-    def _look_at_clock(self) -> None:
-        """When the clock was put back, the times of all turns are wrong: every lane has one now."""
+    def _check_clock(self) -> None:
+        """After the clock was put back the times of all turns are wrong: every lane has one now."""
         back_ms = self._clock.put_back_ms()
         if back_ms:
             logger.warning("the clock was put back by %.0f s: deliveries tried later than now are due", back_ms / 1000)
-            self._lanes.go_on(list(self._lanes), self._clock.now_ms())
+            self._lanes.wake(list(self._lanes), self._clock.now_ms())
             self._queues.clock_put_back(self._clock.now_ms())
 
     def _serve(self, lane: RetryLane, now_ms: int) -> bool:
-        """A lane's turn; whether a push began, or may begin in another turn."""
+        """A lane's turn; returns whether a push began, or may begin in another turn."""
         subscription = None if lane.gone else self._context.subscriptions.subscription(lane.name)
         if subscription is None:
             lane.seen = subscription
@@ -279,7 +278,7 @@ class Redelivery:
         return follows == "pushed"
 
     def _step(self, lane: RetryLane, subscription: Subscription, policy: RetryPolicy, now_ms: int) -> Follows:
-        """End deliveries that are over, or push those that are due; when the lane has its next turn."""
+        """End expired deliveries, or push due ones; returns when the lane has its next turn."""
         sheds = subscription.policy.reliability != "strict"
         if self.outcomes.expire(lane, policy, now_ms) or (sheds and self.outcomes.shed(lane, self._amounts, now_ms)):
             return "next"
@@ -297,7 +296,7 @@ class Redelivery:
             self.outcomes.lost(lane, taken, now_ms)
             return "next"
         if first.tries.awaits:
-            # Its wait is over: it is due by its schedule again.
+            # No result in time: it is due by its schedule again.
             self.outcomes.resolve(lane, policy, first, NO_RESULT, now_ms)
             return "next"
         if any(waiting.notification.unjudged for waiting in taken):
@@ -317,7 +316,7 @@ class Redelivery:
         taken: list[WaitingDelivery],
         now_ms: int,
     ) -> None:
-        """Push these deliveries, which have been tried equally often."""
+        """Push these deliveries, which have the same number of tries."""
         tries = taken[0].tries
         first_try = not tries.number
 
@@ -336,16 +335,16 @@ class Redelivery:
 
         lane.pushing = lane.pushing or first_try
         self._pushes.begin(lane, subscription, taken, tries, envelope_of, ended)
-        # There may be more to push in another turn.
+        # Another turn may push more.
         if not first_try:
-            self._lanes.let_pass(lane)
+            self._lanes.release(lane)
             self._lanes.turn(lane, now_ms)
-        elif self._choice.beside(lane, subscription):
+        elif self._choice.has_due(lane, subscription):
             self._lanes.turn(lane, now_ms)
 
-    def _go_on(self, names: Iterable[str], now_ms: int) -> None:
-        """There is a slot for each of these lanes and servers, or their endpoint may be tried."""
-        self._lanes.go_on((name for name in names if not self._queues.go_on(name, now_ms)), now_ms)
+    def _wake(self, names: Iterable[str], now_ms: int) -> None:
+        """Give a turn to lanes and servers whose slot or endpoint is free."""
+        self._lanes.wake((name for name in names if not self._queues.wake(name, now_ms)), now_ms)
 
     def _resolve(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> None:
         for waiting, result in self._reports.take(lane.name):
@@ -355,25 +354,25 @@ class Redelivery:
     def _judged(
         self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
     ) -> list[WaitingDelivery]:
-        """Without the unjudged deliveries that the subscription's conditions do not select; as many as may be evaluated
-        in one turn."""
-        wanted: list[WaitingDelivery] = []
+        """The deliveries without those that do not match the subscription's conditions; as many as may be evaluated in
+        one turn."""
+        matching: list[WaitingDelivery] = []
         spent = 0.0
         for waiting in taken:
             notification = waiting.notification
             if notification.unjudged and not waiting.tries.number:
                 if spent > self._allowance.of_owner(notification):
                     break
-                wants, cost = judged(self._conditions, self._allowance, subscription, notification)
+                is_match, cost = judged(self._conditions, self._allowance, subscription, notification)
                 spent += cost
-                if not wants:
-                    self.outcomes.unwanted(lane, waiting, now_ms)
+                if not is_match:
+                    self.outcomes.end_unmatched(lane, waiting, now_ms)
                     continue
-            wanted.append(waiting)
-        return wanted
+            matching.append(waiting)
+        return matching
 
     def _policy_of(self, lane: RetryLane, subscription: Subscription) -> RetryPolicy:
-        """The policy of the subscription, computed again only when that has changed."""
+        """The policy of the subscription, computed again only after a change."""
         if lane.policy is None or lane.seen is not subscription:
             if lane.endpoint != subscription.consumer.address:
                 self._endpoints.forget(lane.name, lane.endpoint)
@@ -385,8 +384,8 @@ class Redelivery:
         return lane.policy
 
     def _sleep(self, lane: RetryLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
-        """Sleep until the next delivery of the lane is due, or too old."""
-        self._lanes.let_pass(lane)
+        """Sleep until the next delivery of the lane is due, or expires."""
+        self._lanes.release(lane)
         if not lane.flight:
             lane.envelope = None
         at_ms = self._store.expires_ms(lane.name, policy.lifespan_ms, lane.flight)
@@ -398,11 +397,11 @@ class Redelivery:
             self._lanes.turn(lane, at_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
-        # Must be last: freeing the slot may give this same lane its turn.
+        # Must be last: the free slot may give this lane its turn.
         self._pass_on(lane, now_ms)
 
     def _pass_on(self, lane: RetryLane, now_ms: int) -> None:
-        """Frees the slot reserved for this lane, for the next waiter."""
+        """Free the slot reserved for this lane, for the next one."""
         if lane.endpoint:
             self._pushes.pass_on(lane.endpoint, now_ms)
 
@@ -419,7 +418,7 @@ class Redelivery:
         self._pushes.capacity.forget(lane.name)
         self._pass_on(lane, now_ms)
         more = self.outcomes.cancel(lane, now_ms)
-        self._lanes.let_pass(lane)
+        self._lanes.release(lane)
         lane.failing = False
         if more:
             self._lanes.turn(lane, now_ms)
@@ -436,13 +435,13 @@ class Redelivery:
 
     def _probe(self, endpoint: str, now_ms: int) -> None:
         if self._endpoints.get(endpoint).breaker == "closed":
-            # A batch has found it well again.
-            self._lanes.go_on(self._endpoints.unblock(endpoint), now_ms)
+            # A batch has found it healthy.
+            self._lanes.wake(self._endpoints.unblock(endpoint), now_ms)
         else:
             self._endpoints.probe(endpoint, lambda name: self._serve(self._lanes[name], now_ms))
 
-    def suspensions_are_known(self) -> None:
-        """The suspensions in the journal are in the control log, and in `subscriptions`."""
-        for name in self._stops.written_down():
+    def suspensions_written(self) -> None:
+        """The suspensions in the journal are in the control log, and in the routing view."""
+        for name in self._stops.take_written():
             self.subscription_changed(name)
-        self.look_at_subscriptions()
+        self.check_subscriptions()

@@ -1,4 +1,4 @@
-"""One session of the redelivery, from a start to the next failure: everything with a connection or an open file.
+"""One session of the redelivery, from a start to the next failure: all connections and open files.
 
 Its state is a fold over the `parked` log, stored in a file. After a failure the changes since the last commit are
 dropped, and the next session begins from there; a push with an unwritten outcome is repeated.
@@ -35,28 +35,28 @@ logger = logging.getLogger(__name__)
 # Longest wait of a fetch for new records.
 _WAIT_MS = 2_000
 
-# Records folded before pushes have their turn.
+# Records folded before pushes are served.
 _AT_ONCE = 500
 
-# Longest sleep without work, also until a stop or a resumed subscription is noticed; and while a result is awaited.
+# Longest sleep without work: it delays a stop and the effect of a resume. Also while a result is awaited.
 IDLE_S = 0.25
 _RESULT_S = 0.05
 
 # The name of the position in the log of results.
 _RESULTS = "results"
 
-# Intervals for newly parked deliveries, and for the control log, with pushes under way.
-_LOOK_S = 0.02
+# Poll interval for newly parked deliveries, and for the control log, with pushes in flight.
+_POLL_S = 0.02
 _CONTROL_S = 0.2
 
-# Interval of writes of outcomes while it is busy; also the period that a crash can repeat.
+# Interval of writes of outcomes under load; a crash repeats the pushes of this period.
 _COMMIT_S = 0.1
 
 # The first fold of a large log is committed in pieces of this number of records, or bytes of messages.
 _FOLD_RECORDS = 20_000
 _FOLD_BYTES = 32 * 1024 * 1024
 
-# The name of the time when the file was up to date. It is valid for half the time that the log keeps null values.
+# The name of the time when the file was up to date. The file is valid for half the retention of null values.
 _READ_MS = "read-ms"
 _VALID_MS = CONTROL_HISTORY_MS // 2
 
@@ -117,15 +117,14 @@ class RedeliverySession:
         self._journal = journal
         self._moved = False
         self.figures = RedeliveryStatistics()
-        """Those of this session."""
-        self._counted = self._looked = self._control_read_at = time.monotonic()
-        self._committed = self._health_kept = self._kept = self._counted
+        """The figures of this session."""
+        self._counted = self._polled_at = self._control_read_at = time.monotonic()
+        self._committed = self._health_saved_at = self._refreshed_at = self._counted
         self.redelivery = Redelivery(parts.context, store, transport, journal, time_ms, random.random)
 
     def begin(self, stopped: Callable[[], bool], restore: bool) -> None:
-        """Fold all that is in the log now, and read the current subscriptions. `restore`: this is the first session of
-        the process, which takes over the health that an earlier process has kept, and whose workers have ended. Raises
-        InfrastructureError."""
+        """Fold the log to its end, and read the current subscriptions. `restore`: in the first session of the process,
+        take over the health written by an earlier process; its workers have ended. Raises InfrastructureError."""
         parts = self._parts
         try:
             self._parked.ends()
@@ -144,16 +143,16 @@ class RedeliverySession:
         self.redelivery.caught_up()
         parts.context.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
-            self.redelivery.workers_ended()  # those of another process
-            # Only now it is known which endpoints have subscriptions.
+            self.redelivery.workers_ended()  # of another process
+            # After the subscriptions: health is restored only for their endpoints.
             self._memory.restore()
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
 
     def read_to_end(self, stopped: Callable[[], bool]) -> None:
-        """Fold everything that is in the log now. Raises InfrastructureError."""
+        """Fold the log to its end. Raises InfrastructureError."""
         if self._journal.dirty:
-            self._write_down()  # the commits below must not be ahead of the logs
+            self._write()  # the commits below must not be ahead of the logs
         ends, results = self._parked.ends(), self._results.ends()
         unfolded = 0
         while not stopped() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
@@ -165,35 +164,35 @@ class RedeliverySession:
         self._commit()
         self._count()
 
-    def run(self, stopped: Callable[[], bool], asked: Callable[[], bool]) -> None:
-        """Work until `stopped`, or `asked` for an interruption; outcomes may still be pending then. Raises
+    def run(self, stopped: Callable[[], bool], interrupted: Callable[[], bool]) -> None:
+        """Work until `stopped` or `interrupted` returns True; outcomes may then be pending. Raises
         InfrastructureError if it cannot continue."""
         more = False
-        while not (stopped() or asked()):
+        while not (stopped() or interrupted()):
             liveness.beat()
             if self.redelivery.lanes and time.monotonic() - self._control_read_at > _CONTROL_S:
                 self._read_control()
             self.redelivery.work()
             if self.redelivery.in_flight:
-                self.redelivery.drive(0.0 if more else _LOOK_S)
-                # Behind a full answer there is more, which may be urgent.
-                if more or time.monotonic() - self._looked > _LOOK_S:
+                self.redelivery.drive(0.0 if more else _POLL_S)
+                # After a full answer more records follow, which may be urgent.
+                if more or time.monotonic() - self._polled_at > _POLL_S:
                     more = self._follow(0.0) >= _AT_ONCE
             else:
-                self._write_down()
+                self._write()
                 self._follow(self._idle_s())
             if time.monotonic() - self._committed > _COMMIT_S:
-                self._write_down()
+                self._write()
 
     def end(self, until: float) -> None:
-        """Begin nothing more, and write the outcomes of pushes under way until then (of the monotonic clock). A push
-        without one is made again after the next start. Raises InfrastructureError."""
-        # First the outcomes so far: there may be no time for more.
-        self._write_down()
+        """Begin nothing more, and write the outcomes of pushes in flight until this time of the monotonic clock. The
+        next start repeats a push without an outcome. Raises InfrastructureError."""
+        # First the outcomes so far: the time may not be enough for more.
+        self._write()
         while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
             self.redelivery.drive(min(left_s, _COMMIT_S))
-            self._write_down()
-        self._keep_health()
+            self._write()
+        self._save_health()
         self._commit()
         self._count()
 
@@ -205,7 +204,7 @@ class RedeliverySession:
             count += self._follow_results()
         except Discontinued as error:
             self._discard_file(error)
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         return count
 
     def _follow_parked(self, timeout_s: float) -> int:
@@ -243,7 +242,7 @@ class RedeliverySession:
         return count
 
     def _idle_s(self) -> float:
-        """How long nothing has to be done, unless something is parked."""
+        """The time until the next turn, in seconds, without newly parked deliveries."""
         turn_ms = self.redelivery.next_turn_ms()
         longest_s = _RESULT_S if self._store.awaits_any() else IDLE_S
         return longest_s if turn_ms is None else min(max((turn_ms - time_ms()) / 1000, 0.0), longest_s)
@@ -252,11 +251,11 @@ class RedeliverySession:
         """Read changes of subscriptions."""
         self._parts.context.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
         self._control_read_at = time.monotonic()
-        self.redelivery.look_at_subscriptions()
+        self.redelivery.check_subscriptions()
 
-    def _write_down(self) -> None:
-        """First the outcomes, then the ends of deliveries, then the file: a crash in between repeats a push, and never
-        loses one."""
+    def _write(self) -> None:
+        """First the outcomes, then the ends of deliveries, then the file: a crash in between repeats a push, and loses
+        no delivery."""
         if self._journal.dirty:
             gone, suspended = self._journal.gone, self._journal.suspended
             self._journal.gone, self._journal.suspended = set(), {}
@@ -266,12 +265,12 @@ class RedeliverySession:
             self._moved = True
             if suspended:
                 self._parts.suspend_subscriptions(suspended)
-                self._keep_health()
+                self._save_health()
                 self._read_control()
-                self.redelivery.suspensions_are_known()
-        if time.monotonic() - self._health_kept > _HEALTH_S:
-            self._keep_health()
-        if self._moved or time.monotonic() - self._kept > _REFRESH_S:
+                self.redelivery.suspensions_written()
+        if time.monotonic() - self._health_saved_at > _HEALTH_S:
+            self._save_health()
+        if self._moved or time.monotonic() - self._refreshed_at > _REFRESH_S:
             self._commit()
         self._committed = time.monotonic()
         if self._committed - self._counted > IDLE_S:
@@ -285,14 +284,14 @@ class RedeliverySession:
         self._store.remember(_READ_MS, b"%d" % time_ms())
         self._store.commit()
         self._moved = False
-        self._kept = time.monotonic()
+        self._refreshed_at = time.monotonic()
 
-    def _keep_health(self) -> None:
-        self._health_kept = time.monotonic()
-        self._moved = self._memory.keep() or self._moved
+    def _save_health(self) -> None:
+        self._health_saved_at = time.monotonic()
+        self._moved = self._memory.save() or self._moved
 
     def _discard_file(self, why: Discontinued) -> NoReturn:
-        """Raises SpoiltFile: the next session begins with an empty one."""
+        """Raises SpoiltFile; the next session begins with an empty file."""
         self._store.close()
         discard(self._parts.file)
         raise SpoiltFile(f"{why}; it is read again from its beginning") from why
@@ -307,7 +306,7 @@ def _opened(file: Path, log: str) -> ParkedStore:
         return ParkedStore(file, log)
     try:
         if store.positions() and time_ms() - int(store.recall(_READ_MS) or 0) > _VALID_MS:
-            # Null values of deliveries that a job on another host has finished since may be compacted away.
+            # Nulls of deliveries that a job on another host has finished since may have been compacted away.
             logger.info("the file of parked deliveries, %s, is older than half a day: the log is read again", file)
             store.forget()
     except BaseException:

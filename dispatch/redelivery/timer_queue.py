@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# Entries that were replaced stay in the heap until their time; with more of them than this the heap is rebuilt.
+# Replaced entries stay in the heap until their time; above this number of them the heap is rebuilt.
 _STALE = 1_000
 
 
 class TimerQueue(Generic[K]):
-    """Names and times. Those that are due come in the order of their times, then of being set."""
+    """Names and times, due in the order of the times, then of `set`."""
 
     def __init__(self) -> None:
         self._times: dict[K, tuple[int, int]] = {}
@@ -40,7 +40,7 @@ class TimerQueue(Generic[K]):
         self._times.pop(name, None)
 
     def next_ms(self) -> int | None:
-        """The earliest time; None when the queue is empty."""
+        """The earliest time; None if the queue is empty."""
         while self._heap:
             at_ms, tie, name = self._heap[0]
             if self._times.get(name) == (at_ms, tie):
@@ -49,7 +49,7 @@ class TimerQueue(Generic[K]):
         return None
 
     def pop(self, now_ms: int) -> K | None:
-        """Remove and return the name that is due first; None when none is due."""
+        """Remove and return the first due name; None if none is due."""
         at_ms = self.next_ms()
         if at_ms is None or at_ms > now_ms:
             return None
@@ -58,13 +58,13 @@ class TimerQueue(Generic[K]):
         return name
 
     def overdue(self, now_ms: int, most: int = 10_000) -> int:
-        """How many are due, counted up to about `most`."""
-        found, look = 0, [0]
-        while look and found < most:
-            index = look.pop()
+        """The number of due names, counted up to about `most`."""
+        found, indexes = 0, [0]
+        while indexes and found < most:
+            index = indexes.pop()
             if index < len(self._heap) and self._heap[index][0] <= now_ms:
                 at_ms, tie, name = self._heap[index]
                 found += self._times.get(name) == (at_ms, tie)
-                # Nothing below an entry is earlier than it.
-                look += (2 * index + 1, 2 * index + 2)
+                # The children of an entry are not earlier than it.
+                indexes += (2 * index + 1, 2 * index + 2)
         return found

@@ -1,7 +1,7 @@
-"""The Spark settings that the job was tuned with, each with what it buys.
+"""The tuned Spark settings of the job, each with its effect.
 
-They go into the properties file of spark-submit (`--properties-file`), so that the embedded stack, a cluster and the
-tests run the same job in the same way. Nothing here is needed for correctness except `local[N,4]` and the Delta pair.
+They are in the properties file of spark-submit (`--properties-file`), so that the embedded engine, a cluster and the
+tests run the same job in the same way. Only `local[N,4]` and the Delta pair are required for correctness.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _JAVA_OPTIONS = (
     # One collector thread and no card tables for parallel ones: about 60 MB less than G1, and pauses of a few ms at
     # this heap size.
     "-XX:+UseSerialGC",
-    # A young generation that is refilled often, rather than 120 MB that fill up slowly while nothing happens.
+    # A young generation that is collected often, rather than 120 MB that fill slowly in an idle engine.
     "-XX:NewSize=48m -XX:MaxNewSize=48m",
-    # What Spark keeps of its last jobs outlives a collection or two: with the usual survivors twice as much of it ends
-    # in the old generation. That one begins small; by default it would fill up to a 64th of the machine's memory
-    # before it is looked through for the first time.
+    # Spark's data about its last jobs survives a collection or two: with the default survivor space twice as much of it
+    # moves to the old generation. That one begins small; by default it would grow to a 64th of the machine's memory
+    # before its first collection.
     "-XX:SurvivorRatio=4 -XX:TargetSurvivorRatio=90 -Xms160m",
-    # Only the quick compiler: the JVM only moves rows, the work is done in Python and libcurl. The other one needs
-    # minutes of compiling (3 % of a core even when idle) before it is better, 100 MB, and until then a lone
-    # notification takes 125-200 ms instead of 95-110.
+    # Only the quick compiler: the JVM only moves rows, the work is done in Python and libcurl. The other compiler needs
+    # minutes (3 % of a core even when idle) before it is better, 100 MB, and until then a single notification takes
+    # 125-200 ms instead of 95-110.
     "-XX:TieredStopAtLevel=1",
-    # Each thread of Spark's many touches little of its stack; what compiled code may take is bounded, too.
+    # Spark has many threads with small stacks; the compiled code is bounded, too.
     "-Xss512k -XX:ReservedCodeCacheSize=64m",
-    # Nothing attaches to the job's JVM, and the counters file would be written to /tmp all the time.
+    # No tool attaches to the job's JVM, and the counters file would be written to the temporary directory all the time.
     "-XX:-UsePerfData",
-    # Spark's shutdown hooks must not hold up a stop.
+    # Spark's shutdown hooks must not delay a stop.
     "-Dspark.shutdown.timeout=5s",
 )
 
@@ -51,26 +51,26 @@ def properties(
     archive_to: Path | None = None,
 ) -> dict[str, str]:
     """Spark properties for the dispatch job. On a cluster either Arborcast is installed on the hosts of Python workers,
-    or it is sent along as `code`, a zip file of our packages.
+    or it is sent with the job as `code`, a zip file of our packages.
 
     `master` None is for spark-submit without a master, which is local mode; "" leaves a cluster's to its command line;
-    "local" is local mode with as many task slots as the settings have. `local_dir` is for Spark's temporary files.
-    `classes` is an archive of the classes that the driver's JVM loads; `archive_to` is the path of a new one, written
-    at exit. Only classes on the JVM's own class path can be archived, so the jars are put there and not sent to
-    executors: for local mode.
+    "local" is local mode with the task slots of the settings. `local_dir` is for Spark's temporary files. `classes` is
+    an archive of the classes that the driver's JVM loads; `archive_to` is the path of a new one, written at exit. Only
+    classes on the JVM's own class path can be archived, so the jars are put there and not sent to executors: for local
+    mode.
     """
     chosen = dict(_FIXED)
     if master is not None and not master.startswith("local"):
         chosen |= {**_CLUSTER, **guarded(settings)}
-        # Of workers elsewhere the driver sees nothing: the daemon that forks them watches over them.
+        # The driver cannot monitor workers on other hosts: the daemon that forks them does.
         chosen[f"spark.executorEnv.{LIMIT}"] = f"{settings.hang_timeout_s:g}"
     else:
         chosen |= _ALONE
     chosen |= {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": python,
-        # The wait between two looks at Kafka when nothing was there. Each look costs 1.5-2 ms of CPU in JVM and broker,
-        # so the default of 10 ms keeps a fifth of a core busy for nothing.
+        # The interval between two empty polls of Kafka. Each costs 1.5-2 ms of CPU in JVM and broker, so the default of
+        # 10 ms keeps a fifth of a core busy.
         "spark.sql.streaming.pollingDelay": f"{settings.idle_poll_ms}ms",
         "spark.sql.shuffle.partitions": str(settings.task_slots),
         "spark.default.parallelism": str(settings.task_slots),
@@ -93,8 +93,8 @@ def properties(
         chosen["spark.master"] = master
     if code is not None:
         chosen["spark.submit.pyFiles"] = str(code)
-        # Executors fetch it into the folder that they run in, and the Python daemon is started with our module before
-        # Spark has told any worker of it.
+        # Executors fetch it into their working folder, and the Python daemon starts with our module before a worker has
+        # read Spark's list of files.
         chosen["spark.executorEnv.PYTHONPATH"] = code.name
     if jars and (classes or archive_to):
         chosen["spark.driver.extraClassPath"] = os.pathsep.join(str(jar) for jar in jars)
@@ -106,7 +106,7 @@ def properties(
 
 
 def _sharing(classes: Path | None, archive_to: Path | None) -> tuple[str, ...]:
-    """Java's options for an archive of classes. It ignores one that does not fit, without a message."""
+    """Java's options for an archive of classes. Java ignores an archive that does not fit, without a message."""
     if archive_to is not None:
         return (f'"-XX:ArchiveClassesAtExit={archive_to}"', *_QUIET)
     return (f'"-XX:SharedArchiveFile={classes}"', "-Xshare:auto", *_QUIET) if classes is not None else ()
@@ -131,7 +131,7 @@ _FIXED: Mapping[str, str] = {
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
     # Never wait for a better placed slot.
     "spark.locality.wait": "0",
-    # The jobs that keep workers warm must not queue the hot one behind them.
+    # The jobs that keep workers warm must not delay the dispatch.
     "spark.scheduler.mode": "FAIR",
     # -- idle cost ---------------------------------------------------------------------------------------------------
     # Progress events of an idle query: one a minute, not one every ten seconds.
@@ -147,38 +147,38 @@ _FIXED: Mapping[str, str] = {
     "spark.executor.heartbeatInterval": "30s",
     "spark.network.timeout": "120s",
     # -- checkpoint --------------------------------------------------------------------------------------------------
-    # Batches whose progress files are kept: only the last is needed to go on, the others to look back.
+    # Batches whose progress files are kept: only the last is required, the others are for diagnosis.
     "spark.sql.streaming.minBatchesToRetain": "20",
-    # -- Delta, for those who read the tables through this session ----------------------------------------------------
+    # -- Delta, for readers of the tables through this session --------------------------------------------------------
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # -- house -------------------------------------------------------------------------------------------------------
+    # -- general -----------------------------------------------------------------------------------------------------
     # Times in the tables are UTC wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
 }
 
 
-# Where executors are other processes, on other hosts.
+# For executors in other processes, on other hosts.
 _CLUSTER: Mapping[str, str] = {
-    # A host that is cut off (a killed process is noticed at once, by its closed connections) holds the batch of all
-    # others until it is given up.
+    # A killed process is noticed at once, by its closed connections; a host that is cut off delays the batch of all
+    # others until this timeout.
     "spark.executor.heartbeatInterval": "5s",
     "spark.network.timeout": "30s",
     "spark.network.timeoutInterval": "10s",
-    # The warm-up reaches only executors that are there; do not begin with the first of them.
+    # The warm-up reaches only registered executors: do not begin with the first of them.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "15s",
     # Rows and Python workers: the JVM of an executor holds little, and each Python worker takes some 50 MB beside it.
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -XX:-UsePerfData",
-    # An executor or a whole worker that dies takes its tasks with it, and they are tried elsewhere. A cluster that
-    # loses machines one after the other while one batch lasts must not fail the query for it.
+    # The tasks of a dead executor or worker are repeated elsewhere. The successive loss of several machines during one
+    # batch must not fail the query.
     "spark.task.maxFailures": "8",
 }
 
 
-# Encrypted with AES-GCM, so that nothing can be changed on the way either: the default of 4.2 is AES-CTR, with a weaker
-# derivation of keys, and what does not speak it would be let in by an older handshake.
+# Encrypted with AES-GCM, which detects changes: the default of 4.2 is AES-CTR, with a weaker derivation of keys, and
+# accepts an older handshake.
 _GUARDED: Mapping[str, str] = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
@@ -196,7 +196,7 @@ DAEMONS: Mapping[str, str] = {
     # The REST server of a master starts applications without a secret, and is on by default; its web page ends them.
     "spark.master.rest.enabled": "false",
     "spark.ui.killEnabled": "false",
-    # What executors log, and the folder of each start of the job, would fill a worker's disk: neither has a limit by
+    # The logs of executors, and the folder of each start of the job, would fill a worker's disk: neither has a limit by
     # default.
     "spark.executor.logs.rolling.strategy": "size",
     "spark.executor.logs.rolling.maxSize": str(16 << 20),
@@ -209,8 +209,8 @@ _SECRET = "spark.authenticate.secret"  # noqa: S105  # its name
 
 
 def guarded(settings: DispatchSettings) -> dict[str, str]:
-    """Secrets of the cluster's parts, so that no other host can give tasks to them, or read their traffic: an
-    executor's port without a secret is a shell for everyone who reaches it. The same for job, master and workers."""
+    """Secrets of the cluster's parts, so that no other host can submit tasks, or read their traffic: an executor's port
+    without a secret is a remote shell. The same for job, master and workers."""
     if not settings.spark_authenticate:
         return {}
     return {**_GUARDED, **({_SECRET: settings.spark_secret} if settings.spark_secret else {})}
@@ -223,7 +223,7 @@ def needs_secret(settings: DispatchSettings, master: str | None) -> bool:
 
 
 def secret_in(text: str) -> str:
-    """The secret in a properties file that `as_text` has made, empty where there is none."""
+    """The secret in a properties file made by `as_text`, empty without one."""
     found = [line.removeprefix(_SECRET).strip() for line in text.splitlines() if line.startswith(f"{_SECRET} ")]
     return found[0].replace(chr(92) * 2, chr(92)) if found else ""
 
@@ -234,7 +234,7 @@ def as_text(values: Mapping[str, str]) -> str:
 
 
 def write_properties(path: Path, values: Mapping[str, str]) -> None:
-    """Write the properties file, readable for its owner alone: there may be a secret in it."""
+    """Write the properties file, readable only for its owner: it may contain a secret."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(as_text(values))

@@ -16,14 +16,14 @@ from arborcast.core.threads import start_thread
 
 
 class StopRequested(Exception):
-    """Raised to end a query where nothing is half done: at the beginning of a batch, or between two of its rounds."""
+    """Raised to end a query at a safe point: at the beginning of a batch, or between two of its rounds."""
 
 
 class StopGate:
-    """Admits batches until it is closed, and counts those under way.
+    """Admits batches until it is closed, and counts the running ones.
 
-    To stop a query within a batch would cut off pushes whose outcomes are never written. So the gate is closed first,
-    and the query stops when no batch is under way.
+    A stop within a batch would cut off pushes whose outcomes are never written. So the gate is closed first, and the
+    query stops when no batch is running.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class StopGate:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Around a batch. Raises StopRequested once the gate is closed."""
+        """A context around a batch. Raises StopRequested once the gate is closed."""
         with self._condition:
             if self._closed:
                 raise StopRequested
@@ -50,7 +50,7 @@ class StopGate:
                 self._condition.notify_all()
 
     def raise_if_closed(self) -> None:
-        """Between two rounds of a batch. Raises StopRequested once the gate is closed."""
+        """Call between two rounds of a batch. Raises StopRequested once the gate is closed."""
         if self._closed:
             raise StopRequested
 
@@ -60,12 +60,12 @@ class StopGate:
             self._condition.notify_all()
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until the gate is closed; whether it is."""
+        """Wait until the gate is closed; returns whether it is."""
         with self._condition:
             return self._condition.wait_for(lambda: self._closed, timeout_s)
 
     def wait_empty(self, timeout_s: float | None = None) -> bool:
-        """Wait until no batch is under way; whether none is."""
+        """Wait until no batch is running; returns whether none is."""
         with self._condition:
             return self._condition.wait_for(lambda: self._inside == 0, timeout_s)
 
@@ -74,19 +74,19 @@ logger = logging.getLogger(__name__)
 
 BACKOFF = Backoff(1.0, 15.0)
 
-# A query that ran for this long was healthy: its next failure is the first of a row.
+# After this time a query is healthy: its next failure is the first of a series.
 HEALTHY_S = 60.0
 
 # A query with a backlog is ready after this time.
 CATCH_UP_S = 5.0
 
-# After this many failures in a row the process itself may be broken, and its supervisor restarts it.
+# After this many consecutive failures the process itself may be broken, and its supervisor restarts it.
 MAX_FAILURES = 10
 
 
 class QuerySupervisor:
-    """Starts a query again when it fails: Kafka was away for long, or a task failed too often. A thread, until the gate
-    closes. After MAX_FAILURES in a row the gate is closed and `gave_up` is true."""
+    """Starts a query again when it fails (Kafka unavailable for long, or a task that failed too often), in a thread,
+    until the gate closes. After MAX_FAILURES in a row the gate is closed and `gave_up` is true."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class QuerySupervisor:
 
     @property
     def query(self) -> StreamingQuery | None:
-        """The query as last started; None before."""
+        """The last started query; None before."""
         return self._query
 
     def start(self) -> None:
@@ -125,8 +125,8 @@ class QuerySupervisor:
 
     @contextmanager
     def planned_restart(self) -> Iterator[None]:
-        """Around the end of the query's work: the query is stopped at the end of the block and started again at once,
-        and its end is no failure."""
+        """A context around the end of the query's work: at its exit the query is stopped and started again at once,
+        and its end does not count as a failure."""
         self._planned, query = True, self._query
         try:
             yield
@@ -175,7 +175,7 @@ class QuerySupervisor:
                 self._gate.close()
                 return
             pause = BACKOFF.after(self.failures)
-            logger.warning("%s stopped and is started again in %g s: %s", self.name, pause, reason)
+            logger.warning("%s stopped; it is started again in %g s: %s", self.name, pause, reason)
             self._gate.wait_closed(pause)
 
     def _wait_at_rest(self, query: StreamingQuery, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Our logs as streams: queries start at given positions, with an empty checkpoint."""
+"""The logs as streams: queries start at given positions, with an empty checkpoint."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def read_log(
     partitions: Sequence[int] | None = None,
     fetch_wait_ms: int | None = None,
 ) -> DataFrame:
-    """The log, or some of its partitions, as a streaming frame with Kafka's columns, with `most` records in a batch.
-    `fetch_wait_ms` is how long the broker may hold a fetch that finds nothing."""
+    """The log, or some of its partitions, as a streaming frame with Kafka's columns, with up to `most` records in a
+    batch. `fetch_wait_ms` is the maximum wait of the broker for an empty fetch."""
     topic = kafka.topic(name)
     chosen = {"subscribe": topic} if partitions is None else {"assign": json.dumps({topic: list(partitions)})}
     options = (connection_options(kafka) | chosen) | {
@@ -42,7 +42,7 @@ def read_log(
 
 
 def remove_checkpoint(spark: SparkSession, location: str) -> None:
-    """Remove Spark's files about a run, of no use to the next one, on any file system of Hadoop's."""
+    """Remove Spark's files of a run, which the next one does not need, on any of Hadoop's file systems."""
     context: Any = spark.sparkContext
     jvm = context._jvm  # noqa: SLF001  # Spark offers no public way to Hadoop's file systems
     configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001  # the same
@@ -51,24 +51,23 @@ def remove_checkpoint(spark: SparkSession, location: str) -> None:
 
 
 def connection_options(kafka: KafkaSettings) -> dict[str, str]:
-    """How the Java clients inside Spark reach the brokers."""
+    """Connection options of Spark's Java clients."""
     options = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.security.protocol": kafka.security_protocol,
-        # The broker holds a fetch that finds nothing for this long. Spark's consumer prefetches beyond what it was
-        # asked for, and the next batch waits for that fetch: with the default of 500 ms a lone notification takes
-        # 600 ms.
+        # The maximum wait of the broker for an empty fetch. Spark's consumer prefetches more than requested, and the
+        # next batch waits for that fetch: with the default of 500 ms a single notification takes 600 ms.
         "kafka.fetch.max.wait.ms": "10",
-        # A broker that comes back should be found within a second.
+        # A restarted broker should be found within a second.
         "kafka.reconnect.backoff.max.ms": "1000",
-        # Who leads a partition is looked up again after this, also by a client that keeps trying one that is gone.
+        # Maximum age of the metadata, also for a client that keeps trying a dead leader.
         "kafka.metadata.max.age.ms": "3000",
-        # Kafka's admin client, asked for a log's end, waits this long for the partition's last known leader, also
-        # when that is gone and another leads. Spark then retries with a new client: with 20 s deliveries stalled for as
-        # long when a broker was killed, with 5 s for 6.
+        # For a log's end Kafka's admin client waits this long for the partition's last known leader, even if it is dead
+        # and another leads. Spark then retries with a new client: with 20 s deliveries stalled for 20 s when a broker
+        # was killed, with 5 s for 6.
         "kafka.request.timeout.ms": str(_attempt_ms(kafka)),
         "kafka.default.api.timeout.ms": str(_attempt_ms(kafka)),
-        # A host that is cut off refuses nothing, it is silent.
+        # A host that is cut off does not refuse connections.
         "kafka.socket.connection.setup.timeout.ms": "2000",
         # A minute in all before the query fails and is started again.
         "fetchOffset.numRetries": "12",
@@ -102,8 +101,7 @@ def _attempt_ms(kafka: KafkaSettings) -> int:
 def _client_certificate(kafka: KafkaSettings) -> dict[str, str]:
     options = {"kafka.ssl.keystore.type": "PEM"}
     if kafka.ssl_key_file:
-        # Java's clients take both from one file or as text. As a key in an option's name says what it is, Spark shows
-        # it nowhere.
+        # Java's clients take both from one file or as text. Spark hides options with "key" in their name.
         options |= {
             "kafka.ssl.keystore.certificate.chain": _pem(kafka.ssl_certificate_file, "ssl_certificate_file"),
             "kafka.ssl.keystore.key": _pem(kafka.ssl_key_file, "ssl_key_file"),

@@ -1,5 +1,5 @@
-"""One Delta table, held open by its only writer: reading its state for each commit would cost more with a longer
-history."""
+"""One Delta table, kept open by its only writer: reading its state for each commit would cost more as the history
+grows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.tables import ATTEMPTS
-from arborcast.dispatch.tables.repair import mend
+from arborcast.dispatch.tables.repair import repair_table
 from arborcast.dispatch.tables.spec import TableSpec
 
 _DAY_MS = 86_400_000
@@ -39,7 +39,7 @@ def days(milliseconds: Iterable[int]) -> pa.Array:
 
 
 def build(spec: TableSpec, records: Sequence[Record], special: Mapping[str, Build[Record]]) -> pa.Table:
-    """The table's rows: columns that `special` does not make are the records' attributes of the same name."""
+    """The table's rows: columns that are not in `special` are the records' attributes of the same name."""
     schema = spec.arrow_schema()
     columns = [
         special[each.name](records).cast(each.type)
@@ -51,8 +51,8 @@ def build(spec: TableSpec, records: Sequence[Record], special: Mapping[str, Buil
 
 
 def rows_of(values: Iterable[bytes]) -> pa.Table:
-    """Rows of `attempts` for the values of Kafka records, in order. A record that cannot be read is logged and left
-    out. Raises RecordVersionError."""
+    """Rows of `attempts` for the values of Kafka records, in order. A damaged record is logged and skipped. Raises
+    RecordVersionError."""
     return build(ATTEMPTS, [attempt for value in values for attempt in attempts.readable(value)[0]], _ATTEMPT)
 
 
@@ -63,14 +63,14 @@ _ATTEMPT: Mapping[str, Build[Attempt]] = {
     "next_at": lambda them: times(each.next_ms or None for each in them),
 }
 
-# A third of the size of the default (snappy) for ids and XML, at a cost that cannot be told from it.
+# A third of the size of the default (snappy) for ids and XML, at no measurable cost.
 WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
-# Upkeep's commits may come between so often, less one: it makes one for each day with small files.
-_CHANCES = 5
+# Maximum number of tries: upkeep may commit in between, once for each day with small files.
+_MOST_TRIES = 5
 
-# Neutral values by type; for others no bytes.
-_NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
+# Neutral values by type; for others an empty byte string.
+_NEUTRAL: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
     (pa.types.is_temporal, datetime(1970, 1, 1, tzinfo=UTC)),
     (pa.types.is_boolean, False),
     (pa.types.is_integer, 0),
@@ -89,7 +89,7 @@ _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def turn_to_commit(location: str) -> threading.Lock:
-    """Held by a writer of this process while it commits to the table there."""
+    """The lock of a writer of this process while it commits to the table."""
     return _TURNS[location]
 
 
@@ -97,14 +97,14 @@ _REWRITES: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def turn_to_rewrite(location: str) -> threading.Lock:
-    """Held by a thread of this process while it rewrites or joins rows of the table there: of two such commits one
+    """The lock of a thread of this process while it rewrites or joins rows of the table: of two such commits one
     fails."""
     return _REWRITES[location]
 
 
 class DeltaTableWriter:
-    """A write commits as a whole, with the writer's position (a Delta application transaction), so a restarted writer
-    can tell stored records from missing ones."""
+    """Each write is one commit, with the writer's position (a Delta application transaction), so a restarted writer
+    can distinguish stored records from missing ones."""
 
     def __init__(self, spec: TableSpec, location: str) -> None:
         self.spec = spec
@@ -112,13 +112,13 @@ class DeltaTableWriter:
         self._table: DeltaTable | None = None
 
     def open(self) -> DeltaTable:
-        """The table as we last knew it, created if need be, and mended where a crash has damaged it.
+        """The table in its last known state, created if missing, and repaired after a crash.
 
-        Raises InfrastructureError when it cannot be read.
+        Raises InfrastructureError if it cannot be read.
         """
         if self._table is None:
             try:
-                mend(self.spec, self.location)
+                repair_table(self.spec, self.location)
                 self._table = self.spec.ensure(self.location)
             except DeltaError as error:
                 raise InfrastructureError(
@@ -136,14 +136,14 @@ class DeltaTableWriter:
         return self.open().transaction_version(writer)
 
     def positions(self, log: str) -> dict[int, int]:
-        """How far a log has been written here: the next offset, by partition. Empty when nothing of it has been."""
+        """The stored positions of a log: by partition the next offset. Empty without any."""
         known: dict[int, int] = {}
         while (offset := self.progress(f"{log}-{len(known)}")) is not None:
             known[len(known)] = offset
         return known
 
     def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
-        """Append the rows of a batch; False when this writer has written this batch before."""
+        """Append the rows of a batch; returns False if this writer has already written the batch."""
         done = self.progress(writer)
         if done is not None and done >= batch:
             return False
@@ -152,26 +152,26 @@ class DeltaTableWriter:
         return True
 
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
-        """Append rows, possibly none, that are new: the writer has read its progress since it began."""
+        """Append new rows, possibly none: the writer has read its progress since its start."""
         self._write(rows, "append", progress)
 
     def replace_where(self, rows: pa.Table, where: str, progress: Mapping[str, int]) -> None:
-        """Make these all the rows that fulfil the condition."""
+        """Replace all rows that fulfil the condition by these."""
         self._write(rows, "overwrite", progress, where)
 
     def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
-        """Make these all the rows there are."""
+        """Replace all rows by these."""
         self._write(rows, "overwrite", progress)
 
     def overwrite(self, rows: pa.Table, match: str) -> None:
-        """Replace matching rows, by a condition on `t` (the table) and `s` (the row). Rows without a match change
-        nothing. Idempotent."""
+        """Replace matching rows, by a condition on `t` (the table) and `s` (the row). Rows without a match have no
+        effect. Idempotent."""
 
         def merge(table: DeltaTable) -> None:
             merger = table.merge(rows, match, source_alias="s", target_alias="t", writer_properties=WRITER)
             merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in rows.column_names}).execute()
 
-        self._insist(merge)
+        self._write_with_retries(merge)
 
     def merge(
         self,
@@ -193,7 +193,7 @@ class DeltaTableWriter:
         inserted = dict(quoted)
         for field in _unknown(names, table):
             if not field.nullable:
-                changes = changes.append_column(field.name, _nothing(field, changes.num_rows))
+                changes = changes.append_column(field.name, _neutral(field, changes.num_rows))
                 inserted[f"`{field.name}`"] = f"s.`{field.name}`"
         merger = table.merge(
             changes,
@@ -225,12 +225,12 @@ class DeltaTableWriter:
             else:
                 write_deltalake(table, aligned, mode="append", writer_properties=WRITER, commit_properties=properties)
 
-        self._insist(write)
+        self._write_with_retries(write)
 
-    def _insist(self, write: Callable[[DeltaTable], None]) -> None:
-        """Upkeep commits concurrently. A write based on the former state may be refused then, and is repeated; a
-        refresh costs a millisecond."""
-        for chance in range(_CHANCES, 0, -1):
+    def _write_with_retries(self, write: Callable[[DeltaTable], None]) -> None:
+        """Write, and repeat a write that was refused because upkeep has committed concurrently; a refresh costs a
+        millisecond."""
+        for tries_left in range(_MOST_TRIES, 0, -1):
             try:
                 with turn_to_commit(self.location):
                     table = self.open()
@@ -238,13 +238,13 @@ class DeltaTableWriter:
                     write(table)
                 return
             except CommitFailedError:
-                if chance == 1:
+                if tries_left == 1:
                     raise
                 self.reopen()
 
 
 def as_progress(log: str, positions: Mapping[int, int]) -> dict[str, int]:
-    """Positions in a log as a commit holds them; see `DeltaTableWriter.positions`."""
+    """Positions in a log in the form of a commit; see `DeltaTableWriter.positions`."""
     return {f"{log}-{partition}": offset for partition, offset in positions.items()}
 
 
@@ -253,27 +253,26 @@ def _commit(progress: Mapping[str, int]) -> CommitProperties:
 
 
 def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:
-    """Columns are matched by position; a table of a newer release has them in another order, and has columns that we
-    know nothing of."""
+    """Columns are matched by position; a table of a newer release has them in another order, and additional columns."""
     names = [each.name for each in table.schema().fields]
     if names == rows.column_names:
         return rows
     columns = [
-        rows.column(each.name) if each.name in rows.column_names else _nothing(each, rows.num_rows)
+        rows.column(each.name) if each.name in rows.column_names else _neutral(each, rows.num_rows)
         for each in pa.schema(table.schema().to_arrow())
     ]
     return pa.Table.from_arrays(columns, names=names)
 
 
 def _unknown(names: Sequence[str], table: DeltaTable) -> list[pa.Field]:
-    """The columns of a table that a newer Arborcast has made, and that we know nothing of."""
+    """The columns of a newer Arborcast, which this one does not know."""
     return [each for each in pa.schema(table.schema().to_arrow()) if each.name not in names]
 
 
-def _nothing(field: pa.Field, count: int) -> pa.Array:
-    """The written value: null, or a neutral one where null is not allowed. Otherwise nothing could be written after a
-    rollback."""
+def _neutral(field: pa.Field, count: int) -> pa.Array:
+    """The value for an unknown column: null, or a neutral one if null is not allowed. Otherwise no row could be written
+    after a rollback."""
     if field.nullable:
         return pa.nulls(count, field.type)
-    value = next((value for is_so, value in _NEAREST if is_so(field.type)), b"")
+    value = next((value for is_type, value in _NEUTRAL if is_type(field.type)), b"")
     return pa.array([value] * count, field.type)

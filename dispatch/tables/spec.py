@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Location(str):
-    """The path or URL, as text; its options are never shown."""
+    """The path or URL, as text; its repr does not contain the options."""
 
     options: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def of(cls, path: str, options: Mapping[str, str]) -> Location:
-        """A place with its options."""
+        """A location with its options."""
         made = cls(path)
         made.options = MappingProxyType(dict(options))
         return made
@@ -41,7 +41,7 @@ def options_of(location: str) -> dict[str, str]:
     return dict(location.options) if isinstance(location, Location) else {}
 
 
-def is_there(location: str) -> bool:
+def table_exists(location: str) -> bool:
     """Whether there is a table."""
     return DeltaTable.is_deltatable(location, storage_options=options_of(location))
 
@@ -51,8 +51,8 @@ def open_table(location: str) -> DeltaTable:
     return DeltaTable(location, storage_options=options_of(location))
 
 
-# A checkpoint of the Delta log every 100 commits: with one commit per 5 s every 8 minutes. Earlier commits are only
-# needed for older versions.
+# A checkpoint of the Delta log every 100 commits: with one commit per 5 s every 8 minutes. Only older versions need the
+# earlier commits.
 _PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 24 hours",
@@ -75,14 +75,14 @@ class Column:
         return f"{self.help} [{self.unit}]" if self.unit else self.help
 
     def as_field(self) -> Field:
-        """The column as Delta describes it."""
+        """The column in Delta's form."""
         return Field(self.name, PrimitiveType(self.type), nullable=self.optional, metadata={"comment": self.comment})
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One table. `time` is the column for spans of time; with `partition_by` its day. `key` is the column that
-    identifies a row, in tables with changing rows. `merged`: rows of this one may change, too."""
+    """One table. `time` is the column for periods; with `partition_by` its day. `key` is the column that identifies a
+    row, in tables with changing rows. `merged`: rows of this one may change, too."""
 
     name: str
     help: str
@@ -94,12 +94,12 @@ class TableSpec:
     properties: Mapping[str, str] = field(default_factory=lambda: _PROPERTIES)
 
     def location(self, settings: TableSettings, home: Path) -> Location:
-        """Where the table is: below `tables.path`, or below the data directory when that is not set."""
+        """The table's location: below `tables.path`, or below the data directory if that is not set."""
         root = settings.path.rstrip("/") or str((home / "tables").absolute())
         return Location.of(f"{root}/{self.name}", settings.storage())
 
     def schema(self) -> Schema:
-        """As Delta stores it, the descriptions included."""
+        """The schema in Delta's form, with the descriptions."""
         return Schema([column.as_field() for column in self.columns])
 
     def arrow_schema(self) -> pa.Schema:
@@ -121,8 +121,9 @@ class TableSpec:
     def dataset(self, table: DeltaTable) -> ds.Dataset:
         """The table for pyarrow, and readers of its datasets (DuckDB).
 
-        In files of a merge or a delete, delta-rs stores texts as "views", which pyarrow cannot compare (nor could
-        DuckDB, which leaves that to pyarrow). Read as dictionaries they can be.
+
+        In files of a merge or a delete, delta-rs stores texts as "views", which pyarrow cannot compare (nor DuckDB,
+        which uses pyarrow for it). Read as dictionaries they can be compared.
         """
         if not (self.merged or self.key):
             return table.to_pyarrow_dataset()
@@ -137,7 +138,7 @@ class TableSpec:
     def read(
         self, table: DeltaTable, columns: Sequence[str] | None = None, where: ds.Expression | None = None
     ) -> pa.Table:
-        """Rows as an Arrow table; files that can have no such row are not opened."""
+        """Rows as an Arrow table; files without such rows are not opened."""
         import pyarrow as pa
 
         found = self.dataset(table).to_table(columns=list(columns) if columns else None, filter=where)
@@ -147,8 +148,8 @@ class TableSpec:
         return found.cast(pa.schema(plain))
 
     def ensure(self, location: str) -> DeltaTable:
-        """The table, created if missing, with optional columns added that it lacks. Raises InfrastructureError if it
-        lacks another column of this name and type."""
+        """The table, created if missing, with missing optional columns added. Raises InfrastructureError if it lacks
+        another column of this name and type."""
         table = DeltaTable.create(
             location,
             self.schema(),
@@ -159,13 +160,13 @@ class TableSpec:
             configuration=dict(self.properties),
             storage_options=options_of(location),
         )
-        there = {each.name: each.type for each in table.schema().fields}
-        added = [each.as_field() for each in self.columns if each.optional and each.name not in there]
+        existing = {each.name: each.type for each in table.schema().fields}
+        added = [each.as_field() for each in self.columns if each.optional and each.name not in existing]
         if added:
             table.alter.add_columns(added)
-            there |= {each.name: each.type for each in added}
+            existing |= {each.name: each.type for each in added}
         for column in self.columns:
-            found = there.get(column.name)
+            found = existing.get(column.name)
             if found != PrimitiveType(column.type):
                 which = f"no column {column.name}" if found is None else f"a column {column.name} of type {found}"
                 raise InfrastructureError(
@@ -198,8 +199,8 @@ _QUERY = 'SELECT * FROM wanted WHERE "{column}" IN ({texts})'
 
 
 def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row]:
-    """The rows that have one of these texts there. Files that can have no such row are not opened. Raises DeltaError
-    when one cannot be read."""
+    """The rows with one of these texts in the column. Files without such rows are not opened. Raises DeltaError if one
+    cannot be read."""
     if not values:
         return []
     query = _QUERY.format(column=column, texts=", ".join(map(quoted, values)))
@@ -207,18 +208,18 @@ def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row
         found = QueryBuilder().register("wanted", table).execute(query).read_all()
     except Exception as error:
         # Readers raise any Exception for a damaged file.
-        raise DeltaError("a file of it is damaged, or was removed meanwhile") from error
+        raise DeltaError("one of its files is damaged, or was removed during the query") from error
     columns = [found.column(name).to_pylist() for name in found.column_names]
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def quoted(text: str) -> str:
-    """The text as SQL writes it."""
+    """The text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def newest(table: DeltaTable, column: str) -> datetime | None:
-    """The latest time of a column, from its files' statistics; None when there are none."""
+    """The latest time of a column, from its files' statistics; None without any."""
     files = table.get_add_actions(flatten=True)
     name = f"max.{column}"
     if name not in files.column_names:

@@ -13,7 +13,7 @@ from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from arborcast.dispatch.tables.spec import is_there
+from arborcast.dispatch.tables.spec import table_exists
 from arborcast.engine.settings.loading import load_settings
 from tests.support.s3 import s3_server
 from tests.support.table_rows import attempt
@@ -47,7 +47,7 @@ def test_options_of_the_storage_are_in_the_settings(tmp_path: Path) -> None:
             home=tmp_path, overrides={"tables.path": "s3://tables/x", "tables.storage_options": text}, environ={}
         )
         location = ATTEMPTS.location(settings.tables, tmp_path)
-        assert not is_there(location)
+        assert not table_exists(location)
         table = DeltaTableWriter(ATTEMPTS, location)
         for batch in range(9):
             table.append(rows_of(encode([attempt("n1", "s", "delivered")])), "query", batch)

@@ -303,7 +303,7 @@ class World:
             for endpoint in touched.get(name, ()):
                 if not self.is_pushed_to(endpoint):
                     self.health.forget(endpoint)
-        self.redelivery.look_at_subscriptions()
+        self.redelivery.check_subscriptions()
 
     def endpoint(self, name: str) -> FakeEndpoint:
         """The endpoint of a subscription."""

@@ -68,7 +68,7 @@ class Engine:
     def _is_ready(self) -> None:
         self.ready = True
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """As SIGTERM."""
         gate = self.gate
         if gate is not None and self.process.alive:

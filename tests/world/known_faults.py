@@ -46,7 +46,7 @@ def start(history: History) -> None:
 def stop(history: History) -> None:
     engine = history.engine
     assert engine is not None
-    engine.ask_to_stop()
+    engine.request_stop()
     history.wait(lambda: engine.ended, 120, "the job has stopped")
 
 

@@ -269,7 +269,7 @@ class Scenario:
 
     def stop_and_start(self) -> None:
         if (engine := self.history.engine) is not None and not engine.ended:
-            engine.ask_to_stop()
+            engine.request_stop()
 
     def kill_worker(self) -> None:
         if (worker := self._worker()) is not None:

@@ -1,9 +1,9 @@
 """What every transport promises.
 
-- Before each new connection the policy judges the concrete address, whatever the host was called; an address that it
-  refuses is not connected to, and the failure is "address" with the rule in `detail`. Through a proxy nobody knows the
-  address: then only the URL's text is judged, and the proxy has to see to the rest.
-- An IRI is pushed to by the URI that it stands for.
+- Before each new connection the policy judges the resolved address. A refused one is not connected to; the failure is
+  "address" with the rule in `detail`. Through a proxy the address is unknown: only the URL's text is judged, and the
+  proxy is responsible for the rest.
+- An IRI is converted to a URI.
 - Only http, https and, for datagrams to other engines, udp (`datagrams`); any other scheme, and a URL that cannot be
   read, is a failed result, never an exception.
 - Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
@@ -14,12 +14,11 @@
   neither asked for nor unpacked. A head of more than 300 KiB is a failure.
 - Connections are kept alive and reused. When a kept connection turns out to have been closed by the receiver before a
   byte of the answer came, the push is sent once more on a new connection: that is no failure of the receiver's.
-- What a kept connection has to read before a push is sent on it is no answer to that push: the connection is closed,
-  and its receiver gets a new connection for each push from then on (`Excess`). Bytes that arrive between this look and
-  the answer are taken for the answer: an answer of HTTP/1.1 does not name its request, and a request has left before
-  the first of them can be read. Where pushes follow without a pause each later push then gets the answer to the one
-  before, until the connection is `KEPT_AT_MOST_S` old and not used again.
-- The callback runs exactly once per push, on the thread that calls `drive`. Nothing that a receiver does raises.
+- Data on a kept connection before a push is sent on it is no answer to that push: the connection is closed, and its
+  receiver gets a new connection for each push from then on (`Excess`). Data that arrives between this check and the
+  answer is taken for the answer: an answer of HTTP/1.1 does not name its request. If pushes follow without a pause,
+  each then gets the answer to the push before it, until the connection is `KEPT_AT_MOST_S` old.
+- The callback runs exactly once per push, on the thread that calls `drive`. No behaviour of a receiver raises.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class UrlJudge:
         self._known: Recent[str, tuple[Refusal | None]] = Recent(_REMEMBERED)
 
     def refusal(self, url: str) -> Refusal | None:
-        """Why this URL is not pushed to; None when its text is in order."""
+        """The reason to refuse this URL; None if its text is permitted."""
         ordinary = _ORDINARY.fullmatch(url)
         judged = url if ordinary is None else ordinary[1]
         known = self._known.get(judged)
@@ -82,8 +81,8 @@ class Excess:
         with self._lock:
             return self._known.get(receiver) is not None
 
-    def look(self, receiver: tuple[str, int], kept: socket.socket) -> None:
-        """Judge a kept connection that is readable although no push is under way on it."""
+    def check(self, receiver: tuple[str, int], kept: socket.socket) -> None:
+        """Check a kept connection that is readable although no push is in flight on it."""
         try:
             head = socket.socket.recv(kept, 64, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # of TLS the record as it is
         except OSError:
@@ -100,8 +99,8 @@ class Excess:
 
 
 def is_excess(head: bytes) -> bool:
-    """Whether the first unread bytes of a kept connection are more than the end of this connection: neither nothing,
-    nor a 408 (the answer of a server that is tired of waiting), nor a short record of TLS (an alert, a key update)."""
+    """Whether the first unread bytes of a kept connection are unexpected: not its end, a 408 (the time-out of a server)
+    or a short record of TLS (an alert, a key update)."""
     if head[:1] in (b"\x15", b"\x17"):
         return head[:1] == b"\x17" and int.from_bytes(head[3:5], "big") > _SHORT_RECORD
     return head != b"" and head[8:13] != b" 408 "
@@ -114,7 +113,7 @@ KEPT_AT_MOST_S = 300
 connection that a worker keeps by default, are 0.4 % of a core."""
 
 Failure = Literal["", "address", "dns", "connect", "tls", "timeout", "disconnected", "protocol", "internal"]
-"""Why there is no complete answer. "" when there is one."""
+"""Why there is no complete answer; "" if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ RESULT_HEADER = "Arborcast-Result"
 _LATER = "later"
 
 
-def says_later(value: str) -> bool:
+def announces_later(value: str) -> bool:
     """Whether a receiver's Arborcast-Result announces a later result."""
     return value.strip().lower() == _LATER
 
@@ -191,17 +190,16 @@ class Transport(Protocol):
         """Pushes submitted whose callback has not run yet."""
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
-        """Begin a push, as soon as this job has the lease on its logs (`core.fence`), which it nearly
-        always has. May be called from within a callback."""
+        """Begin a push, once this job has the lease on its logs (`core.fence`). May be called from a callback."""
 
     def drive(self, timeout_s: float) -> None:
-        """Run the callbacks that are due; wait at most `timeout_s` for the first one when none is."""
+        """Run the callbacks that are due; if there are none, wait up to `timeout_s` for the first."""
 
     def rest(self, timeout_s: float) -> None:
-        """As `drive`, but wait also when no push is under way; return as soon as another thread calls `wake`."""
+        """As `drive`, but wait also without a push in flight; return as soon as another thread calls `wake`."""
 
     def wake(self) -> None:
-        """In any thread: end the `rest` under way, or the next one."""
+        """In any thread: end the current `rest`, or the next one."""
 
     def close(self) -> None:
         """Drop all connections. Pushes in flight are abandoned and their callbacks do not run."""

@@ -34,8 +34,8 @@ from arborcast.dispatch.delivery.transport.contract import (
     PushRequest,
     PushResult,
     UrlJudge,
+    announces_later,
     retry_after_s,
-    says_later,
 )
 from arborcast.dispatch.settings import PushSettings
 
@@ -56,7 +56,7 @@ _FAILURES: dict[int, Failure] = {
     pycurl.E_COULDNT_RESOLVE_HOST: "dns",
     pycurl.E_COULDNT_CONNECT: "connect",
     pycurl.E_COULDNT_RESOLVE_PROXY: "connect",
-    97: "connect",  # CURLE_PROXY: the proxy did not let us through
+    97: "connect",  # CURLE_PROXY: the proxy refused
     pycurl.E_OPERATION_TIMEDOUT: "timeout",
     pycurl.E_GOT_NOTHING: "disconnected",
     pycurl.E_SEND_ERROR: "disconnected",
@@ -105,7 +105,7 @@ class CurlTransport:
         if refusal is not None:
             self._refused.append((callback, PushResult(0, "address", str(refusal))))
             return
-        # By certificate, for a handle cannot take one off again; libcurl keeps their connections apart by itself.
+        # By certificate: a handle cannot remove its certificate. libcurl separates their connections.
         free = self._free.get(request.client_certificate)
         if free:
             handle = free.pop()
@@ -152,7 +152,7 @@ class CurlTransport:
         self._sockets.close()
 
     def _turn(self, timeout_s: float) -> None:
-        """Let libcurl work on the sockets that are ready, waiting for one of them, or for its timer, if need be."""
+        """Serve the ready sockets; wait up to `timeout_s` for one, or for libcurl's timer."""
         if self._timer_at is not None:
             timeout_s = min(timeout_s, max(self._timer_at - time.monotonic(), 0.0))
         ready = self._sockets.select(timeout_s)
@@ -169,7 +169,7 @@ class CurlTransport:
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
 
     def _finish(self) -> int:
-        """Run the callbacks of the pushes that are done; how many there were."""
+        """Run the callbacks of the finished pushes; returns their number."""
         finished = 0
         while True:
             remaining, succeeded, failed = self._multi.info_read()
@@ -200,8 +200,8 @@ class _Sockets:
         self._push_ms = int(push_s * 1000)
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
-        # Connections that libcurl does not watch, by descriptor: whether nothing may come there. The selector has them,
-        # too, and a number stays when libcurl closes its connection.
+        # Connections that libcurl does not watch, by descriptor: whether data on them is unexpected. The selector has
+        # them, too. A descriptor stays when libcurl closes its connection.
         self._kept: dict[int, bool] = {}
         self._receivers: dict[int, tuple[str, int]] = {}  # by descriptor
         self._excess = Excess()
@@ -211,12 +211,12 @@ class _Sockets:
         self._selector.register(self._woken, selectors.EVENT_READ)
 
     def select(self, timeout_s: float) -> list[tuple[int, int]]:
-        """The descriptors that are ready, and for what. Kept connections with something to read are closed here, before
-        libcurl has a turn, in which it may close one and give its descriptor to another."""
+        """The ready descriptors with their events. Kept connections with data are closed here, before libcurl runs: it
+        may close one and use its descriptor for another."""
         ready = [(key.fd, mask) for key, mask in self._selector.select(timeout_s)]
         for descriptor, _ in ready:
             if descriptor in self._kept:
-                self._look(descriptor)
+                self._check_kept(descriptor)
         woken = self._woken.fileno()
         if any(descriptor == woken for descriptor, _ in ready):
             self._woken.recv(4096)
@@ -224,8 +224,8 @@ class _Sockets:
         return ready
 
     def wake(self) -> None:
-        """End the `select` under way, or the next one. In any thread."""
-        # A full buffer will wake it as well.
+        """End the current `select`, or the next one. In any thread."""
+        # With a full buffer it is woken anyway.
         with contextlib.suppress(BlockingIOError):
             self._wake.send(b"!")
 
@@ -239,13 +239,13 @@ class _Sockets:
             self._kept[descriptor] = not handle.multiplexed
 
     def drop(self, url: str) -> None:
-        """A kept connection to this receiver carries nothing any more, perhaps since the network between was cut: close
-        the others. Each would cost the whole time of a push."""
+        """Close the kept connections to a receiver after one timed out, perhaps because the network is cut: each would
+        cost the whole time of a push."""
         receiver = place_of(url)
         for descriptor in [each for each, over in self._kept.items() if over and self._receivers[each] == receiver]:
             del self._kept[descriptor]
             with contextlib.suppress(OSError):
-                # Refused for a number of a connection that libcurl has closed; another file may have it.
+                # An error if libcurl has closed the connection: another file may have its descriptor.
                 self._selector.modify(descriptor, selectors.EVENT_READ | selectors.EVENT_WRITE)
                 self._selector.unregister(descriptor)
                 del self._receivers[descriptor]
@@ -267,7 +267,7 @@ class _Sockets:
             if descriptor not in self._receivers:
                 self._selector.unregister(descriptor)
                 return
-            with contextlib.suppress(OSError):  # it may be closed by now, and then the selector has forgotten it
+            with contextlib.suppress(OSError):  # the selector does not have a closed descriptor
                 if before != pycurl.POLL_IN:
                     self._selector.modify(descriptor, selectors.EVENT_READ)
                 self._kept[descriptor] = False
@@ -277,7 +277,7 @@ class _Sockets:
             self._selector.modify(descriptor, _EVENTS[event])
             return
         if descriptor in self._kept:
-            # Perhaps another connection with the number of one that libcurl closed: `modify` would change nothing.
+            # The descriptor may be that of another connection: libcurl closed the first. `modify` would have no effect.
             del self._kept[descriptor]
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, _EVENTS[event])
@@ -290,9 +290,9 @@ class _Sockets:
         with socket.socket(fileno=os.dup(descriptor)) as opened:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._push_ms)
 
-    def _look(self, descriptor: int) -> None:
-        """A kept connection is readable: it is closed, or its receiver has sent unexpected data. Other ones are read by
-        libcurl."""
+    def _check_kept(self, descriptor: int) -> None:
+        """A kept connection is readable: it is closed, or its receiver has sent unexpected data. libcurl reads those of
+        HTTP/2."""
         over = self._kept.pop(descriptor)
         self._selector.unregister(descriptor)
         if not over:
@@ -300,8 +300,8 @@ class _Sockets:
         receiver = self._receivers.pop(descriptor)
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as kept:
             if kept.family in (socket.AF_INET, socket.AF_INET6):
-                self._excess.look(receiver, kept)
-                # So that libcurl finds a closed connection, and no answer, where it uses this one again.
+                self._excess.check(receiver, kept)
+                # libcurl then finds a closed connection when it uses this one again, not a wrong answer.
                 kept.recv(65_536, socket.MSG_DONTWAIT)
                 kept.shutdown(socket.SHUT_RDWR)
 
@@ -327,7 +327,7 @@ class _Handle:
         self._received = 0
         self._overflow = False
         self.url = ""
-        self.callback: Callback = _nobody
+        self.callback: Callback = _no_callback
         self.curl = curl = pycurl.Curl()
         curl.setopt(pycurl.POST, 1)
         curl.setopt(pycurl.NOSIGNAL, 1)
@@ -370,12 +370,12 @@ class _Handle:
         self.curl.setopt(pycurl.HTTPHEADER, lines)
         self.curl.setopt(pycurl.POSTFIELDS, request.body)
 
-    def keep_alive(self, wanted: bool) -> None:
-        """Whether the push may use a kept connection, and leave its own for another."""
-        if wanted != self._keeps_alive:
-            self._keeps_alive = wanted
-            self.curl.setopt(pycurl.FRESH_CONNECT, not wanted)
-            self.curl.setopt(pycurl.FORBID_REUSE, not wanted)
+    def keep_alive(self, enabled: bool) -> None:
+        """Whether the push may use a kept connection, and keep its own for another."""
+        if enabled != self._keeps_alive:
+            self._keeps_alive = enabled
+            self.curl.setopt(pycurl.FRESH_CONNECT, not enabled)
+            self.curl.setopt(pycurl.FORBID_REUSE, not enabled)
 
     @property
     def multiplexed(self) -> bool:
@@ -383,10 +383,10 @@ class _Handle:
         return self._may_multiplex and self.curl.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_2_0
 
     def clear(self) -> None:
-        """Let go of the push: an idle handle must not keep the largest message that it ever carried."""
+        """Drop the push: an idle handle must not keep the largest message of its past."""
         self._kept = b""
         self._head.clear()
-        self.callback = _nobody
+        self.callback = _no_callback
         self.curl.setopt(pycurl.POSTFIELDS, b"")
 
     def result(self, code: int, message: str) -> PushResult:
@@ -397,7 +397,7 @@ class _Handle:
         if refusal is not None and failure == "connect":
             failure, message = "address", str(refusal)
         return PushResult(
-            status=status if status >= 200 else 0,  # an interim answer is none
+            status=status if status >= 200 else 0,  # an interim answer does not count
             failure=failure,
             detail=_WHERE.sub("", message) if failure else "",
             duration_s=curl.getinfo(pycurl.TOTAL_TIME),
@@ -405,15 +405,15 @@ class _Handle:
             response_bytes=self._received,
             reused=curl.getinfo(pycurl.NUM_CONNECTS) == 0,
             retry_after_s=retry_after_s(self._header(b"retry-after")) if status >= 300 else 0.0,
-            later=status == 202 and says_later(self._header(_RESULT)),
+            later=status == 202 and announces_later(self._header(_RESULT)),
         )
 
-    def _header(self, wanted: bytes) -> str:
+    def _header(self, key: bytes) -> str:
         for line in reversed(self._head):
             if line.startswith(b"HTTP/"):
                 break  # earlier lines belong to an interim answer
             name, _, value = line.partition(b":")
-            if name.lower() == wanted:
+            if name.lower() == key:
                 return value.strip().decode("latin-1")
         return ""
 
@@ -423,7 +423,7 @@ class _Handle:
         if "Too large response headers" in message:
             return "protocol"  # for which libcurl has E_RECV_ERROR too
         if "alert" in message and "tls" in message.lower():
-            return "tls"  # TLS 1.3: that our certificate is refused, or missed, shows only when we read
+            return "tls"  # TLS 1.3 reports a refused or missing client certificate only when reading
         return _FAILURES.get(code, "internal")
 
     def _open(self, purpose: int, address: Any) -> Any:
@@ -460,5 +460,5 @@ def _secure(curl: Any, settings: PushSettings, own_certificate: str) -> None:
         curl.setopt(pycurl.SSLKEY, os.fsencode(key))
 
 
-def _nobody(result: PushResult) -> None:
+def _no_callback(result: PushResult) -> None:
     raise AssertionError("a handle without a push has no result")

@@ -43,15 +43,15 @@ from arborcast.dispatch.delivery.transport.contract import (
     PushRequest,
     PushResult,
     UrlJudge,
+    announces_later,
     retry_after_s,
-    says_later,
 )
 from arborcast.dispatch.settings import PushSettings
 
-# More threads than this cost more than they bring: at a few thousand pushes per second the interpreter lock is full.
+# More threads bring nothing: at a few thousand pushes per second the interpreter lock is saturated.
 _MAX_THREADS = 64
 
-# As many times as libcurl does: each time another kept connection may turn out to be closed.
+# libcurl's limit: each retry may use another kept connection that is closed.
 _MAX_STALE = 5
 
 
@@ -75,7 +75,7 @@ class _Push:
         return not self.opened and getattr(self.connection, "sock", None) is not None
 
     def abort(self) -> None:
-        """Break the connection off, wherever its thread waits."""
+        """Break off the connection."""
         with self.lock:
             self.overdue = True
             sock = getattr(self.connection, "sock", None)
@@ -109,7 +109,7 @@ class _Watched(CheckedConnection):
             return False
         if super().is_connected:
             return True
-        self.excess.look(receiver, self.sock)
+        self.excess.check(receiver, self.sock)
         return False
 
     def connect(self) -> None:
@@ -131,7 +131,7 @@ class _WatchedTls(_Watched, CheckedTlsConnection):
 
 
 class _LeanSession(requests.Session):
-    """A session whose `request` sends one POST and answers with its PushResult; it never raises."""
+    """A session whose `request` sends one POST and returns its PushResult; it never raises."""
 
     def __init__(self, settings: PushSettings, policy: AddressPolicy, threads: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class _LeanSession(requests.Session):
         self._certificate = (certificate, settings.tls_client_key or certificate) if certificate else None
         self._proxies = dict.fromkeys(("http", "https"), settings.proxy) if settings.proxy else {}
         self.adapters.clear()
-        # urllib3 lets nothing but classes be chosen.
+        # urllib3 accepts only classes of connections.
         excess = {"excess": Excess()}
         plain, tls = type("_Plain", (_Watched,), excess), type("_Tls", (_WatchedTls,), excess)
         for scheme in ("http://", "https://"):
@@ -218,7 +218,7 @@ class _LeanSession(requests.Session):
             response_bytes=min(len(body), settings.max_response_bytes),
             reused=not push.opened,
             retry_after_s=retry_after_s(response.headers.get("Retry-After", "")),
-            later=response.status_code == 202 and says_later(response.headers.get(RESULT_HEADER, "")),
+            later=response.status_code == 202 and announces_later(response.headers.get(RESULT_HEADER, "")),
         )
 
     def _failed(self, push: _Push, error: Exception) -> PushResult:
@@ -293,7 +293,7 @@ class FuturesTransport:
         self._lean.close()
 
     def _settle(self, finished: tuple[_Push, PushResult] | None) -> None:
-        """None is what `wake` puts between."""
+        """`wake` queues None."""
         if finished is not None and not finished[0].done:
             push, result = finished
             push.done = True
@@ -310,7 +310,7 @@ class FuturesTransport:
             push = self._waiting.get(key)
             if push is None:
                 continue
-            # A push that had to wait for a thread has its whole time from when it got one.
+            # The time of a push begins when it gets a thread.
             due = push.started + self._settings.total_timeout_s if push.started else now + 0.05
             if due > now:
                 heapq.heappush(self._deadlines, (due, key))
@@ -319,13 +319,13 @@ class FuturesTransport:
             push.abort()
             if over_kept and not self._settings.proxy:
                 self._lean.drop(push.request.url)
-            # The thread ends by itself now; the deadline does not wait for it (it might be resolving a name).
+            # The thread ends by itself; the deadline does not wait for it (it may be resolving a name).
             took_s, late = now - push.started, "no complete answer in time"
             self._settle((push, PushResult(push.status, "timeout", late, took_s, reused=over_kept)))
 
 
 def _failure(error: Exception) -> Failure:
-    """The one place where exceptions of requests, urllib3 and http.client become our classes."""
+    """Our class of an exception of requests, urllib3 or http.client."""
     match error:
         case requests.exceptions.SSLError():
             return "tls"

@@ -2,11 +2,11 @@
 
 A push to `mqtt://host:port/TOPIC`, or `TOPIC?retain`, is a PUBLISH with QoS 1, and its PUBACK the result: status 200,
 or the HTTP status with the meaning of its reason code (`_STATUSES`), with the code and its name as the answer. The
-headers become user properties. One connection for each process, made when a push needs it, to the broker of the
-settings and to no other; the outbound policy judges its address. A connection that is lost, or on which a PUBACK is
-late, is not used again, so nothing is sent after its push has failed.
+headers become user properties. Each process has one connection, opened by the first push, to the broker of the
+settings only; the outbound policy judges its address. After a lost connection or a late PUBACK a new one is opened, so
+no message is sent after its push has failed.
 
-A thread reads and writes the connection. It leaves events, which the thread that calls `drive` takes in.
+A thread reads and writes the connection. It queues events for the thread that calls `drive`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from arborcast.dispatch.delivery.transport.contract import Callback, Failure, Pu
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.mqtt_names import check_published, is_mqtt
 
-# Reason codes of a PUBACK from 0x80 on. Those that are about the message are given up like these statuses.
+# Reason codes of a PUBACK from 0x80 on. Codes about the message are treated like these statuses.
 _STATUSES = {0x87: 403, 0x90: 404, 0x97: 429, 0x99: 415}
 _UNKNOWN_STATUS = 500
 
@@ -79,7 +79,7 @@ class _Link:
         self.thread = start_thread("mqtt-push", self._run)
 
     def close(self) -> None:
-        """End the connection, whatever is under way on it."""
+        """End the connection, and everything in flight on it."""
         self._closed = True
         client = self.client
         if client is not None:
@@ -93,7 +93,7 @@ class _Link:
         try:
             client = make_client(self._settings, f"{self._settings.client_id}-{secrets.token_hex(6)}", self._timeout_s)
             client.on_connect = self._connected
-            client.on_publish = lambda _client, _data, mid, reason, _properties: self._tell("acked", mid, reason)
+            client.on_publish = lambda _client, _data, mid, reason, _properties: self._emit("acked", mid, reason)
             client.on_disconnect = self._disconnected
             connect(client, self._settings, self._policy, properties_of("CONNECT"), clean=True)
             self.client = client
@@ -101,22 +101,22 @@ class _Link:
                 client.disconnect()
             client.loop_start()
         except ConnectFailed as error:
-            self._tell("over", error.failure, str(error))
+            self._emit("over", error.failure, str(error))
         except Exception as error:
-            self._tell("over", "internal", repr(error))
+            self._emit("over", "internal", repr(error))
 
     def _connected(self, _client: Client, _data: object, _flags: object, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             self._failure = "connect", refusal_of(reason, self._settings.place[1])
         else:
-            self._tell("up", properties)
+            self._emit("up", properties)
 
     def _disconnected(self, _client: Client, _data: object, flags: Any, reason: Any, _properties: object) -> None:
         if flags.is_disconnect_packet_from_server:
             self._failure = "disconnected", f"the broker has closed the connection: {reason.getName()}"
-        self._tell("over", *self._failure)
+        self._emit("over", *self._failure)
 
-    def _tell(self, *event: Any) -> None:
+    def _emit(self, *event: Any) -> None:
         self.events.append(event)
         self._transport.wake()
 
@@ -145,7 +145,7 @@ class WithMqtt:
         fence.wait()
         if not request.url.startswith(self._settings.base):
             # Not a failure of the message: the settings of this process may be older.
-            detail = f"mqtt.url leads here to {self._settings.base}, and to no other broker"
+            detail = f"this process pushes only to the broker of mqtt.url, {self._settings.base}"
             self._done.append((callback, PushResult(0, "connect", detail)))
             return
         try:
@@ -153,7 +153,7 @@ class WithMqtt:
         except (TopicError, ValueError, MQTTException, struct.error) as error:
             self._done.append((callback, PushResult(0, "address", f"it cannot be an MQTT message: {error}")))
             return
-        self._take_in()  # or the push would be sent on a connection that is lost already
+        self._take_in()  # otherwise the push could be sent on a lost connection
         number = next(self._numbers)
         self._pushes[number] = push
         if self._link is None:
@@ -214,7 +214,7 @@ class WithMqtt:
                 self._lose(link, *facts)
                 link = None
         if link is not None and self._pushes and self._due() <= time.monotonic():
-            # With the pushes behind it: a message that was sent may be published after its push has failed.
+            # The pushes behind it fail, too: a message that was sent may be published after its push has failed.
             first = next(iter(self._pushes))
             self._finish(first, PushResult(0, "timeout", "no PUBACK in time"))
             link.close()
@@ -249,7 +249,7 @@ class WithMqtt:
             self._done.append((push.callback, replace(result, duration_s=took_s, response=answer, reused=True)))
 
     def _read(self, request: PushRequest, callback: Callback) -> _Push:
-        """Raises TopicError, or an error of the library for a property that there cannot be."""
+        """Raises TopicError, or an error of the library for an invalid property."""
         parts = urlsplit(request.url)
         topic = unquote(parts.path[1:], errors="strict")
         check_published(topic)

@@ -43,12 +43,11 @@ class Balance:
 def balance(
     ledger: Ledger, since_ms: int, until_ms: int, stretches: Mapping[int, Stretch], limit: int = MAX_PROBLEMS
 ) -> Balance:
-    """Hold the two sides of the ledger against each other, for notifications accepted in the interval.
+    """Compare the two sides of the ledger, for notifications accepted in the interval.
 
-    A notification may stand at several places: a topic's current message is sent again, under its old id, to those who
-    subscribe later. Who was just then among the subscribers of the first has one delivery of two, which shows in its
-    having two rows of batches. What a trigger publishes again after a crash is for the same ones again: it need have no
-    more deliveries than its places have at most.
+    A notification may have several places: a topic's current message is sent again, under its old id, to later
+    subscribers. A recipient of both has one delivery with two rows of batches. A publication of a trigger that is
+    repeated after a crash has the same recipients: it needs no more deliveries than the maximum of its places.
     """
     evaluations, deliveries = ledger.evaluations(), ledger.deliveries()
     report = Report(since_ms, until_ms, rows=ledger.rows)
@@ -70,7 +69,7 @@ def balance(
     least = np.where(evaluations.caused[inside][first] > 0, once, least)
 
     report.notifications = len(keys)
-    # Where the evaluations allow a range, the number of found deliveries counts.
+    # If the evaluations allow a range, the number of found deliveries counts.
     report.matches = int(np.clip(found, least, most).sum())
     report.duplicates = int((theirs.delivered > 1).sum())
     _tally(report, ledger, theirs)
@@ -86,16 +85,16 @@ def balance(
     short = np.flatnonzero(found < least)
     newest = evaluations.batch[rows_of_keys[short]] == ledger.newest_batch
     kinds: list[Kind] = ["unfinished" if each else "missing" for each in newest[:limit]]
-    report.blame(name(list(zip(short[:limit].tolist(), kinds, strict=True))), len(short), limit)
+    report.add_problems(name(list(zip(short[:limit].tolist(), kinds, strict=True))), len(short), limit)
     over = np.flatnonzero(found > most)
-    report.blame(name([(int(at), "surplus") for at in over[:limit]]), len(over), limit)
+    report.add_problems(name([(int(at), "surplus") for at in over[:limit]]), len(over), limit)
     _blame_orphans(report, deliveries[orphaned], limit)
     gaps, gap_count = _gaps(report, evaluations, stretches, limit)
     return Balance(report, _inside(evaluations, inside), theirs, gaps, gap_count)
 
 
 def _count_kinds(report: Report, ledger: Ledger, evaluations: Evaluations, rows: Numbers) -> None:
-    """How many of the notifications no publisher has sent."""
+    """Count the notifications that no publisher has sent."""
     own = [number for topic, number in ledger.topics.items() if is_system(topic)]
     caused = evaluations.caused[rows] > 0
     report.triggered = int(caused.sum())
@@ -109,12 +108,12 @@ def _inside(evaluations: Evaluations, inside: npt.NDArray[np.bool_]) -> Evaluati
     return Evaluations(*(getattr(evaluations, name)[inside] for name in Evaluations.__dataclass_fields__))
 
 
-def _among(keys: Numbers, wanted: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
-    """Which of the wanted are among the sorted keys, and where."""
+def _among(keys: Numbers, values: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
+    """A mask of the values that are among the sorted keys, and their positions."""
     if not len(keys):
-        return np.zeros(len(wanted), np.bool_), np.zeros(0, np.int64)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    belongs = keys[at] == wanted
+        return np.zeros(len(values), np.bool_), np.zeros(0, np.int64)
+    at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+    belongs = keys[at] == values
     return belongs, at[belongs]
 
 
@@ -142,7 +141,7 @@ def _tallied(counts: npt.NDArray[np.int64]) -> Tally:
 def problem(
     kind: Kind, ledger: Ledger, evaluations: Evaluations, at: int, matched: int = 0, found: int = 0, who: str = ""
 ) -> Problem:
-    """The problem with the notification of one of the evaluations; `who` is the subscription, if it is known."""
+    """The problem with the notification of one of the evaluations; `who` is the subscription, if known."""
     return Problem(
         kind,
         ledger.ids[int(evaluations.index[at])],
@@ -157,31 +156,31 @@ def problem(
 
 
 def _blame_orphans(report: Report, orphans: DeliveryRows, limit: int) -> None:
-    """Deliveries of notifications without an evaluation. Their ids are to be looked up: here they are keys."""
+    """Report deliveries of notifications without an evaluation. Instead of ids they have keys; see `name_unmatched`."""
     keys, first, counts = np.unique(orphans.notification, return_index=True, return_counts=True)
-    named = [
+    problems = [
         Problem("unmatched", str(keys[at]), found=int(counts[at]), accepted_ms=int(orphans.accepted_ms[first[at]]))
         for at in range(min(limit, len(keys)))
     ]
-    report.blame(named, len(keys), limit)
+    report.add_problems(problems, len(keys), limit)
 
 
 def _gaps(
     report: Report, evaluations: Evaluations, stretches: Mapping[int, Stretch], limit: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Offsets in the log have no gaps (it is not compacted, and has no transactions), so missing evaluations are
-    visible without reading the log."""
+    """Report unevaluated offsets. The log has no gaps (it is not compacted, and has no transactions), so missing
+    evaluations are visible without reading it."""
     gaps: list[tuple[int, int]] = []
     count = 0
     for partition, (first, end) in stretches.items():
         known = evaluations.offset[evaluations.partition == partition]
         last = int(known.max()) if len(known) else -1
         report.waiting += max(0, end - max(first, last + 1))
-        looked_at = np.unique(known[(known >= first) & (known < end)])
-        missing = max(0, min(end, last + 1) - first) - len(looked_at)
+        evaluated = np.unique(known[(known >= first) & (known < end)])
+        missing = max(0, min(end, last + 1) - first) - len(evaluated)
         if missing:
             count += missing
             expected = np.arange(first, min(end, last + 1))
-            found = np.setdiff1d(expected, looked_at, assume_unique=True)
+            found = np.setdiff1d(expected, evaluated, assume_unique=True)
             gaps += [(partition, int(offset)) for offset in found[: limit - len(gaps)]]
     return gaps, count

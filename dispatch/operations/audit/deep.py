@@ -1,4 +1,4 @@
-"""The deeper examination: who should have had what, by matching again as the batches did; and what should be kept."""
+"""The deep audit: all notifications are matched again as by the batches; and the stored messages are checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.intervals import Lane, lane_of
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.matching.filters import Conditions, wanting
+from arborcast.dispatch.matching.filters import Conditions, matching_recipients
 from arborcast.dispatch.operations.audit.balance import Balance, problem
 from arborcast.dispatch.operations.audit.ledger import (
     DEAD,
@@ -43,7 +43,7 @@ def _parked_id(value: bytes) -> str:
     return record.notification.id if isinstance(record, parked.Parked) else ""
 
 
-class _Keeper(NamedTuple):
+class _Store(NamedTuple):
     """A compacted log, and the states of the deliveries that must be in it."""
 
     log: Literal["parked", "dead"]
@@ -53,55 +53,55 @@ class _Keeper(NamedTuple):
 
 
 _KEEPERS = (
-    _Keeper("parked", "not-parked", (PENDING,), _parked_id),
-    _Keeper("dead", "no-letter", (DEAD, EXPIRED), lambda value: dead_letters.decode(value).notification.id),
+    _Store("parked", "not-parked", (PENDING,), _parked_id),
+    _Store("dead", "no-letter", (DEAD, EXPIRED), lambda value: dead_letters.decode(value).notification.id),
 )
 
 
-def check_kept(
+def check_stored(
     kafka: KafkaSettings,
     ledger: Ledger,
     found: Balance,
-    read_on: Callable[[], None],
+    read_new: Callable[[], None],
     patience_s: float,
     limit: int,
     progress: Progress = untold,
 ) -> None:
-    """Add to the report the deliveries of the interval that are missing where they must be kept. A missing one is
+    """Add to the report the deliveries of the interval whose message must be stored and is missing. A missing one is
     looked up again for some seconds, with its state, which may have changed meanwhile."""
     notifications_inside = found.evaluations.notification
-    for keeper in _KEEPERS:
+    for store in _KEEPERS:
         deadline = time.monotonic() + patience_s
         while True:
             deliveries = ledger.deliveries()
-            inside = np.isin(deliveries.state, keeper.states) & np.isin(deliveries.notification, notifications_inside)
-            lacking = _lacking(kafka, keeper, deliveries[inside], progress)
+            inside = np.isin(deliveries.state, store.states) & np.isin(deliveries.notification, notifications_inside)
+            lacking = _lacking(kafka, store, deliveries[inside], progress)
             if not len(lacking) or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_AGAIN_S)
-            read_on()
-        found.report.blame(_problems(keeper.kind, ledger, found, lacking, limit), len(lacking), limit)
+            read_new()
+        found.report.add_problems(_problems(store.kind, ledger, found, lacking, limit), len(lacking), limit)
 
 
-def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: DeliveryRows, progress: Progress) -> DeliveryRows:
-    """Those of the deliveries that the log does not hold. Memory is that of these deliveries, not of the log."""
+def _lacking(kafka: KafkaSettings, store: _Store, deliveries: DeliveryRows, progress: Progress) -> DeliveryRows:
+    """The deliveries that are not in the log. Memory is that of these deliveries, not of the log."""
     if not len(deliveries):
         return deliveries
-    wanted = set(deliveries.key.tolist())
-    held: dict[bytes, int] = {}
-    with LogScan(kafka, keeper.log, progress=progress) as log:
+    recipients_then = set(deliveries.key.tolist())
+    entries: dict[bytes, int] = {}
+    with LogScan(kafka, store.log, progress=progress) as log:
         for record in log.read_all():
             subscription, _, place = record.key.partition(b"\t")
             if b"\t" in place:
-                continue  # its tries
+                continue  # a record of its tries
             if record.value is None:
-                held.pop(record.key, None)
+                entries.pop(record.key, None)
                 continue
-            key = delivery_key(keeper.notification_of(record.value), subscription.decode())
-            if key in wanted:
-                held[record.key] = key
-    kept = np.fromiter(set(held.values()), np.int64)
-    return deliveries[~np.isin(deliveries.key, kept)]
+            key = delivery_key(store.notification_of(record.value), subscription.decode())
+            if key in recipients_then:
+                entries[record.key] = key
+    stored = np.fromiter(set(entries.values()), np.int64)
+    return deliveries[~np.isin(deliveries.key, stored)]
 
 
 def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: DeliveryRows, limit: int) -> list[Problem]:
@@ -118,39 +118,38 @@ def examine_deeply(
     log: LogScan,
     ledger: Ledger,
     found: Balance,
-    read_on: Callable[[], None],
+    read_new: Callable[[], None],
     patience_s: float,
     limit: int,
     progress: Progress = untold,
 ) -> None:
-    """Add to the report the findings of the deep audit. `read_on` reads new records of the attempts log. Raises as the
-    audit does."""
+    """Add to the report the findings of the deep audit. `read_new` reads new records of the attempts log. Raises as
+    `audit`."""
     report = found.report
     report.deep = True
     old = int((found.evaluations.written_ms < time_ms() - CONTROL_HISTORY_MS).sum())
     if old:
         report.notes.append(
-            f"{old} notifications were evaluated more than a day ago. Of the control log's history before that "
-            "compaction keeps only what still holds: whether a subscription that is over or changed since has had "
-            "them cannot be told"
+            f"{old} notifications were evaluated more than a day ago. The control log's history before that is "
+            "compacted: deliveries to subscriptions that have ended or changed since cannot be checked"
         )
     begin = log.beginnings()
-    gone = sum(
+    deleted = sum(
         int((found.evaluations.offset[found.evaluations.partition == each] < at).sum()) for each, at in begin.items()
     )
-    if gone:
+    if deleted:
         report.notes.append(
-            f"{gone} notifications are deleted from the notifications log, by an erasure or by their age: they were "
-            "counted, and not matched again"
+            f"{deleted} notifications are deleted from the notifications log, by an erasure or by their age: they were "
+            "counted, but not matched again"
         )
     problems, count = _not_delivered(kafka, log, begin, ledger, found.evaluations, report.since_ms, limit, progress)
-    report.blame(problems, count, limit)
-    check_kept(kafka, ledger, found, read_on, patience_s, limit, progress)
+    report.add_problems(problems, count, limit)
+    check_stored(kafka, ledger, found, read_new, patience_s, limit, progress)
 
 
 class _Run(NamedTuple):
-    """Places of one partition, one behind the other, evaluated as of one offset of the control log; `at` is where the
-    first is among the evaluations."""
+    """Consecutive places of one partition, evaluated as of one offset of the control log; `at` is the index of the
+    first among the evaluations."""
 
     control: int
     partition: int
@@ -186,19 +185,23 @@ class _Past:
 
 
 class _Spacing:
-    """Excuses missing deliveries within a subscription's minimum interval, which begins at its previous delivery;
-    before its first delivery it is taken to begin with the audit."""
+    """Excuses missing deliveries within a subscription's minimum interval, which begins at its previous delivery; the
+    first interval begins with the audit."""
 
     def __init__(self, since_ms: int) -> None:
         self._since_ms = since_ms
         self._until_ms: dict[tuple[int, Lane], int] = {}
 
     def excused(
-        self, notification: Notification, partition: int, wanted: Sequence[Subscription], missing: Collection[str]
+        self,
+        notification: Notification,
+        partition: int,
+        recipients_then: Sequence[Subscription],
+        missing: Collection[str],
     ) -> set[str]:
-        """Those of the missing that were left out for this. To be asked in the order of each partition."""
+        """The missing ones within an interval. Must be called in the order of each partition."""
         excused: set[str] = set()
-        for each in wanted:
+        for each in recipients_then:
             interval_ms = each.policy.interval_ms
             if not interval_ms or notification.only:
                 continue
@@ -220,28 +223,30 @@ def _not_delivered(
     limit: int,
     progress: Progress,
 ) -> tuple[list[Problem], int]:
-    """Deliveries that are missing: some of them, and how many. `begin` are the first offsets of the log."""
+    """Missing deliveries: up to `limit` of them, and their number. `begin` are the first offsets of the log."""
     deliveries = np.sort(ledger.deliveries().key)
     conditions = Conditions()
     problems: list[Problem] = []
-    count = looked_at = 0
+    count = examined = 0
     with LogScan(kafka, "control") as control:
         past, spacing = _Past(control, since_ms), _Spacing(since_ms)
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
             recipients = past.table.recipients()
             for notification, at in _notifications(log, begin, runs):
-                looked_at += 1
-                progress("matching again", looked_at, len(evaluations))
-                there, ended = wanting(recipients, conditions, notification)
-                wanted = [*there, *ended]
-                missing = _without(deliveries, notification.id, [each.id for each in wanted])
-                if any(each.policy.interval_ms for each in wanted):
-                    excused = spacing.excused(notification, int(evaluations.partition[at]), wanted, set(missing))
-                    wanted = [each for each in wanted if each.id not in excused]
+                examined += 1
+                progress("matching again", examined, len(evaluations))
+                there, ended = matching_recipients(recipients, conditions, notification)
+                recipients_then = [*there, *ended]
+                missing = _without(deliveries, notification.id, [each.id for each in recipients_then])
+                if any(each.policy.interval_ms for each in recipients_then):
+                    excused = spacing.excused(
+                        notification, int(evaluations.partition[at]), recipients_then, set(missing)
+                    )
+                    recipients_then = [each for each in recipients_then if each.id not in excused]
                     missing = [each for each in missing if each not in excused]
                 count += len(missing)
-                matched, found = len(wanted), len(wanted) - len(missing)
+                matched, found = len(recipients_then), len(recipients_then) - len(missing)
                 problems += [
                     problem("not-delivered", ledger, evaluations, at, matched, found, subscription)
                     for subscription in missing[: limit - len(problems)]
@@ -250,7 +255,7 @@ def _not_delivered(
 
 
 def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -> list[str]:
-    """Those of the subscriptions that have no delivery of this notification, by the sorted keys of all deliveries."""
+    """The subscriptions without a delivery of this notification, by the sorted keys of all deliveries."""
     if not len(deliveries):
         return subscriptions
     keys = np.array([delivery_key(notification, each) for each in subscriptions], np.int64)
@@ -267,17 +272,17 @@ def _runs(evaluations: Evaluations) -> Iterator[_Run]:
     control, partition, offset = (
         column[order] for column in (evaluations.control, evaluations.partition, evaluations.offset)
     )
-    # Evaluations are sorted by place, so a run is one stretch of them, too.
-    goes_on = (control[1:] == control[:-1]) & (partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1] + 1)
-    starts = np.flatnonzero(np.concatenate(([True], ~goes_on)))
+    # Evaluations are sorted by place, so a run is a slice of them, too.
+    consecutive = (control[1:] == control[:-1]) & (partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1] + 1)
+    starts = np.flatnonzero(np.concatenate(([True], ~consecutive)))
     lengths = np.diff(np.append(starts, len(order)))
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         yield _Run(int(control[start]), int(partition[start]), int(offset[start]), length, int(order[start]))
 
 
 def _notifications(log: LogScan, begin: Mapping[int, int], runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:
-    """The notifications of these runs, and where they are among the evaluations; without damaged ones, which no batch
-    could read either."""
+    """The notifications of these runs, with their index among the evaluations; without damaged ones, which no batch can
+    read."""
     for run in runs:
         first = max(run.first, begin[run.partition])
         for record in log.read({run.partition: Stretch(first, run.first + run.length)}):

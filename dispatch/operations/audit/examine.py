@@ -33,29 +33,29 @@ def audit(
     limit: int = MAX_PROBLEMS,
     progress: Progress = untold,
 ) -> Report:
-    """Examine the notifications accepted from `since_ms` on and before `until_ms` (now by default).
+    """Examine the notifications accepted from `since_ms` on and before `until_ms` (default: now).
 
     The engine may be running: an imbalance is examined again for up to `patience_s` seconds, because a batch records a
-    notification's number of deliveries before their outcomes; and for a fifth of that when some notifications are still
-    to be matched. `limit` is the maximum number of named problems. Raises InfrastructureError when Kafka cannot be
-    read, RecordVersionError when a newer Arborcast wrote its logs.
+    notification's number of deliveries before their outcomes; and for a fifth of that while notifications are not
+    matched. `limit` is the maximum number of named problems. Raises InfrastructureError if Kafka cannot be read,
+    RecordVersionError if a newer Arborcast wrote its logs.
     """
     started = time.monotonic()
     with ExitStack() as stack:
         attempts = stack.enter_context(LogScan(kafka, "attempts", progress=progress))
         log = stack.enter_context(LogScan(kafka, "notifications"))
         examination = _Examination(attempts, log, since_ms, until_ms, limit)
-        found = examination.look()
+        found = examination.compare()
         began = time.monotonic()
         while time.monotonic() < began + _patience_s(found, patience_s):
             time.sleep(_LOOK_AGAIN_S)
-            found = examination.look()
+            found = examination.compare()
         report = found.report
         examination.name_gaps(found)
         examination.name_unmatched(report)
         report.notes += examination.notes
         if deep:
-            examine_deeply(kafka, log, examination.ledger, found, examination.read_on, patience_s, limit, progress)
+            examine_deeply(kafka, log, examination.ledger, found, examination.read_new, patience_s, limit, progress)
         if order:
             check_order(kafka, examination.records(), examination.ledger, found.evaluations, report, limit)
     report.seconds = round(time.monotonic() - started, 3)
@@ -63,8 +63,8 @@ def audit(
 
 
 def _patience_s(found: Balance, patience_s: float) -> float:
-    """How long an imbalance is examined again. Unmatched notifications may be a backlog; but one that was accepted a
-    moment ago may be delivered already, with its records still to come."""
+    """How long an imbalance is examined again. Unmatched notifications may be a backlog; a recent one may be delivered
+    already, with its records still to be written."""
     if found.report.unbalanced or found.gap_count:
         return patience_s
     return patience_s / 5 if found.report.waiting else 0.0
@@ -78,21 +78,21 @@ class _Examination:
         self._limit = limit
         self.notes: list[str] = []
         self.ledger = Ledger()
-        # Now is after every acceptance of this millisecond.
+        # The present is after every acceptance of this millisecond.
         self._until_ms = until_ms if until_ms is not None else time_ms() + 1
         self._begin = attempts.at(since_ms - CLOCKS_APART_MS)
         self._next = dict(self._begin)
-        self._note_what_is_gone()
+        self._limit_to_log()
         first = log.at(self._since_ms)
         ends = log.ends() if until_ms is None else log.at(until_ms)
         self._stretches = {number: Stretch(first[number], ends[number]) for number in first}
 
-    def look(self) -> Balance:
+    def compare(self) -> Balance:
         """Read to the end of the log, and compare."""
-        self.read_on()
+        self.read_new()
         return balance(self.ledger, self._since_ms, self._until_ms, self._stretches, self._limit)
 
-    def read_on(self) -> None:
+    def read_new(self) -> None:
         """Read new records."""
         ends = self._attempts.ends()
         for record in self._attempts.read_from(self._next, ends):
@@ -100,11 +100,11 @@ class _Examination:
         self._next = ends
 
     def records(self) -> Iterator[ConsumerRecord]:
-        """The records that were read, again."""
+        """Read the same records again."""
         return self._attempts.read_from(self._begin, self._next)
 
     def name_gaps(self, found: Balance) -> None:
-        """Say what the notifications are that no batch has looked at."""
+        """Report the unevaluated notifications."""
         problems = []
         for partition, offset in found.gaps:
             problem = Problem("unreadable", "", partition=partition, offset=offset)
@@ -120,20 +120,20 @@ class _Examination:
                     accepted_ms=notification.accepted_ms,
                 )
             problems.append(problem)
-        found.report.blame(problems, found.gap_count, self._limit)
+        found.report.add_problems(problems, found.gap_count, self._limit)
 
     def name_unmatched(self, report: Report) -> None:
-        """Look up the ids of which only the hashes are kept."""
-        wanted = {int(each.notification) for each in report.problems if each.kind == "unmatched"}
-        if not wanted:
+        """Look up the ids of deliveries without an evaluation: only their hashes are stored."""
+        keys = {int(each.notification) for each in report.problems if each.kind == "unmatched"}
+        if not keys:
             return
         names: dict[int, str] = {}
         for record in self.records():
             for row in decode(record.value).attempts:
                 key = notification_key(row.notification)
-                if key in wanted:
+                if key in keys:
                     names[key] = row.notification
-            if len(names) == len(wanted):
+            if len(names) == len(keys):
                 break
         report.problems = [
             dataclasses.replace(each, notification=names.get(int(each.notification), each.notification))
@@ -142,8 +142,8 @@ class _Examination:
             for each in report.problems
         ]
 
-    def _note_what_is_gone(self) -> None:
-        """Narrow the interval to what the log still has."""
+    def _limit_to_log(self) -> None:
+        """Limit the interval to the records that the log still has."""
         beginnings = self._attempts.beginnings()
         cut = {number: Stretch(at, at + 1) for number, at in beginnings.items() if at > 0 and at == self._begin[number]}
         if not cut:
@@ -154,6 +154,6 @@ class _Examination:
         since_ms = max([self._since_ms, *(each + CLOCKS_APART_MS for each in first_ms)])
         if since_ms > self._since_ms:
             self.notes.append(
-                f"the attempts log no longer has all from then on: examined from {since_ms} ms since the epoch"
+                f"the attempts log no longer has the whole period: examined from {since_ms} ms since the epoch"
             )
             self._since_ms = since_ms

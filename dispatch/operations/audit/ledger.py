@@ -14,9 +14,9 @@ from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.logs.attempts import VERSION, Evaluation, State
 
 
-# A million rows are decoded in about a second so; with all their columns, and what Python makes of them, in five.
+# A million rows are decoded in about a second; with all their columns it would take five.
 class SlimRow(msgspec.Struct, frozen=True, gc=False):
-    """The fields of an Attempt that say what became of which delivery."""
+    """The fields of an Attempt with the state of a delivery."""
 
     notification: str
     subscription: str
@@ -40,7 +40,7 @@ decode = VersionedCodec(SlimRecord, "an attempts record", VERSION).decode
 Numbers = npt.NDArray[np.int64]
 
 DELIVERED, DEAD, EXPIRED, CANCELLED, PENDING, PURGED, LAPSED, DROPPED = range(8)
-"""What a delivery came to. A purged one is dead, a lapsed one expired, and nothing of them is kept."""
+"""The state of a delivery. A purged one is dead, a lapsed one expired; neither has a stored message."""
 
 _CODES: dict[State, int] = {
     "delivered": DELIVERED,
@@ -55,31 +55,31 @@ NO_PRIORITY = -128
 """The priority of a notification whose record has none: an earlier version wrote it."""
 
 REDRIVEN = "redriven"
-"""The `error` of the row that says that a dead letter is tried again: the one way from a final state to another."""
+"""The `error` of the row of a redriven dead letter: the only way from a final state to another."""
 PURGED_ERROR = "purged"
-"""The `error` of the row that says that a dead letter was thrown away."""
+"""The `error` of the row of a purged dead letter."""
 
 _SPREAD = np.int64(-7046029254386353131)  # 2**64 / golden ratio, odd
 _BITS = (1 << 64) - 1
 
 
 # Some forty bytes for each of millions of deliveries. Ids are represented by 64-bit hashes: among a million of them two
-# are equal once in thirty million audits; that audit would name one notification too many, and a look at it would show
+# are equal once in thirty million audits; that audit would name one notification too many, and its rows would show
 # that nothing is wrong.
 def notification_key(notification: str) -> int:
-    """What a notification is called in the columns."""
+    """The hash of a notification in the columns."""
     return hash(notification)
 
 
 def delivery_key(notification: str, subscription: str) -> int:
-    """What a delivery is called in the columns."""
+    """The hash of a delivery in the columns."""
     mixed = (hash(notification) * int(_SPREAD) + hash(subscription)) & _BITS
     return mixed - (1 << 64) if mixed >> 63 else mixed
 
 
 @dataclass
 class DeliveryRows:
-    """Rows, or what they come to: as many entries in each column as there are of them."""
+    """Rows, or deliveries, by column; all columns have the same length."""
 
     key: Numbers
     notification: Numbers
@@ -90,7 +90,7 @@ class DeliveryRows:
     delivered: npt.NDArray[np.int32]
     """How often a receiver has taken it."""
     by_batches: npt.NDArray[np.int32]
-    """How many rows of batches it has; one, unless a batch was repeated or the notification stands twice in its log."""
+    """The number of its rows of batches; one, unless a batch was repeated or the log has the notification twice."""
 
     def __len__(self) -> int:
         return len(self.key)
@@ -100,14 +100,14 @@ class DeliveryRows:
 
     @staticmethod
     def joined(parts: Sequence[DeliveryRows]) -> DeliveryRows:
-        """One behind the other."""
+        """Concatenate them."""
         return DeliveryRows(
             *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(DeliveryRows))
         )
 
 
 class SubscriptionNumbers(dict[str, int]):
-    """Numbers for subscriptions, given when they are first asked for."""
+    """A number for each subscription, assigned at its first use."""
 
     def __missing__(self, subscription: str) -> int:
         self[subscription] = number = len(self)
@@ -145,9 +145,9 @@ def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> DeliveryRo
 def settled(rows: DeliveryRows) -> DeliveryRows:
     """One entry per delivery: the result of its rows, in the order written.
 
-    A final row counts, whatever follows it: a batch parks a delivery before it writes the row about it, and the
-    redelivery may be quicker. Only a row about a redriven dead letter begins again. May be applied to its own result,
-    followed by more rows.
+    The first final row counts: a batch parks a delivery before it writes the row about it, and the redelivery may be
+    quicker. Only the row of a redriven dead letter starts again. May be applied to its own result, followed by more
+    rows.
     """
     if not len(rows):
         return rows
@@ -166,16 +166,16 @@ def settled(rows: DeliveryRows) -> DeliveryRows:
     result.redriven = np.maximum.reduceat(rows.redriven, starts)
     result.delivered = np.add.reduceat(rows.delivered, starts)
     result.by_batches = np.add.reduceat(rows.by_batches, starts)
-    # Redriven ones are accepted again; the delivery is that of the notification, with the notification's age.
+    # Redriven ones are accepted again; the delivery has the age of the notification.
     result.accepted_ms = np.minimum.reduceat(rows.accepted_ms, starts)
     return result
 
 
-# Rows are made into columns so many at a time, and columns are drawn together so many at a time: memory is that of the
-# deliveries, whatever number of tries they have had.
+# Rows are converted to columns, and columns are reduced, in pieces of this number: memory is that of the deliveries,
+# whatever the number of their tries.
 _ROWS_AT_ONCE = 20_000
 
-_DRAW_TOGETHER = 4_000_000
+_REDUCE_AT = 4_000_000
 
 
 @dataclass
@@ -183,9 +183,10 @@ class Evaluations:
     """The evaluations of each position in the `notifications` log, one entry for each. `least` and `most` bound the
     number of deliveries.
 
-    A batch that is repeated after a crash evaluates again, with the subscriptions of that time, and delivers to all of
-    these that have no row yet: the last evaluation is the minimum. Rows of the earlier one remain, for subscriptions
-    that ended in between: when the evaluations differ, the maximum is the sum of all.
+
+    A batch that is repeated after a crash evaluates again, with the subscriptions of that time, and delivers to all
+    recipients without a row: the last evaluation is the minimum. Rows of the earlier one remain, for subscriptions that
+    ended in between: when the evaluations differ, the maximum is their sum.
     """
 
     notification: Numbers
@@ -199,18 +200,18 @@ class Evaluations:
     least: Numbers
     most: Numbers
     caused: Numbers
-    """1 for what a trigger has published."""
+    """1 for a publication of a trigger."""
     priority: Numbers
     """NO_PRIORITY if the record has none."""
     index: Numbers
-    """Where its id is among `Ledger.ids`."""
+    """The index of its id in `Ledger.ids`."""
 
     def __len__(self) -> int:
         return len(self.notification)
 
 
 class Ledger:
-    """Everything that was read of the log."""
+    """The records read from the log."""
 
     def __init__(self) -> None:
         self.numbers = SubscriptionNumbers()
@@ -220,7 +221,7 @@ class Ledger:
         self.newest_batch = -1
         self._open: list[SlimRow] = []
         self._parts: list[DeliveryRows] = []
-        self._undrawn = 0
+        self._unreduced = 0
         self._columns: dict[str, array[int]] = {
             name: array("q")
             for name in (
@@ -239,7 +240,7 @@ class Ledger:
         }
 
     def add(self, value: bytes | None, written_ms: int = 0) -> None:
-        """Fold one record in, in the order of its partition; raises RecordVersionError and InfrastructureError."""
+        """Add one record, in the order of its partition. Raises RecordVersionError, InfrastructureError."""
         record = decode(value)
         if record.attempts:
             self.rows += len(record.attempts)
@@ -253,7 +254,7 @@ class Ledger:
         self._close_rows()
         if not self._parts:
             self._parts = [columns([], self.numbers)]
-        self._draw_together()
+        self._reduce()
         return self._parts[0]
 
     def evaluations(self) -> Evaluations:
@@ -296,14 +297,14 @@ class Ledger:
     def _close_rows(self) -> None:
         if self._open:
             self._parts.append(columns(self._open, self.numbers))
-            self._undrawn += len(self._open)
+            self._unreduced += len(self._open)
             self._open = []
-            if self._undrawn >= _DRAW_TOGETHER:
-                self._draw_together()
+            if self._unreduced >= _REDUCE_AT:
+                self._reduce()
 
-    def _draw_together(self) -> None:
+    def _reduce(self) -> None:
         self._parts = [settled(DeliveryRows.joined(self._parts))]
-        self._undrawn = 0
+        self._unreduced = 0
 
 
 def _evaluations(c: dict[str, Numbers], index: Numbers, least: Numbers, most: Numbers) -> Evaluations:

@@ -1,10 +1,10 @@
 """The order of pushes: first attempts in the order of acceptance, strict subscriptions across retries; and pushes after
 the end of their delivery.
 
-Rows are in the log in the order in which outcomes were written, which is not that of the pushes. Each sender (a worker,
-a session of the redelivery) numbers its pushes as they begin, so those of one sender are compared by number. Those of
-two senders are compared by clock and by log: a clock may be put back, and a row may wait for the record that holds its
-message. A crash loses the last rows of its process, so an order that only such rows could show is not judged.
+The log has the rows in the order in which outcomes were written, not in that of the pushes. Each sender (a worker, a
+session of the redelivery) numbers its pushes as they begin, so pushes of one sender are compared by number. Pushes of
+two senders are compared by clock and by log: a clock may be put back, and a row may wait for the record of its message.
+A crash loses the last rows of its process, so an order that depends on such rows is not judged.
 
 Rows are stored in temporary files, each of some lanes, and one file is examined at a time: memory is that of the
 evaluations and of one file.
@@ -44,7 +44,7 @@ from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):
-    """The fields of an Attempt that show when it was made."""
+    """The fields of an Attempt that show its time and order."""
 
     notification: str
     subscription: str
@@ -64,10 +64,10 @@ _decode = VersionedCodec(_Record, "an attempts record", VERSION).decode
 BY_PRIORITY, STRICT, UNORDERED = range(3)
 """The order of a subscription: first attempts within each priority; one message settled before the next is pushed; none
 for servers of queues, and for triggers, which push nothing. Timely subscriptions ignore priorities except for reliable
-messages, which rows do not show: theirs is checked within each priority, too."""
+messages, which rows do not distinguish: theirs is checked within each priority, too."""
 
-# Of a row: the first attempt of its delivery; a push; the end of its delivery; a redrive.
-_FIRST, _PUSH, _END, _AGAIN = 1, 2, 4, 8
+# Flags of a row: the first attempt of its delivery; a push; the end of its delivery; a redrive.
+_FIRST, _PUSH, _END, _REDRIVE = 1, 2, 4, 8
 
 _ROW = np.dtype(
     [
@@ -93,14 +93,14 @@ _ROWS_AT_ONCE = 20_000
 # Rows of a process are in the log soon after the outcomes; a sender with rows this much later has lost none.
 _LOST_MS = 5_000
 
-# How many later messages of its lane a push is compared with, where two senders are concerned.
+# Limit of later messages in its lane to which a push of another sender is compared.
 _LATER = 10_000
 
 _NONE = np.iinfo(np.int64).max
 
 
 def order_of(subscription: Subscription) -> int:
-    """The order that holds for the subscription."""
+    """The order of the subscription."""
     if subscription.queue or subscription.trigger is not None:
         return UNORDERED
     return STRICT if subscription.policy.strict else BY_PRIORITY
@@ -118,15 +118,15 @@ def orders_in(kafka: KafkaSettings) -> dict[str, int]:
 
 
 class OrderCheck:
-    """The rows of an interval, and the findings. `orders` are those of the subscriptions. To be closed."""
+    """The rows of an interval, and the findings. `orders` are those of the subscriptions. Must be closed."""
 
     def __init__(self, ledger: Ledger, evaluations: Evaluations, orders: Mapping[str, int]) -> None:
         self._ledger, self._evaluations, self._orders = ledger, evaluations, orders
         keys, first, counts = np.unique(evaluations.notification, return_index=True, return_counts=True)
-        # A current message is sent again under its id: its places are not told apart by rows.
+        # A current message is sent again under its id: rows do not distinguish its places.
         self._keys, self._places = keys[counts == 1], first[counts == 1]
         self._senders = SubscriptionNumbers()
-        self._last_ms: dict[int, tuple[int, int]] = {}  # by sender, when it last began a push, and last wrote a row
+        self._last_ms: dict[int, tuple[int, int]] = {}  # by sender: the start of its last push, and its last row
         self._folder = TemporaryDirectory(prefix="arborcast-audit-")
         self._files = [Path(self._folder.name) / str(number) for number in range(_FILES)]
         self._open: list[tuple[ConsumerRecord, _Row]] = []
@@ -136,7 +136,7 @@ class OrderCheck:
         self._folder.cleanup()
 
     def add(self, record: ConsumerRecord) -> None:
-        """Take in a record of the attempts log, in the order of its partition. Raises RecordVersionError,
+        """Add a record of the attempts log, in the order of its partition. Raises RecordVersionError,
         InfrastructureError."""
         for row in _decode(record.value).attempts:
             if row.push or row.state in FINAL or row.error == REDRIVEN:
@@ -176,7 +176,7 @@ class OrderCheck:
                 strict = orders[deliveries.subscription[at]] == STRICT
                 kinds.append((at, "out-of-turn" if strict else "out-of-order"))
             found = [self._problem(deliveries, at, kind, names) for at, kind in kinds]
-            report.blame(found, len(late) + len(again), limit)
+            report.add_problems(found, len(late) + len(again), limit)
         if report.undecided:
             report.notes.append(
                 f"{report.undecided} first attempts may be repetitions of attempts whose rows were lost in a crash: "
@@ -228,7 +228,7 @@ def check_order(
     report: Report,
     limit: int,
 ) -> None:
-    """Add pushes out of order, of the notifications of these evaluations, to the report. Raises as the audit does."""
+    """Add pushes out of order, of the notifications of these evaluations, to the report. Raises as `audit`."""
     check = OrderCheck(ledger, evaluations, orders_in(kafka))
     try:
         for record in attempts:
@@ -254,14 +254,14 @@ def _kind(row: _Row) -> int:
         _FIRST * (pushed and row.number == 1)
         + _PUSH * pushed
         + _END * (row.state in FINAL)
-        + _AGAIN * (row.error == REDRIVEN)
+        + _REDRIVE * (row.error == REDRIVEN)
     )
 
 
 class _Deliveries(NamedTuple):
-    """Deliveries, sorted by lane and acceptance. Of each its first attempt, as far as `first_is`, and the row up to
-    which no later one may be pushed, as far as `until_is`: the first attempt again, or in strict order the end.
-    `repeated`: pushed again long after its end was in the log, though the process that ended it went on."""
+    """Deliveries, sorted by lane and acceptance. Each has its first attempt, if `first_is`, and the row up to which no
+    later one may be pushed, if `until_is`: the first attempt again, or in strict order the end. `repeated`: pushed
+    again long after its end was in the log, although the process that ended it was running."""
 
     lane: Numbers
     subscription: Numbers
@@ -283,12 +283,12 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
     index = np.arange(len(rows), dtype=np.int64)
 
     def first_of(kind: int, before: Numbers | None = None) -> Numbers:
-        wanted = (rows["kind"] & kind) != 0
+        mask = (rows["kind"] & kind) != 0
         if before is not None:
-            wanted &= index < np.repeat(before, np.diff(np.append(starts, len(rows))))
-        return np.minimum.reduceat(np.where(wanted, index, _NONE), starts) if len(starts) else starts
+            mask &= index < np.repeat(before, np.diff(np.append(starts, len(rows))))
+        return np.minimum.reduceat(np.where(mask, index, _NONE), starts) if len(starts) else starts
 
-    redrive = first_of(_AGAIN)
+    redrive = first_of(_REDRIVE)
     first = first_of(_FIRST, redrive)
     end = first_of(_END, redrive)
     pushed = ((rows["kind"] & _PUSH) != 0) & (index < np.repeat(redrive, np.diff(np.append(starts, len(rows)))))
@@ -296,7 +296,7 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
     over, newest = rows[np.where(end != _NONE, end, 0)], rows[np.maximum(last, 0)]
     since_ms = np.maximum(over["started_ms"], over["written_ms"])
     repeated = (end != _NONE) & (last > end) & (newest["started_ms"] - since_ms > CLOCKS_APART_MS)
-    repeated &= (over["sender"] >= 0) & _went_on(over, last_ms)
+    repeated &= (over["sender"] >= 0) & _wrote_later(over, last_ms)
     heads = rows[starts]
     strict = orders[heads["subscription"]] == STRICT
     until = np.where(strict, np.where(end != _NONE, end, np.where(last >= 0, last, _NONE)), first)
@@ -313,8 +313,8 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
     lane = np.cumsum(_changes(*(key[by_lane] for key in keys)), dtype=np.int64)
 
     def at(chosen: Numbers) -> tuple[_Rows, npt.NDArray[np.bool_]]:
-        there = chosen[by_lane]
-        return rows[np.where(there != _NONE, there, 0)], there != _NONE
+        present = chosen[by_lane]
+        return rows[np.where(present != _NONE, present, 0)], present != _NONE
 
     subscription, repeated = heads["subscription"][by_lane], repeated[by_lane]
     return _Deliveries(lane, subscription, place[by_lane], *at(first), *at(until), repeated)
@@ -330,7 +330,7 @@ def _changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _overtaken(them: _Deliveries, last_ms: Numbers) -> tuple[Numbers, int]:
-    """The deliveries behind a later one of their lane, and the number of those of which that cannot be known."""
+    """The deliveries behind a later one of their lane, and the number of those that cannot be decided."""
     late = _behind_its_sender(them)
     candidates = _behind(them, "started_ms") & _behind(them, "at") & ~late
     undecided = 0
@@ -342,13 +342,13 @@ def _overtaken(them: _Deliveries, last_ms: Numbers) -> tuple[Numbers, int]:
         before &= (first["started_ms"] < until["started_ms"]) & (first["at"] < until["at"])
         if not before.any():
             continue
-        late[at] = _went_on(first[before], last_ms).any()
+        late[at] = _wrote_later(first[before], last_ms).any()
         undecided += not late[at]
     return np.flatnonzero(late), undecided
 
 
-def _went_on(rows: _Rows, last_ms: Numbers) -> npt.NDArray[np.bool_]:
-    """Whether the senders of these rows have written others later: then none before them is lost."""
+def _wrote_later(rows: _Rows, last_ms: Numbers) -> npt.NDArray[np.bool_]:
+    """Whether the senders of these rows have written later ones: then none before them is lost."""
     if not len(rows):
         return np.zeros(0, np.bool_)
     last = last_ms[rows["sender"]]
@@ -359,14 +359,14 @@ def _went_on(rows: _Rows, last_ms: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _behind(them: _Deliveries, column: str) -> npt.NDArray[np.bool_]:
-    """Which have a later one of their lane whose first attempt has a smaller value."""
+    """The deliveries with a later one of their lane whose first attempt has a smaller value."""
     return _after_later(
         them.lane, them.place, them.first[column], them.first_is, them.until[column], them.until_is, len(them.lane)
     )
 
 
 def _behind_its_sender(them: _Deliveries) -> npt.NDArray[np.bool_]:
-    """The same by the numbers of one sender: a lane has a part for each."""
+    """The same by the push numbers of one sender: a lane has a part for each sender."""
     firsts, untils = np.flatnonzero(them.first_is), np.flatnonzero(them.until_is & (them.until["sender"] >= 0))
     both = np.concatenate((firsts, untils))
     is_first = np.arange(len(both)) < len(firsts)
@@ -400,11 +400,11 @@ def _after_later(
     level = (most - least + 2) * (int(part[-1]) - part[::-1])
     height = np.where(first_is, most - first + 1, 0)[::-1]
     running = (np.maximum.accumulate(level + height) - level)[::-1]
-    # Of entries with a larger place only: those of the same place are passed over.
+    # Only of entries with a larger place.
     begins = _changes(part, place)
     next_place = np.append(np.flatnonzero(begins), size)[np.cumsum(begins)]
-    there = (next_place < size) & until_is
-    there &= part[np.minimum(next_place, size - 1)] == part
+    present = (next_place < size) & until_is
+    present &= part[np.minimum(next_place, size - 1)] == part
     smallest = running[np.minimum(next_place, size - 1)]
-    found[there] = (smallest[there] > 0) & (until[there] > most + 1 - smallest[there])
+    found[present] = (smallest[present] > 0) & (until[present] > most + 1 - smallest[present])
     return found

@@ -1,4 +1,3 @@
-"""Why did it arrive, or not: what the tables and the logs know of one notification (`gathering`), put in words
-(`explain`)."""
+"""The trace of a notification: its data in tables and logs (`gathering`), explained as text (`explain`)."""
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ def expression_of(subscription: Subscription) -> str:
 def without_attempts(
     evidence: Evidence, subscription: Subscription, notification: Notification, when: When
 ) -> tuple[Outcome, str]:
-    """Why a subscription whose topics match has no attempt."""
-    stood = standing(subscription, False, when.ms)
-    if stood == "paused":
+    """The reason why a subscription with a matching topic has no attempt."""
+    state_then = standing(subscription, False, when.ms)
+    if state_then == "paused":
         timely = subscription.policy.reliability == "timely"
         kind = "pull points" if subscription.pull_point else "timely ones" if timely else "its kind"
-        return "skipped", f"the subscription was paused then, and for {kind} nothing is kept meanwhile"
-    if stood == "over":
+        return "skipped", f"the subscription was paused then, and for {kind} nothing is stored meanwhile"
+    if state_then == "over":
         return "skipped", f"the subscription's time was over at {moment(subscription.terminates_ms or 0)}"
     if notification.only and notification.only != subscription.id:
         return "skipped", f"it was the topic's current message for the subscription {notification.only} alone"
@@ -66,7 +66,7 @@ def without_attempts(
     if evidence.taken is not None and not evidence.taken.matched:
         return "pending", "not processed yet"
     if evidence.taken is not None and evidence.taken.done:
-        return "pending", "processed; its outcome is not recorded, or no longer"
+        return "pending", "settled; its outcome is not recorded, or no longer"
     return "pending", "to be pushed; no outcome is recorded yet"
 
 
@@ -77,12 +77,12 @@ def _is_thinned(evaluated: MatchedBy | None, name: str) -> bool:
 def _within_interval(subscription: Subscription, instead: str | None) -> str:
     policy = subscription.policy
     of = "this topic" if policy.interval_per == "topic" else "any topic"
-    went = f"{instead} was delivered instead" if instead else "another one was delivered instead"
-    return f"left out: of {of} it wants what is accepted {policy.interval_ms / 1000:g} s apart, and {went}"
+    other = f"{instead} was delivered instead" if instead else "another one was delivered instead"
+    return f"omitted: its minimum interval for {of} is {policy.interval_ms / 1000:g} s, and {other}"
 
 
 def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:
-    """Why a subscription was not even considered."""
+    """The reason why a subscription was no candidate."""
     states = evidence.control.states.get(name)
     if not states:
         row = evidence.forgotten.get(name)
@@ -93,62 +93,62 @@ def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:
         later = f"the subscription was made later, at {moment(made)}" if made else ""
         return (
             "no match",
-            later or f"all that is known of the subscription is that it ended at {_ended(states[0])}",
+            later or f"of the subscription only its end is known, at {_ended(states[0])}",
         )
     if state.subscription is None:
         return "no match", f"the subscription had ended before, at {moment(state.since_ms)} ({state.reason})"
     if evidence.notification is None:
-        return "no match", "the notification itself is not there any more, only what became of it elsewhere"
+        return "no match", "the notification is no longer stored, only its other deliveries"
     return "no match", _other_topic(state.subscription, evidence.notification.topic)
 
 
 def moment(milliseconds: int) -> str:
-    """A time as people read it."""
+    """A time for people."""
     return f"{utc(milliseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _refused_by(subscription: Subscription, notification: Notification) -> str:
-    """The first filter that is not fulfilled, in words; empty when all are."""
+    """The first unfulfilled filter, as text; empty without one."""
     if subscription.peer is not None and not goes_over(notification, subscription.peer):
         if notification.queue:
             return "a request goes to one of the queue's servers, and to no other engine"
         if subscription.peer.datagrams and is_datagram(notification) != (subscription.peer.datagrams == "only"):
             leaves = "as a datagram" if is_datagram(notification) else "confirmed, not as a datagram"
             return f"not over this link: it goes to {subscription.peer.to} {leaves}"
-        way = f"it came over {' '.join(notification.path)}" if notification.path else "it is of this engine"
-        word = f", and its routing says {notification.distribution}" * bool(notification.distribution)
-        return f"not for {subscription.peer.to}: {way}{word}"
+        origin = f"it came over {' '.join(notification.path)}" if notification.path else "it is of this engine"
+        routing = f", and its routing says {notification.distribution}" * bool(notification.distribution)
+        return f"not for {subscription.peer.to}: {origin}{routing}"
     if subscription.types and type_of(notification) not in subscription.types:
         return f"filtered: it is of the type {type_of(notification)}, and wanted are {' '.join(subscription.types)}"
     subject = Subject(Conditions(), notification)
     for kind, filters in (("content", subscription.content), ("producer", subscription.producer)):
         for each in filters:
-            alone = msgspec.structs.replace(subscription, content=(), producer=(), types=())
-            alone = msgspec.structs.replace(alone, **{kind: (each,)})
-            if not subject.passes(alone):
+            single = msgspec.structs.replace(subscription, content=(), producer=(), types=())
+            single = msgspec.structs.replace(single, **{kind: (each,)})
+            if not subject.passes(single):
                 where = "payload does" if kind == "content" else "producer's properties do"
                 return f"filtered: the {where} not fulfil {each.text}"
     return ""
 
 
 def _other_topic(subscription: Subscription, topic: TopicPath) -> str:
-    """That the topic is not selected, and what would select it."""
+    """The topic is not selected; with the expressions that would select it."""
     normals = [each.normal for each in subscription.topics]
-    said = f"{expression_of(subscription)} doesn't match {topic}"
+    details = f"{expression_of(subscription)} doesn't match {topic}"
     if any(_same_name(normal, topic) for normal in normals):
-        return f"{said}: {' and '.join(normals)} has another namespace or spelling"
-    return f"{said}; {topic} would, and so would {parent_of(topic) or topic}//."
+        return f"{details}: {' and '.join(normals)} has another namespace or spelling"
+    return f"{details}; {topic} would, and so would {parent_of(topic) or topic}//."
 
 
 def _same_name(normal: str, topic: str) -> bool:
-    """Whether an expression means this topic or a subtree with it, but for namespaces and capitals."""
+    """Whether an expression is for this topic or a subtree with it, except for namespaces and capitals."""
     plain, path = (_NAMESPACE.sub("", each).casefold() for each in (normal, topic))
     subtree = plain.removesuffix("//.")
     return path == plain or (subtree != plain and (path == subtree or path.startswith(f"{subtree}/")))
 
 
 def _of_old(row: Row, when: When) -> str:
-    """Of a subscription that only the tables remember."""
+    """The reason for a subscription that only the tables have."""
     created, ended = cast(datetime, row["created_at"]), cast("datetime | None", row["ended_at"])
     if created.timestamp() * 1000 > when.ms:
         return f"the subscription was made later, at {created:%Y-%m-%d %H:%M:%S} UTC"
@@ -161,12 +161,12 @@ def _ended(state: SubscriptionState) -> str:
     return f"{moment(state.since_ms)} ({state.reason})"
 
 
-# How much of the payload a story shows.
+# Characters of the payload in a story.
 _PAYLOAD_CHARACTERS = 2_000
 
 
 def explain(evidence: Evidence, subscription: str | None = None) -> Story:
-    """The story of a notification: with all subscriptions that it concerned, or with the one that was asked about."""
+    """The story of a notification: with all its subscriptions, or with the requested one."""
     notification = evidence.notification
     if notification is None and not evidence.attempts:
         return Story(evidence.id, found=False, notes=evidence.notes)
@@ -197,10 +197,10 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
 
 
 def _decided_at(evidence: Evidence) -> When:
-    """The moment whose subscriptions it belongs to: when it was accepted, as its stamp says.
+    """The moment that determines its subscriptions: its acceptance, by its stamp.
 
-    Without one, when it was matched: as the batch has written it down; else just before the first attempt; else when it
-    was logged, for the batch follows at once.
+    Without a stamp, its match: as recorded by the batch; else just before the first attempt; else when it was logged,
+    for the batch follows at once.
     """
     notification = evidence.notification
     if notification is not None and notification.control != UNSTAMPED:
@@ -216,23 +216,23 @@ def _decided_at(evidence: Evidence) -> When:
 
 
 def _steps(evidence: Evidence) -> list[Step]:
-    """What happened before anybody was pushed to."""
+    """The steps before the pushes."""
     steps = []
     if evidence.notification is not None:
         accepted = evidence.notification
-        said = [f"from {accepted.publisher}"] * bool(accepted.publisher)
-        said += [f"with priority {accepted.priority}"] * bool(accepted.priority)
-        said += [f"by way of {' '.join(accepted.path)}"] * bool(accepted.path)
-        said += [f"caused by {accepted.cause}, {accepted.hops} in a row"] * bool(accepted.cause)
+        details = [f"from {accepted.publisher}"] * bool(accepted.publisher)
+        details += [f"with priority {accepted.priority}"] * bool(accepted.priority)
+        details += [f"by way of {' '.join(accepted.path)}"] * bool(accepted.path)
+        details += [f"caused by {accepted.cause}, {accepted.hops} in a row"] * bool(accepted.cause)
         by = "published by a trigger" if accepted.cause else "accepted by the gateway"
-        steps.append(Step(utc(accepted.accepted_ms), by, ", ".join(said)))
+        steps.append(Step(utc(accepted.accepted_ms), by, ", ".join(details)))
     if evidence.offset >= 0:
         place = f"partition {evidence.partition}, offset {evidence.offset}"
         steps.append(Step(utc(evidence.logged_ms) if evidence.logged_ms else None, "stored in the log", where=place))
     if evidence.evaluated is not None:
         matched = evidence.evaluated
-        wanted = f"{matched.subscriptions} subscription" + "s" * (matched.subscriptions != 1)
-        steps.append(Step(utc(matched.at_ms), "matched by the dispatch", f"batch {matched.batch}, for {wanted}"))
+        recipients = f"{matched.subscriptions} subscription" + "s" * (matched.subscriptions != 1)
+        steps.append(Step(utc(matched.at_ms), "matched by the dispatch", f"batch {matched.batch}, for {recipients}"))
         return steps
     batches = sorted({int(cast(int, row["batch"])) for row in evidence.attempts} - {-1})
     if batches:
@@ -241,14 +241,14 @@ def _steps(evidence: Evidence) -> list[Step]:
         if not evidence.taken.matched:
             steps.append(Step(None, "waits for the dispatch", "it is not matched yet"))
         else:
-            state = "which is done with it" if evidence.taken.done else "pushes are under way"
+            state = "which has settled it" if evidence.taken.done else "pushes are under way"
             steps.append(Step(None, "taken by the dispatch", state))
     return steps
 
 
 def _in_order(steps: Sequence[Step], attempts: Sequence[AttemptRow]) -> list[Step]:
-    """With no step earlier than the first, nor later than what follows from it: that it was matched is written down
-    while pushes are under way already, and machines have clocks of their own."""
+    """Steps with times that do not contradict their order: the match is recorded while pushes are in flight already,
+    and machines have different clocks."""
     pushed = [_time(row, "started_at") for row in attempts if cast(int, row["batch"]) >= 0]
     latest = min(pushed, default=datetime.max.replace(tzinfo=UTC))
     ordered: list[Step] = []
@@ -306,7 +306,7 @@ def _attempt_step(row: AttemptRow) -> Step:
 
 
 def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: AttemptRow) -> tuple[Outcome, str]:
-    """How it stands after the last row."""
+    """The outcome after the last row."""
     detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:
@@ -349,7 +349,7 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
 
 
 def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -> str:
-    """What a delivery that waits is waiting for, as things stand now."""
+    """What a waiting delivery waits for, in the current state."""
     now = evidence.control.now(name)
     if now is not None and now.subscription is None:
         return f"the subscription has ended since, at {moment(now.since_ms)} ({now.reason}), so it will be cancelled"

@@ -34,22 +34,22 @@ from arborcast.dispatch.operations.trace.story import (
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
-from arborcast.dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
+from arborcast.dispatch.tables.spec import TableSpec, newest, open_table, rows_with, table_exists
 from arborcast.topic_model.records import control as records
 from arborcast.topic_model.records import notifications, pull
 from arborcast.topic_model.records.notifications import Notification, made_at
 from arborcast.topic_model.records.pull import ERASED, Claimed, Returned, Settled, StoredMessage
 
-# Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
-# table there may be some that it does not have.
+# Rows are in the log in the order of the pushes' ends, not beginnings: the table may lack some that began within this
+# time before its newest one.
 _OVERLAP_MS = 60_000
 
-# A gateway's clock against the broker's, and how long an accepted notification may wait for the broker.
+# Difference between a gateway's clock and the broker's, with the wait of an accepted notification for the broker.
 _CLOCKS_MS = 5_000
 
 _APPEND_MS = 60_000
 
-# A trace must be quick: of an engine whose tables are hours behind it reports the delay instead.
+# A trace must be quick: if the tables are hours behind it reports the delay instead.
 _MOST_RECORDS = 300_000
 
 _MOST_SECONDS = 20.0
@@ -59,7 +59,7 @@ _MOST_PULLED = 100_000
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Where to look. `away` says why the logs cannot be read, when that is known: then they are not waited for."""
+    """The sources of a trace. `away` is the reason why the logs cannot be read, if known: then it does not try."""
 
     kafka: KafkaSettings
     tables: TableSettings
@@ -67,8 +67,8 @@ class Gatherer:
     away: str = ""
 
     def gather(self, notification_id: str, subscription: str | None = None) -> Evidence:
-        """All that is known of a notification, and of a subscription that is asked about. What cannot be looked at is
-        left out, and noted; never raises for it."""
+        """All records of a notification, and of a requested subscription. Unavailable sources are noted; they raise
+        nothing."""
         notes: list[str] = []
         found = self._archived(notification_id, notes)
         rows: list[AttemptRow] = list(self._rows(ATTEMPTS, notification_id, notes))
@@ -92,7 +92,7 @@ class Gatherer:
             pulled = self._pulled(notification_id, control, rows, notes)
         except InfrastructureError as error:
             notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
-        asked = {str(row["subscription"]) for row in rows} | ({subscription} if subscription else set())
+        names = {str(row["subscription"]) for row in rows} | ({subscription} if subscription else set())
         return replace(
             found,
             control=control,
@@ -101,14 +101,14 @@ class Gatherer:
             attempts=rows,
             waiting=waiting,
             pulled=pulled,
-            forgotten=self._forgotten(sorted(asked - control.states.keys())),
+            forgotten=self._forgotten(sorted(names - control.states.keys())),
             endpoints=self._health({str(row["endpoint"]) for row in rows if row["state"] == "parked"}),
             notes=notes,
             now=datetime.now(UTC),
         )
 
     def _taken(self, found: Evidence) -> Taken | None:
-        """How far the dispatch is with it; None where no offset is known, or nothing was dispatched yet."""
+        """The progress of the dispatch; None if the offset is unknown, or nothing was dispatched yet."""
         known = read_progress(self.kafka).get(found.partition) if found.offset >= 0 else None
         if known is None:
             return None
@@ -160,8 +160,8 @@ class Gatherer:
         )
 
     def _from_log(self, notification_id: str, notes: list[str]) -> Evidence | None:
-        """From the log: about when the id was made, if it says so, then its end. What a trigger has published long
-        after its cause has an id as old as that."""
+        """From the log: first near the time of the id, if it has one, then the end. A trigger's publication long after
+        its cause has an id with the time of the cause."""
         made_ms = made_at(notification_id)
         found = None
         if made_ms:
@@ -171,7 +171,7 @@ class Gatherer:
     def _between(self, notification_id: str, since_ms: int, until_ms: int | None, notes: list[str]) -> Evidence | None:
         """From this part of the log."""
         for record in self._log("notifications", since_ms, notes):
-            # Ids are in the record as they are: most records need not be decoded.
+            # Records contain ids as they are: most need not be decoded.
             if record.value is not None and notification_id.encode() in record.value:
                 notification = notifications.decode(record.value)
                 if notification.id == notification_id:
@@ -182,19 +182,19 @@ class Gatherer:
         return None
 
     def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[AttemptRow], MatchedBy | None]:
-        """Attempts that the table does not have yet, and who matched it, if that was lately."""
+        """Attempts that the table does not have yet, and the evaluation, if it is recent."""
         since_ms = self._newest(ATTEMPTS) - _OVERLAP_MS
-        wanted, evaluated = [], None
+        rows, evaluated = [], None
         for record in self._log("attempts", since_ms, notes):
             if record.value is not None and notification_id.encode() in record.value:
-                wanted += [each for each in attempts.decode(record.value) if each.notification == notification_id]
+                rows += [each for each in attempts.decode(record.value) if each.notification == notification_id]
                 evaluated = _evaluated_in(record, notification_id, evaluated)
-        return list(attempt_rows(wanted)), evaluated
+        return list(attempt_rows(rows)), evaluated
 
     def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> MatchedBy | None:
-        """Who matched it, some time ago: the log says so between when it was logged and the first attempt."""
+        """An older evaluation: the log has it between the notification's record and the first attempt."""
         until_ms = min((_milliseconds(row["started_at"]) for row in rows), default=found.logged_ms) + _APPEND_MS
-        # Without notes: if the log has forgotten it, the times of the records have to do.
+        # Without notes: if the log no longer has it, the times of the records are used.
         evaluated = None
         for record in self._log("attempts", found.logged_ms - _CLOCKS_MS, [], only=found.partition):
             if record.value is not None and found.id.encode() in record.value:
@@ -206,15 +206,15 @@ class Gatherer:
     def _instead(
         self, found: Evidence, control: ControlHistory, rows: Sequence[AttemptRow], notes: list[str]
     ) -> dict[str, str]:
-        """What went to those who were not given this one for their minimum interval: the last one before it."""
+        """The notifications delivered instead of this one within a minimum interval: the last one before it."""
         notification = found.notification
         if notification is None:
             return {}
         had = {str(row["subscription"]) for row in rows}
         known = {name: control.last(name) for name in control.states if name not in had}
-        asking = {name: each.policy for name, each in known.items() if each is not None and each.policy.interval_ms}
+        policies = {name: each.policy for name, each in known.items() if each is not None and each.policy.interval_ms}
         last: dict[str, tuple[int, str]] = {}
-        since_ms = notification.accepted_ms - max((each.interval_ms for each in asking.values()), default=0)
+        since_ms = notification.accepted_ms - max((each.interval_ms for each in policies.values()), default=0)
         for record in self._log("attempts", since_ms - _CLOCKS_MS, notes, only=found.partition):
             evaluation = attempts.evaluation_in(record.value)
             if evaluation is None or evaluation.partition != found.partition:
@@ -222,22 +222,22 @@ class Gatherer:
             for each in evaluation.matched:
                 if each.offset >= found.offset:
                     continue
-                for name in asking.keys() & set(each.passed):
-                    if asking[name].interval_per == "subscription" or each.topic == notification.topic:
+                for name in policies.keys() & set(each.passed):
+                    if policies[name].interval_per == "subscription" or each.topic == notification.topic:
                         last[name] = max(last.get(name, (-1, "")), (each.offset, each.notification))
             if record.timestamp > found.logged_ms + _APPEND_MS:
                 break
         return {name: instead for name, (_, instead) in last.items()}
 
     def _forgotten(self, names: Sequence[str]) -> dict[str, Row]:
-        """What the table knows of subscriptions that the control log has forgotten."""
+        """The rows of subscriptions that are no longer in the control log."""
         table = self._table(SUBSCRIPTIONS) if names else None
         if table is None:
             return {}
         return {row["subscription"]: row for row in rows_with(table, "subscription", names)}
 
     def _health(self, endpoints: Collection[str]) -> dict[str, Row]:
-        """How the endpoints of what waits are."""
+        """The health of the endpoints of waiting deliveries."""
         table = self._table(ENDPOINT_HEALTH) if endpoints else None
         if table is None:
             return {}
@@ -250,7 +250,7 @@ class Gatherer:
             if table is None:
                 notes.append(f"there is no table {spec.name} yet")
                 return []
-            # Ids sort by time, so files of other times are left out by their statistics.
+            # Ids sort by time: statistics exclude files of other times.
             rows = rows_with(table, "notification", [notification_id])
         except (DeltaError, OSError) as error:
             notes.append(f"the table {spec.name} cannot be read: {error}")
@@ -258,7 +258,7 @@ class Gatherer:
         return rows
 
     def _newest(self, spec: TableSpec) -> int:
-        """The newest time in a table, from its files' statistics; 0 when it is empty."""
+        """The newest time in a table, from its files' statistics; 0 if it is empty."""
         try:
             table = self._table(spec)
         except (DeltaError, OSError):
@@ -270,13 +270,13 @@ class Gatherer:
 
     def _table(self, spec: TableSpec) -> DeltaTable | None:
         location = spec.location(self.tables, self.home)
-        return open_table(location) if is_there(location) else None
+        return open_table(location) if table_exists(location) else None
 
     def _log(
         self, name: str, since_ms: int, notes: list[str], most: int = _MOST_RECORDS, only: int | None = None
     ) -> Iterator[ConsumerRecord]:
-        """The log from a time on to its end, or as much of it as a question may cost. With `only`, a partition of
-        another log: that part of this one which its records go to."""
+        """The log from a time on to its end, up to the limits of a trace. `only`, a partition of another log, selects
+        the partition of this one with its records."""
         deadline = time.monotonic() + _MOST_SECONDS
         with LogScan(self.kafka, name) as log:
             firsts = log.at(since_ms)
@@ -329,7 +329,7 @@ _WAITS_IN_POINT = Step(None, "not fetched yet")
 
 
 def _evaluated_in(record: ConsumerRecord, notification_id: str, before: MatchedBy | None) -> MatchedBy | None:
-    """The evaluation of a notification in a record, joined with the pieces of it in the records before."""
+    """The evaluation of a notification in a record, joined with its pieces in earlier records."""
     evaluation = attempts.evaluation_in(record.value)
     if evaluation is not None:
         for each in evaluation.matched:
@@ -364,7 +364,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def attempt_rows(them: Iterable[Attempt]) -> Iterator[Row]:
-    """Rows as the table of attempts would have them."""
+    """Rows in the form of the table of attempts."""
     for each in them:
         yield {column.name: getattr(each, column.name, None) for column in ATTEMPTS.columns} | {
             "day": _at(each.started_ms).date(),
@@ -375,5 +375,5 @@ def attempt_rows(them: Iterable[Attempt]) -> Iterator[Row]:
 
 
 def _at(ms: int) -> datetime:
-    # As a float it would be off by a microsecond here and there, and rows of the table and of the log are compared.
+    # A float would lose microseconds, and rows of the table and of the log are compared.
     return _EPOCH + timedelta(milliseconds=ms)

@@ -27,7 +27,7 @@ from arborcast.topic_model.subscriptions import Subscription
 
 _KEYS = (subscription_key(""), trigger_key(""))
 
-# From the gateway's making of a subscription to its record: a first record that is later than that is not the first.
+# Maximum time from the making of a subscription in the gateway to its record: a later record is not the first one.
 _APPEND_MS = 60_000
 
 
@@ -42,7 +42,7 @@ class When(NamedTuple):
 
 @dataclass(frozen=True)
 class SubscriptionState:
-    """What a subscription was from a time on. `subscription` None: it had ended, for `reason`."""
+    """The state of a subscription from a time on. `subscription` None: it had ended, for `reason`."""
 
     since_ms: int
     subscription: Subscription | None
@@ -52,9 +52,9 @@ class SubscriptionState:
 
 @dataclass
 class ControlHistory:
-    """Subscriptions with their states over time, and topics and suspensions in their present state.
+    """The states of subscriptions over time; topics and suspensions in their current state.
 
-    The log is compacted: of changes older than a day only the last state is left.
+    The log is compacted: of changes older than a day only the last state remains.
     """
 
     topics: list[ControlRecord] = field(default_factory=list)
@@ -62,7 +62,7 @@ class ControlHistory:
     suspensions: Suspensions = field(default_factory=Suspensions)
 
     def add(self, record: ControlRecord, at_ms: int, offset: int = -1) -> None:
-        """The next record of the log, with its time and place."""
+        """Apply the next record of the log, with its time and place."""
         self.suspensions.apply(record)
         match record:
             case SubscriptionRecord(subscription=subscription) | TriggerRecord(subscription=subscription):
@@ -79,10 +79,10 @@ class ControlHistory:
                 self.topics.append(record)
 
     def at(self, name: str, when: When) -> SubscriptionState | None:
-        """The state of a subscription at a moment; None when it was not there yet, or nothing is known of it.
+        """The state of a subscription at a moment; None before its creation, or if it is unknown.
 
-        Where the states of that time have been compacted away, the next one that is known stands for them; and when
-        something was accepted, also where another gateway had made the subscription just before.
+        If the states of that time have been compacted away, the next known one is used; for an acceptance also if
+        another gateway had made the subscription just before.
         """
         states = self.states.get(name, [])
         if when.control is None:
@@ -102,15 +102,15 @@ class ControlHistory:
         return first if compacted and created_ms <= when.ms else None
 
     def now(self, name: str) -> SubscriptionState | None:
-        """The last that is known of a subscription."""
+        """The last known state of a subscription."""
         return next(reversed(self.states.get(name, [])), None)
 
     def last(self, name: str) -> Subscription | None:
-        """The subscription as it was last, ended or not."""
+        """The last version of the subscription, ended or not."""
         return next((each.subscription for each in reversed(self.states.get(name, [])) if each.subscription), None)
 
     def table(self, when: When) -> RoutingTable:
-        """The routing table with the subscriptions of that time and the present topics."""
+        """The routing table with the subscriptions of that time and the current topics."""
         table = RoutingTable(remembered_answers=16)
         for record in self.topics:
             table.apply(record)
@@ -129,7 +129,7 @@ AttemptRow = Row
 
 @dataclass(frozen=True)
 class Taken:
-    """Whether the dispatch has matched a notification, and whether it is done with it."""
+    """Whether the dispatch has matched a notification, and whether it has settled it."""
 
     matched: bool
     done: bool
@@ -137,9 +137,9 @@ class Taken:
 
 @dataclass(frozen=True)
 class MatchedBy:
-    """When and by which batch a notification was matched, and for how many subscriptions; `thinned` others had another
-    one within their minimum interval, and those that have such an interval and were given this one are `passed`.
-    `control` is where the control log ended for it."""
+    """The evaluation of a notification: its time and batch, and the number of recipients; `thinned` others got another
+    one within their minimum interval, and `passed` are those with such an interval that got this one. `control` is the
+    position in the control log."""
 
     at_ms: int
     batch: int
@@ -151,15 +151,13 @@ class MatchedBy:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one notification. `logged_ms` is the time stamp of its Kafka record (when the broker took it
-    into the log), 0 when it is not known.
+    """All records of one notification. `logged_ms` is the timestamp of its Kafka record (of the broker), 0 if unknown.
 
-    `attempts` are in order of time. `waiting` are the subscriptions for which the retries table has it, with the time
-    when they are due. `forgotten` are rows of the table of subscriptions, for those that the control log does not have
-    any more; `endpoints` the latest rows about the health of endpoints. `instead` are the notifications that
-    subscriptions with a minimum interval had before this one. `pulled` are the last steps in pull points, by
-    subscription. `notes` are for the reader: what could not be looked at.
-    `now` is the time of the look: a try that was due before is not announced for it.
+    `attempts` are in order of time. `waiting` are the subscriptions with a row in the table of retries, with the time
+    of the next attempt. `forgotten` are rows of the table of subscriptions, for those no longer in the control log;
+    `endpoints` the latest rows of endpoint health. `instead` are the notifications delivered instead of this one within
+    a minimum interval. `pulled` are the last steps in pull points, by subscription. `notes` name unavailable sources.
+    `now` is the time of the trace: an attempt that was due before is not announced.
     """
 
     id: str
@@ -186,14 +184,13 @@ def utc(milliseconds: int) -> datetime:
 
 
 Outcome = Literal["delivered", "waiting", "dead", "expired", "cancelled", "dropped", "skipped", "pending", "no match"]
-"""How it stands with one subscription: the final states of a delivery; `waiting` for another try; `skipped`: its topic
-matched, but it was not to have it; `pending`: nothing is known yet; `no match`: it did not ask for it."""
+"""The outcome for one subscription: the final states of a delivery; `waiting` for another attempt; `skipped`: its topic
+matched, but it did not get the notification; `pending`: not decided yet; `no match`: not selected."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happened, in words. `at` None: when is not known. `where` is an endpoint, or a place in the
-    log."""
+    """An event, as text. `at` None: at an unknown time. `where` is an endpoint, or a place in the log."""
 
     at: datetime | None
     what: str
@@ -203,7 +200,7 @@ class Step:
 
 @dataclass(frozen=True)
 class DeliveryStory:
-    """One subscription: through which expression it was matched, what happened, and how it stands."""
+    """One subscription: the matching expression, the events, and the outcome with its reason."""
 
     subscription: str
     endpoint: str
@@ -215,8 +212,7 @@ class DeliveryStory:
 
 @dataclass(frozen=True)
 class Story:
-    """All that is to be told of a notification. `cause` is the one because of which a trigger has published it, empty
-    for none."""
+    """The explanation of a notification. `cause` is the notification that made a trigger publish it, empty for none."""
 
     notification: str
     found: bool

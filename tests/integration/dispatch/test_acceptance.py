@@ -144,7 +144,7 @@ def test_the_oldest_unmatched_position_follows_the_batches(kafka_settings: Kafka
     for control in (2, 4):
         log.accept("a", control=control)
     # Nothing is newer than all changes: the seconds that are kept in any case are the later ones.
-    far = Unmatched(kafka_settings, lambda: matched, on_the_way_ms=-60_000)
+    far = Unmatched(kafka_settings, lambda: matched, transit_ms=-60_000)
     assert far.oldest() == 2
     with LogScan(kafka_settings, "notifications") as reading:
         (partition,) = (each for each, end in reading.ends().items() if end)
@@ -152,8 +152,8 @@ def test_the_oldest_unmatched_position_follows_the_batches(kafka_settings: Kafka
     assert far.oldest() == 4
     matched = {partition: 2}
     assert far.oldest() == 5
-    far.look()
-    assert wait_until(far.seen) == 5
+    far.start()
+    assert wait_until(far.take) == 5
 
 
 class NoSpark:
@@ -191,7 +191,7 @@ def test_changes_before_the_oldest_unmatched_notification_are_dropped(
     tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_module, "_LONG_PAST", 5)
-    monkeypatch.setattr(view_module, "_LOOK_S", 0)
+    monkeypatch.setattr(view_module, "_CHECK_S", 0)
     oldest: Any = Oldest(4)
     context = cast(SparkContext, NoSpark)
     with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), unmatched=oldest)) as view:

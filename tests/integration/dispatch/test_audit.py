@@ -227,7 +227,7 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         ("unevaluated", "evaluation"),
         ("unmatched", "evaluation"),
     }
-    assert len(shallow.not_looked_at) == 3, "what it does not look at it does not vouch for"
+    assert len(shallow.not_examined) == 3, "what it does not look at it does not vouch for"
     found = {(each.kind, each.subscription) for each in deep.problems if each.subscription}
     assert found == {
         ("not-delivered", "row"),
@@ -236,4 +236,4 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         ("no-letter", "letter"),
         ("no-letter", "too-old"),
     }
-    assert len(deep.not_looked_at) == 1
+    assert len(deep.not_examined) == 1

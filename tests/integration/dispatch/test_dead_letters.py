@@ -15,7 +15,7 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, Wanted, letters
+from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, LetterConditions, letters
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
@@ -47,7 +47,7 @@ def write_dead_letter(log: DeadLetterLog, *letters: DeadLetter) -> None:
     log.settle(120)
 
 
-def found(kafka: KafkaSettings, wanted: Wanted = Wanted()) -> list[str]:  # noqa: B008  # frozen
+def found(kafka: KafkaSettings, wanted: LetterConditions = LetterConditions()) -> list[str]:  # noqa: B008  # frozen
     return sorted(each.notification.id for _, each in letters(kafka, wanted))
 
 
@@ -67,15 +67,15 @@ def test_letters_are_found_by_each_of_their_properties(kafka_settings: KafkaSett
     buried.settle(120)
 
     assert found(kafka_settings) == ["n1", "n2", "n3"]
-    assert found(kafka_settings, Wanted(subscription="s2")) == ["n2", "n3"]
-    assert found(kafka_settings, Wanted(endpoint="http://r/s1")) == ["n1"]
-    assert found(kafka_settings, Wanted(notification="n3")) == ["n3"]
-    assert found(kafka_settings, Wanted(topic=lambda path: path == "a/b")) == ["n1", "n2"]
-    assert found(kafka_settings, Wanted(since_ms=AT_MS + 1)) == ["n3"]
-    assert found(kafka_settings, Wanted(until_ms=AT_MS + 1)) == ["n1", "n2"]
+    assert found(kafka_settings, LetterConditions(subscription="s2")) == ["n2", "n3"]
+    assert found(kafka_settings, LetterConditions(endpoint="http://r/s1")) == ["n1"]
+    assert found(kafka_settings, LetterConditions(notification="n3")) == ["n3"]
+    assert found(kafka_settings, LetterConditions(topic=lambda path: path == "a/b")) == ["n1", "n2"]
+    assert found(kafka_settings, LetterConditions(since_ms=AT_MS + 1)) == ["n3"]
+    assert found(kafka_settings, LetterConditions(until_ms=AT_MS + 1)) == ["n1", "n2"]
     for reason, ids in {"410": ["n2"], "lifespan": ["n3"], "expired": ["n3"], "HTTP": ["n1", "n2"], "no": []}.items():
-        assert found(kafka_settings, Wanted(reason=reason)) == ids
-    (_, whole) = next(letters(kafka_settings, Wanted(notification="n1")))
+        assert found(kafka_settings, LetterConditions(reason=reason)) == ids
+    (_, whole) = next(letters(kafka_settings, LetterConditions(notification="n1")))
     assert whole == letter("n1")
 
 
@@ -86,7 +86,7 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     write_dead_letter(buried, letter("n1"), letter("n2", at_ms=now_ms + 3_600_000), letter("now", at_ms=now_ms))
     before_ms = int(time.time() * 1000)
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(letters(kafka_settings, Wanted())) == 2
+        assert desk.redrive(letters(kafka_settings, LetterConditions())) == 2
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
 
     with closing(ParkedStore(None)) as store:
@@ -109,7 +109,7 @@ def test_late_rows_of_its_earlier_attempts_do_not_end_a_redriven_delivery(
 ) -> None:
     write_dead_letter(buried, letter("n1"))
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(letters(kafka_settings, Wanted())) == 1
+        assert desk.redrive(letters(kafka_settings, LetterConditions())) == 1
     with closing(ParkingLog(kafka_settings)) as late:
         late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
         late.settle(120)
@@ -127,10 +127,10 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
     with monkeypatch.context() as broken, DeadLetterAdmin(kafka_settings) as desk:
         broken.setattr(DeadLetterLog, "forget", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            desk.redrive(letters(kafka_settings, Wanted()))
+            desk.redrive(letters(kafka_settings, LetterConditions()))
     assert found(kafka_settings) == ["n1"]
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(letters(kafka_settings, Wanted())) == 1
+        assert desk.redrive(letters(kafka_settings, LetterConditions())) == 1
     assert found(kafka_settings) == []
     with closing(ParkedStore(None)) as store:
         for offset, each in enumerate(records_in(kafka_settings, "parked")):
@@ -141,7 +141,7 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
 def test_a_purged_letter_is_deleted_with_a_row_in_the_log(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
     write_dead_letter(buried, letter("n1"), letter("n2"))
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.purge(letters(kafka_settings, Wanted(notification="n1"))) == 1
+        assert desk.purge(letters(kafka_settings, LetterConditions(notification="n1"))) == 1
     assert found(kafka_settings) == ["n2"]
     assert [(row.notification, row.state, row.error) for row in rows(kafka_settings)] == [("n1", "dead", "purged")]
 

@@ -244,7 +244,7 @@ def test_why_each_subscription_has_it_or_has_it_not(
             "waiting",
             "held: the subscription is paused: the subscription is paused",
         ),
-        "pulls": ("skipped", "the subscription was paused then, and for pull points nothing is kept meanwhile"),
+        "pulls": ("skipped", "the subscription was paused then, and for pull points nothing is stored meanwhile"),
         "filters": ("skipped", "filtered: the payload does not fulfil //level > 5"),
         "timed-out": ("skipped", stories["timed-out"].why),
         "impatient": ("expired", "expired: too old when read"),

@@ -18,7 +18,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place
-from arborcast.dispatch.operations.dead_letters import Wanted
+from arborcast.dispatch.operations.dead_letters import LetterConditions
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -49,7 +49,7 @@ def given(monkeypatch: pytest.MonkeyPatch, logs: ListedLogs) -> list[tuple[Deliv
     for each in given:
         logs.bury(*each)
 
-    def letters(_kafka: KafkaSettings, wanted: Wanted) -> Iterator[tuple[Delivery, DeadLetter]]:
+    def letters(_kafka: KafkaSettings, wanted: LetterConditions) -> Iterator[tuple[Delivery, DeadLetter]]:
         return (each for each in given if wanted.includes(each[1]))
 
     monkeypatch.setattr(dead_letters, "letters", letters)

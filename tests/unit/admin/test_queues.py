@@ -11,7 +11,7 @@ import pytest
 from arborcast.admin.queues import QueueRequests, RequestStatus, ServerStatus, job_figures, queue, requests
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
-from arborcast.dispatch.operations.waiting import Asked, Wait
+from arborcast.dispatch.operations.waiting import DeliverySelection, Wait
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
@@ -70,7 +70,7 @@ def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, mo
 def test_requests_are_what_waits_in_the_lane_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Delivery("queue:jobs", Place(1, 0, 2))
 
-    def oldest(_: object, asked: Asked, most: int) -> tuple[list[Wait], int, Counter[str]]:
+    def oldest(_: object, asked: DeliverySelection, most: int) -> tuple[list[Wait], int, Counter[str]]:
         assert asked.subscription("queue:jobs")
         assert not asked.subscription("queue:others")
         assert most == 2

@@ -11,7 +11,7 @@ from arborcast.admin import control_log, waiting
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.parked import UNDER_WAY, Delivery, Place, Tries
-from arborcast.dispatch.operations.waiting import Asked, Wait, Waiting
+from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.topics import TopicPath
@@ -35,7 +35,7 @@ def listed(
     monkeypatch: pytest.MonkeyPatch, wanted: WaitingFilter, control: ControlView | None, tries: Tries | None = None
 ) -> waiting.WaitingList:
     def oldest(
-        _self: Waiting, asked: Asked, most: int, skip: int, *, newest_first: bool
+        _self: Waiting, asked: DeliverySelection, most: int, skip: int, *, newest_first: bool
     ) -> tuple[list[Wait], int, Counter[str]]:
         assert (skip, newest_first) == (0, False)
         names = [name for name in ("s1", "s2", "over") if asked.subscription(name)]

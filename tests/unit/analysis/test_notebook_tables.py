@@ -90,7 +90,7 @@ def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypat
     def audit(kafka: object, since_ms: int, until_ms: int | None) -> Report:
         asked.append((since_ms, until_ms))
         report = Report(since_ms, 0, matches=9, totals=Tally(delivered=5, pending=2), notes=["cut"])
-        report.blame([Problem("surplus", "n1"), Problem("missing", "n2"), Problem("missing", "n3")])
+        report.add_problems([Problem("surplus", "n1"), Problem("missing", "n2"), Problem("missing", "n3")])
         return report
 
     monkeypatch.setattr("arborcast.dispatch.operations.audit.audit", audit)

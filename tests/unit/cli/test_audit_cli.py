@@ -56,7 +56,7 @@ def test_it_says_what_it_does_not_look_at(monkeypatch: pytest.MonkeyPatch, repor
 
 
 def test_what_does_not_ends_with_1_and_names_it(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
-    report.blame([Problem("missing", "n7", matched=3, found=2, topic="a/b", partition=1, offset=9)])
+    report.add_problems([Problem("missing", "n7", matched=3, found=2, topic="a/b", partition=1, offset=9)])
     answering(monkeypatch, report)
     result = CliRunner().invoke(app, ["audit"])
     assert result.exit_code == 1

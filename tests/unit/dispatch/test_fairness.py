@@ -105,7 +105,7 @@ def test_room_forgets_where_nothing_is_under_way() -> None:
         room.enter(scopes_of(f"http://h{number}/"))
         room.leave(scopes_of(f"http://h{number}/"))
 
-    assert not room._under_way
+    assert not room._in_flight
 
 
 @given(

@@ -155,7 +155,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
                 assert view.match(TopicPath(f"plant/line{number}")) == state.table.match(
                     TopicPath(f"plant/line{number}")
                 )
-                memory.keep()
+                memory.save()
                 log.append([SubscriptionSuspended(one.id, "refused", NOW_MS, NOW_MS)])
             log.append(ending(one.id, "unsubscribed", NOW_MS))
             # What the redelivery does when it reads of that; and a push that was under way comes back too late.
@@ -169,7 +169,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     gc.collect()
     before = objects_held_by(*roots)
     rounds(1_000, ROUNDS)
-    memory.keep()
+    memory.save()
 
     assert health.everything() == {}
     assert not (health.degraded() | health.watched() | redeliverer.lanes.for_workers()[0])

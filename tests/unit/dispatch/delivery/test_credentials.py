@@ -96,7 +96,7 @@ def test_without_protection_nothing_is_added_and_no_key_is_needed() -> None:
 
 def test_an_unprotected_push_never_leaves_instead() -> None:
     target = protected(subscription(), (NEW, None))
-    with pytest.raises(SecretError, match="no keys were given"):
+    with pytest.raises(SecretError, match="has no keys to open"):
         Envelope(target)
     with pytest.raises(SecretError, match="not in the key file"):
         Envelope(target, Vault(SecretSettings(), KeyRing({"k2": b"k" * 32})))
@@ -135,7 +135,7 @@ def test_what_a_receiver_sends_back_of_them_is_hidden() -> None:
 )
 def test_stored_credentials_that_would_begin_another_header_are_refused(value: bytes) -> None:
     target = subscription()
-    with pytest.raises(SecretError, match="no value of an HTTP header"):
+    with pytest.raises(SecretError, match="not a valid value of an HTTP header"):
         Envelope(protected(target, authorization=KEYS.seal(value, target.sealing_context())), vault())
 
 

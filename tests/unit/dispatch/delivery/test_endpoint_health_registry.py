@@ -92,8 +92,8 @@ def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book:
         book.note(HERE, Sign("unreachable", message), NOW_MS)
     opened = book.get(HERE)
 
-    book.forgive(HERE, NOW_MS + 10)
-    book.forgive("http://there/", NOW_MS)
+    book.resume(HERE, NOW_MS + 10)
+    book.resume("http://there/", NOW_MS)
 
     forgiven = book.get(HERE)
     assert (forgiven.breaker, forgiven.probe_at_ms, forgiven.failing_since_ms) == ("open", NOW_MS + 10, 0)
@@ -101,7 +101,7 @@ def test_who_is_vouched_for_is_probed_at_once_and_has_the_whole_time_again(book:
     assert list(book.everything()) == [HERE]
 
     # A probe that is due already does not come later for it.
-    book.forgive(HERE, NOW_MS + 60_000)
+    book.resume(HERE, NOW_MS + 60_000)
     assert book.get(HERE).probe_at_ms == NOW_MS + 10
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.dispatch.delivery.health import WELL, Health, Kind, Sign, after, probing
+from arborcast.dispatch.delivery.health import HEALTHY, Health, Kind, Sign, after, probing
 from arborcast.dispatch.settings import RetrySettings
 
 SETTINGS = RetrySettings(breaker_failures=3, first_probe_s=2.0, longest_probe_s=10.0)
@@ -34,20 +34,20 @@ def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
 def test_failures_in_a_row_open_the_breaker_and_the_first_takes_an_endpoint_out_of_the_batches(
     kinds: tuple[Kind, ...], breaker: str, degraded: bool
 ) -> None:
-    health = having(WELL, *kinds, now=1000)
+    health = having(HEALTHY, *kinds, now=1000)
     assert (health.breaker, health.degraded) == (breaker, degraded)
     assert (health.may_try(2999), health.may_try(3000)) == (breaker == "closed", True)
 
 
 def test_one_message_that_fails_again_and_again_opens_no_breaker() -> None:
-    health = WELL
+    health = HEALTHY
     for _ in range(20):
         health = after(health, Sign("failing", "poison"), 0, SETTINGS)
     assert (health.breaker, health.degraded) == ("closed", False)
 
 
 def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
-    health = after(WELL, Sign("unreachable", "m", wait_ms=30_000), 1_000, SETTINGS)
+    health = after(HEALTHY, Sign("unreachable", "m", wait_ms=30_000), 1_000, SETTINGS)
 
     assert health.breaker == "open"
     assert health.probe_at_ms == 31_000
@@ -59,11 +59,11 @@ def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
 def test_for_no_shorter_than_a_probe_waits_and_no_longer_than_is_obeyed(asked_ms: int, wait_ms: int) -> None:
     settings = RetrySettings(first_probe_s=2.0, longest_retry_after_s=60.0)
 
-    assert after(WELL, Sign("unreachable", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
+    assert after(HEALTHY, Sign("unreachable", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
 
 
 def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
-    health = having(WELL, "unreachable", "unreachable", "unreachable")
+    health = having(HEALTHY, "unreachable", "unreachable", "unreachable")
     waits = []
     for _ in range(4):
         waits.append(health.probe_at_ms)
@@ -76,7 +76,7 @@ def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() ->
 
 
 def test_a_probe_that_fails_at_the_message_that_failed_last_opens_the_breaker_again() -> None:
-    health = having(WELL, "failing", "failing", "failing")
+    health = having(HEALTHY, "failing", "failing", "failing")
 
     again = after(probing(health), Sign("failing", health.failed_message), 2_000, SETTINGS)
 
@@ -84,7 +84,7 @@ def test_a_probe_that_fails_at_the_message_that_failed_last_opens_the_breaker_ag
 
 
 def test_recovered_after_quick_answers_and_the_quarantine() -> None:
-    degraded = having(WELL, "slow", now=10_000)
+    degraded = having(HEALTHY, "slow", now=10_000)
 
     assert degraded.degraded
     assert having(degraded, "quick", "quick", now=11_000).degraded
@@ -95,7 +95,7 @@ def test_recovered_after_quick_answers_and_the_quarantine() -> None:
 
 
 def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
-    recovered = having(having(WELL, "unreachable", now=0), "quick", "quick", "quick", now=1000)
+    recovered = having(having(HEALTHY, "unreachable", now=0), "quick", "quick", "quick", now=1000)
     again = having(recovered, "unreachable", now=1000)
 
     assert having(again, "quick", "quick", "quick", now=2999).degraded
@@ -109,13 +109,13 @@ def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
 
 
 def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_says_that_it_is_over() -> None:
-    recovered = having(having(WELL, "unreachable", now=0), "quick", "quick", "quick", now=1000)
+    recovered = having(having(HEALTHY, "unreachable", now=0), "quick", "quick", "quick", now=1000)
 
     assert not recovered.forgettable(1_800_000)
     assert recovered.forgettable(1_800_001)
     # These go with the last subscription (see test_health_book.py): no time makes them well.
-    assert not having(WELL, "failing").forgettable(10**10)
-    assert not having(WELL, "slow").forgettable(10**10)
+    assert not having(HEALTHY, "failing").forgettable(10**10)
+    assert not having(HEALTHY, "slow").forgettable(10**10)
 
 
 @given(
@@ -127,7 +127,7 @@ def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_sa
     )
 )
 def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[Kind, str, int]]) -> None:
-    health, now = WELL, 0
+    health, now = HEALTHY, 0
     for kind, message, pause in history:
         now += pause
         if health.may_try(now):
@@ -138,7 +138,7 @@ def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[K
 
 def trials_of(*signs: Sign, patient: bool = False) -> list[int]:
     """When a degraded endpoint is on trial, in seconds, and what comes of each."""
-    health, now_ms, found = WELL, 0, []
+    health, now_ms, found = HEALTHY, 0, []
     for sign in signs:
         while health.degraded and not health.on_trial(now_ms, patient):
             now_ms += 1_000
@@ -170,7 +170,7 @@ def test_who_waits_for_no_push_leaves_a_slow_receiver_alone_only_when_it_takes_n
 
 
 def test_an_endpoint_that_answers_quickly_has_all_that_is_timely_and_the_next_failure_ends_that() -> None:
-    health = having(WELL, "unreachable", "unreachable", now=1_000)
+    health = having(HEALTHY, "unreachable", "unreachable", now=1_000)
     health = having(health, "quick", now=4_000)
     assert health.degraded, "others go on through the redelivery for a while"
     assert health.on_trial(4_000)
@@ -182,6 +182,6 @@ def test_an_endpoint_that_answers_quickly_has_all_that_is_timely_and_the_next_fa
 
 
 def test_what_began_before_a_trial_failed_does_not_put_the_next_one_off() -> None:
-    once = having(WELL, "unreachable")
+    once = having(HEALTHY, "unreachable")
     again = having(once, "unreachable", "unreachable", now=1)
     assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000)

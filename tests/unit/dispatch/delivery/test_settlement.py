@@ -9,7 +9,7 @@ import pytest
 from arborcast.dispatch.delivery.outcomes import DELIVERED, Outcome, failed
 from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, at_once, expired, settle, unpushed
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.delivery.verdict import ON_ITS_WAY_MS, Push, Verdict, policy_of
+from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, Verdict, policy_of
 from arborcast.dispatch.logs.attempts import State
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import RetrySettings
@@ -62,7 +62,7 @@ def at(number: int, counted: int, due_ms: int = 0, awaits: str = "") -> Tries:
         (UNTRIED, push(2), REFUSED, "parked", at(1, 1, NOW_MS), False),
         (TRIED, push(), GONE, "cancelled", at(3, 2), False),
         # A push that is taken for later counts with its result, and its result is no push of its own.
-        (TRIED, push(result_by_ms=NOW_MS + 7), LATER, "parked", at(3, 1, NOW_MS + 7 + ON_ITS_WAY_MS, "p"), False),
+        (TRIED, push(result_by_ms=NOW_MS + 7), LATER, "parked", at(3, 1, NOW_MS + 7 + RESULT_TRANSIT_MS, "p"), False),
         (AWAITS, push(), BROKEN, "parked", at(2, 2, NOW_MS + 2_000), False),
         (AWAITS, push(), DELIVERED, "delivered", at(2, 2), False),
         (AWAITS._replace(awaits="another"), push(), DELIVERED, "delivered", at(3, 2), False),

@@ -15,14 +15,14 @@ def received(offset: int) -> Received:
 
 def test_what_is_kept_goes_when_its_lane_is_free_or_after_a_moment() -> None:
     kept = HoldBuffer(10)
-    assert kept.keep(ONE, received(1), 0.0)
-    assert kept.keep(OTHER, received(2), 0.1)
-    assert kept.keep(ONE, received(3), 0.2)
+    assert kept.add(ONE, received(1), 0.0)
+    assert kept.add(OTHER, received(2), 0.1)
+    assert kept.add(ONE, received(3), 0.2)
     assert (kept.size, kept.oldest()) == (3, 1)
 
-    assert list(kept.look({"one", "other"}, 0.24)) == []
-    assert list(kept.look({"one"}, 0.24)) == [(OTHER, [received(2)])]
-    assert list(kept.look({"one"}, 0.25)) == [(ONE, [received(1), received(3)])]
+    assert list(kept.release({"one", "other"}, 0.24)) == []
+    assert list(kept.release({"one"}, 0.24)) == [(OTHER, [received(2)])]
+    assert list(kept.release({"one"}, 0.25)) == [(ONE, [received(1), received(3)])]
     assert (kept.size, kept.oldest()) == (0, None)
 
 
@@ -30,23 +30,23 @@ def test_the_moment_is_longer_each_time_until_the_lane_was_free() -> None:
     kept, now, moments = HoldBuffer(10), 0, []  # in eighths of a second, which are exact
     for _ in range(6):
         began = now
-        kept.keep(ONE, received(1), now / 8)
-        while not list(kept.look({"one"}, now / 8)):
+        kept.add(ONE, received(1), now / 8)
+        while not list(kept.release({"one"}, now / 8)):
             now += 1
         moments.append((now - began) / 8)
     assert moments == [0.25, 0.5, 1.0, 2.0, 2.0, 2.0]
 
-    assert list(kept.look((), now / 8)) == []
-    kept.keep(ONE, received(1), now / 8)
-    assert list(kept.look({"one"}, now / 8 + 0.25)), "as at first"
+    assert list(kept.release((), now / 8)) == []
+    kept.add(ONE, received(1), now / 8)
+    assert list(kept.release({"one"}, now / 8 + 0.25)), "as at first"
 
 
 def test_there_is_room_for_so_many() -> None:
     kept = HoldBuffer(2)
-    assert [kept.keep(ONE, received(number), 0.0) for number in range(3)] == [True, True, False]
+    assert [kept.add(ONE, received(number), 0.0) for number in range(3)] == [True, True, False]
     assert kept.drain("one") == [received(0), received(1)]
     assert kept.drain("other") == []
-    assert kept.keep(ONE, received(3), 1.0)
+    assert kept.add(ONE, received(3), 1.0)
 
 
 def test_a_look_does_not_go_over_all_lanes_that_are_held() -> None:
@@ -60,8 +60,8 @@ def test_a_look_does_not_go_over_all_lanes_that_are_held() -> None:
     kept, held = HoldBuffer(10), Held()
     for number in range(5_000):
         target = Subscription(f"s{number}", EndpointReference("http://s/"))
-        kept.keep(target, received(number), 0.0)
+        kept.add(target, received(number), 0.0)
         kept.drain(target.id)
-    kept.keep(ONE, received(1), 0.0)
-    assert list(kept.look(held, 0.1)) == []
+    kept.add(ONE, received(1), 0.0)
+    assert list(kept.release(held, 0.1)) == []
     assert held.asked < 50

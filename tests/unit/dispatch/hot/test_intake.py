@@ -106,7 +106,7 @@ def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
 
 def test_what_is_urgent_is_not_kept_back_and_what_is_kept_stays_behind_it() -> None:
     world = World(held=frozenset({"one"}))
-    world.intake.kept = HoldBuffer(room=2)
+    world.intake.buffer = HoldBuffer(room=2)
     world.take(1)
     world.take(2, priority=5)
     assert world.parked == ["n2"]

@@ -59,7 +59,7 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
     def run(run: PumpRun, between: Callable[[], None]) -> None:
         lanes, outcomes, fill = run.lanes, run.outcomes, run.fill
         first = Received(Notification("first", TopicPath("a"), b"<x/>", 1 << 50), 0, 0)
-        outcomes.put_off(many[7], (first,), waits("the pushes before it failed"))
+        outcomes.write_unpushed(many[7], (first,), waits("the pushes before it failed"))
         fill(100)
         overtaken.extend(each.id for each, _ in lanes.waiting())
 

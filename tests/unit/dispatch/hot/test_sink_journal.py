@@ -151,10 +151,10 @@ def test_no_more_should_follow_while_pull_points_or_triggers_are_late(opened: Op
 
 
 def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:
-    for number in range(journal._MOST_HELD_BACK + 10):
+    for number in range(journal._MOST_DEFERRED + 10):
         opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))
 
-    assert len(opened.attempts.rows) == journal._MOST_HELD_BACK
+    assert len(opened.attempts.rows) == journal._MOST_DEFERRED
 
 
 def test_what_was_given_up_is_forgotten_for_its_batch_is_repeated(opened: Opened) -> None:

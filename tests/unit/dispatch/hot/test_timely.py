@@ -137,7 +137,7 @@ def test_what_did_not_answer_is_tried_again_when_it_is_on_trial() -> None:
         if number == 2:
             world.outcomes.forget()
         if number == 3:
-            world.outcomes.forgive({"http://s/"})
+            world.outcomes.resume({"http://s/"})
         world.take(f"n{number}")
         world.push()
     assert len(world.transport.sent) == 2

@@ -15,7 +15,7 @@ from arborcast.dispatch.job.lease import (
     Holder,
     JobLeaseRecord,
     JobLeaseState,
-    is_gone,
+    has_ended,
     this_job,
 )
 
@@ -109,9 +109,9 @@ def test_what_is_released_is_free_at_once() -> None:
 def test_a_process_is_gone_when_it_has_ended_on_this_very_machine() -> None:
     me = this_job(Path("/data"))
     assert (me.pid, me.home) == (os.getpid(), "/data")
-    assert not is_gone(me)
+    assert not has_ended(me)
     other = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     ended = structs.replace(me, pid=int(other.stdout))
-    assert is_gone(ended)
-    assert is_gone(structs.replace(me, started=me.started + 1)), "another process has its number now"
-    assert not is_gone(structs.replace(ended, machine="elsewhere")), "nobody knows"
+    assert has_ended(ended)
+    assert has_ended(structs.replace(me, started=me.started + 1)), "another process has its number now"
+    assert not has_ended(structs.replace(ended, machine="elsewhere")), "nobody knows"

@@ -49,7 +49,7 @@ def ended():
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 heartbeat._BEAT_S = 0.02
-heartbeat.beat_from_here_on()
+heartbeat.start_heartbeats()
 assert threading.active_count() == 1
 for word in sys.stdin:
     pid = os.fork()

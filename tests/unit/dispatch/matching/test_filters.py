@@ -163,19 +163,19 @@ def test_however_many_subscriptions_one_owner_has_their_conditions_cost_no_more(
     most = int(Allowance(400, 100).of_owner(LARGE) / one_costs)
     assert 1 < most < 450
 
-    wanted = of_partition.wanted(LARGE, [*hostile, *others])
+    recipients = of_partition.recipients(LARGE, [*hostile, *others])
 
-    assert ("cheap", True) in [(each.id, asked) for each, asked in wanted]
-    assert ("plain", True) in [(each.id, asked) for each, asked in wanted]
+    assert ("cheap", True) in [(each.id, asked) for each, asked in recipients]
+    assert ("plain", True) in [(each.id, asked) for each, asked in recipients]
     assert len(evaluated) == most + 1
     # Nobody is forgotten: who was not asked is among those for whom it is kept.
-    assert {each.id for each, asked in wanted if not asked} == of_partition.costly
+    assert {each.id for each, asked in recipients if not asked} == of_partition.costly
     assert len(of_partition.costly) == 500 - most
     assert of_partition.take_costly() == of_partition.costly
     assert of_partition.take_costly() == set(), "each is told once"
     # From then on, those are not asked at all.
     evaluated.clear()
-    again = of_partition.wanted(LARGE, hostile)
+    again = of_partition.recipients(LARGE, hostile)
     assert {each.id for each, asked in again if not asked} == of_partition.costly
     assert len(evaluated) == most
 
@@ -188,17 +188,17 @@ def test_of_many_owners_the_ones_who_ask_for_most_go_first(evaluated: list[str])
     ]
     anna = wanting("anna", distinct(-1), owner="anna")
     of_partition = judge()
-    wanted = of_partition.wanted(LARGE, [*hostile, anna])
+    recipients = of_partition.recipients(LARGE, [*hostile, anna])
     one_costs = compile_condition(distinct(1)).cost(parse_document(LARGE.payload))
     assert len(evaluated) == int(Allowance(400, 100).of_all(LARGE) / one_costs)
     assert "anna" not in of_partition.costly
-    assert len(wanted) >= len(of_partition.costly)
+    assert len(recipients) >= len(of_partition.costly)
 
 
 def test_what_many_ask_alike_is_paid_for_once(evaluated: list[str]) -> None:
     alike = [wanting(f"s{number}", distinct(1), owner="anna") for number in range(5_000)]
     of_partition = judge()
-    assert len(of_partition.wanted(LARGE, alike)) == 5_000
+    assert len(of_partition.recipients(LARGE, alike)) == 5_000
     assert (len(evaluated), of_partition.costly) == (1, set())
 
 
@@ -206,7 +206,7 @@ def test_without_owners_those_of_one_host_are_counted_together() -> None:
     one = [wanting(f"a{number}", distinct(number), host="one") for number in range(500)]
     two = [wanting("b", distinct(7_777), host="two")]
     of_partition = judge()
-    of_partition.wanted(LARGE, [*one, *two])
+    of_partition.recipients(LARGE, [*one, *two])
     assert 0 < len(of_partition.costly) < 500
     assert "b" not in of_partition.costly
 
@@ -215,7 +215,7 @@ def test_ordinary_conditions_are_all_asked(evaluated: list[str]) -> None:
     many = [wanting(f"s{number}", condition(f"@a = {number}"), owner="anna") for number in range(1_000)]
     of_partition = judge()
     small = Notification("n", TopicPath("a"), b"<x a='1'>" + b"<y/>" * 100 + b"</x>", 1)
-    assert [each.id for each, _ in of_partition.wanted(small, many)] == ["s1"]
+    assert [each.id for each, _ in of_partition.recipients(small, many)] == ["s1"]
     assert (len(evaluated), of_partition.costly) == (1_000, set())
 
 
@@ -226,17 +226,21 @@ def test_types_are_looked_up_before_conditions_and_nothing_is_parsed(parsed: lis
         Subscription(name, EndpointReference("http://s/"), types=types) for name, types in by_types.items()
     ]
 
-    def wanted(notification: Notification) -> list[str]:
+    def recipients(notification: Notification) -> list[str]:
         judge = Judge(conditions, allowance)
-        return [each.id for each, asked in judge.wanted(notification, subscriptions) if asked]
+        return [each.id for each, asked in judge.recipients(notification, subscriptions) if asked]
 
     said = Notification("n", TopicPath("a"), b"<reading/>", 1, type="{urn:plant}alarm")
-    assert wanted(said) == ["alarms", "both", "all"]
-    assert wanted(Notification("n", TopicPath("a"), b"<reading/>", 1, type="reading")) == ["both", "all"]
+    assert recipients(said) == ["alarms", "both", "all"]
+    assert recipients(Notification("n", TopicPath("a"), b"<reading/>", 1, type="reading")) == ["both", "all"]
     # Without a type beside the payload, as events of the engine.
-    assert wanted(Notification("n", TopicPath("a"), b"<p:alarm xmlns:p='urn:plant'/>", 1)) == ["alarms", "both", "all"]
+    assert recipients(Notification("n", TopicPath("a"), b"<p:alarm xmlns:p='urn:plant'/>", 1)) == [
+        "alarms",
+        "both",
+        "all",
+    ]
     asking = Subscription("s", EndpointReference("http://s/"), content=(condition("true()"),), types=("reading",))
-    assert Judge(conditions, allowance, frozenset({"s"})).wanted(said, [asking]) == []
+    assert Judge(conditions, allowance, frozenset({"s"})).recipients(said, [asking]) == []
     assert not Subject(conditions, said).passes(asking)
     assert parsed == []
 
@@ -250,7 +254,7 @@ def test_audit_trace_and_replay_go_by_types_too() -> None:
 
     def found(kind: str) -> Sequence[Subscription]:
         notification = Notification("n", TopicPath("a"), b"<x/>", 1, type=kind)
-        return filters.wanting(cast(Any, Everybody()), Conditions(), notification).there
+        return filters.matching_recipients(cast(Any, Everybody()), Conditions(), notification).there
 
     assert found("reading") == [typed]
     assert found("alarm") == []

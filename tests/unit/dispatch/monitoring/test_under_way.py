@@ -4,11 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from arborcast.dispatch.monitoring.under_way import Gauge, UnderWay, ignore_count
+from arborcast.dispatch.monitoring.under_way import Gauge, InFlightGauge, ignore_count
 
 
 def test_the_driver_sees_what_another_process_has_under_way(tmp_path: Path) -> None:
-    driver = UnderWay(tmp_path / "run" / "pushes")
+    driver = InFlightGauge(tmp_path / "run" / "pushes")
     Gauge(driver.file).of_task(3)(5)
     worker = (
         "import sys, os; from arborcast.dispatch.monitoring.under_way import Gauge;"
@@ -26,8 +26,8 @@ def test_the_driver_sees_what_another_process_has_under_way(tmp_path: Path) -> N
 
 def test_workers_of_a_job_that_was_killed_tell_its_successor_nothing(tmp_path: Path) -> None:
     file = tmp_path / "pushes"
-    orphan = Gauge(UnderWay(file).file)
-    successor = UnderWay(file)
+    orphan = Gauge(InFlightGauge(file).file)
+    successor = InFlightGauge(file)
     orphan.of_task(0)(9)
     assert successor.total() == 0
 

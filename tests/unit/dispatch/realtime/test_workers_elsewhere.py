@@ -125,7 +125,7 @@ def test_no_worker_is_left_when_the_next_run_begins(
     def clock() -> float:
         return now + offset
 
-    def ask_end() -> int:
+    def query_end() -> int:
         nonlocal now
         there, back = next(remaining)
         now += there
@@ -138,7 +138,7 @@ def test_no_worker_is_left_when_the_next_run_begins(
         now += 0.5
         return False
 
-    lease = LeaseRenewal(ask_end, lambda: 5, lambda asked: counts_since.append(asked - offset))
+    lease = LeaseRenewal(query_end, lambda: 5, lambda requested_at: counts_since.append(requested_at - offset))
     for _ in takes:
         lease.renew(clock, give_up)
         now += RENEW_S

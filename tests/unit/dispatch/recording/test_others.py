@@ -75,7 +75,7 @@ def test_health_after_a_restart_is_compared_with_the_table(tmp_path: Path) -> No
 
 def test_a_start_takes_one_row_of_each_endpoint_however_often_it_changed(tmp_path: Path) -> None:
     rows = [
-        endpoint_health._row("http://flaps/", endpoint_health._Seen("open", sick), SICK, second * 1_000)
+        endpoint_health._row("http://flaps/", endpoint_health._State("open", sick), SICK, second * 1_000)
         for second, sick in enumerate([True, False] * 5_000)
     ]
     DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path)).append(ENDPOINT_HEALTH.arrow(rows), "endpoint-health", 1)
@@ -186,5 +186,5 @@ def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     assert recorder.stop(120)
     assert work.closed
     assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
-        "work is not written for now: the disk is full"
+        "work cannot be written: the disk is full"
     ]

@@ -370,7 +370,7 @@ def test_messages_that_were_given_up_are_rows_and_are_told_once(
     assert [(each.kind, dict(each.facts)["Identification"], each.topic) for each in told] == [
         ("fragments-incomplete", name, "all/alarm") for name in ("me:1", "me:2", "me:3")
     ]
-    assert told[0].detail == "the message 'me:1' was given up: no further part came; it has the parts 0 and lacks 1-"
+    assert told[0].detail == "the message 'me:1' was given up: no further part arrived; it has the parts 0 and lacks 1-"
     assert (told[1].detail.endswith("(too many elements)"), "lacks" in told[1].detail) == (True, False)
 
 

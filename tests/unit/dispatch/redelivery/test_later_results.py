@@ -12,7 +12,7 @@ from arborcast.topic_model.records.results import Promise, Result, State
 from tests.support.redelivery_world import LATER, OK, World, retry
 
 CALLBACK_MS = 60_000
-ON_ITS_WAY_MS = 1_000
+RESULT_TRANSIT_MS = 1_000
 
 
 def world_of(form: str = "raw", **policy: Any) -> World:
@@ -34,7 +34,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     assert rows(world) == [("parked", "later", 1)]
     (arrival,) = world.arrivals
     assert world.attempts[0].push == arrival.promise.push
-    assert world.attempts[0].next_ms == arrival.promise.until_ms + ON_ITS_WAY_MS
+    assert world.attempts[0].next_ms == arrival.promise.until_ms + RESULT_TRANSIT_MS
     assert world.lanes.for_workers()[0] == frozenset(), "it had its first attempt, and holds nothing"
 
     world.report(arrival, "delivered", "printed")
@@ -48,7 +48,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
 def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> None:
     world = world_of()
     world.park("s", "n")
-    world.run(CALLBACK_MS + ON_ITS_WAY_MS - 1)
+    world.run(CALLBACK_MS + RESULT_TRANSIT_MS - 1)
     assert rows(world) == [("parked", "later", 1)]
     world.run(10)
     assert rows(world) == [("parked", "later", 1), ("parked", "no-result", 1)]

@@ -201,7 +201,7 @@ class Histories(RuleBasedStateMachine):
         """What was asked for is in the control log now."""
         self.world.suspended_now |= self.world.suspended_said.keys()
         self.world.suspended_said.clear()
-        self.world.redelivery.suspensions_are_known()
+        self.world.redelivery.suspensions_written()
 
     @precondition(lambda self: self.world.suspended_now)
     @rule()
@@ -409,7 +409,7 @@ class Histories(RuleBasedStateMachine):
                 self.pause_or_resume(name, paused=False)
         self.world.suspended_said.clear()
         self.world.suspended_now.clear()
-        self.world.redelivery.suspensions_are_known()
+        self.world.redelivery.suspensions_written()
         self.world.hear()
         # Hanging pushes, waits, probes and Retry-After take less together; lifespans take longer.
         self.world.run(120_000)

@@ -167,12 +167,12 @@ def test_what_was_tried_later_than_now_is_due_behind_the_others(store: ParkedSto
     park(store, delivery(3), Tries(4, 4, 10, 5))
     park(store, delivery(4), Tries(1, 1, 110_000, 100_000 + TOLERANCE_MS))
 
-    def due(limit: int, *besides: Delivery) -> list[int]:
-        return offsets(store.due("s", 100_000, limit, besides))
+    def due(limit: int, *excluded: Delivery) -> list[int]:
+        return offsets(store.due("s", 100_000, limit, excluded))
 
     assert (due(10), due(2), due(1, delivery(3)), due(9, delivery(2))) == ([3, 2, 1], [3, 2], [2], [3, 1])
     assert due(9, delivery(1), delivery(2), delivery(3)) == []
-    least = [store.least_tried("s", 100_000, besides) for besides in ((), {delivery(3)}, {delivery(3), delivery(2)})]
+    least = [store.least_tried("s", 100_000, excluded) for excluded in ((), {delivery(3)}, {delivery(3), delivery(2)})]
     assert offsets([each for each in least if each]) == [3, 2, 1]
 
 
@@ -180,8 +180,8 @@ def test_the_least_tried_of_those_that_are_due(store: ParkedStore) -> None:
     for offset, number, due in ((1, 5, 0), (2, 1, 99), (3, 3, 10), (4, 3, 5)):
         park(store, delivery(offset), Tries(number, number, due))
 
-    def least(now_ms: int, *besides: Delivery) -> int | None:
-        found = store.least_tried("s", now_ms, besides)
+    def least(now_ms: int, *excluded: Delivery) -> int | None:
+        found = store.least_tried("s", now_ms, excluded)
         return found and found.delivery.place.offset
 
     assert (least(10), least(99), least(10, delivery(4), delivery(3)), least(-1)) == (4, 2, 1, None)

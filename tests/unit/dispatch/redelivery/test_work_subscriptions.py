@@ -95,7 +95,7 @@ def test_an_endpoint_that_fails_for_days_suspends_its_subscriptions_until_they_a
     assert world.suspended_said["a"] < START_MS + 10_000
     seen = len(world.arrivals)
     world.suspended_now = {"a", "b"}
-    world.redelivery.suspensions_are_known()
+    world.redelivery.suspensions_written()
     world.run(12 * HOUR_MS)
     assert len(world.arrivals) == seen
 
@@ -118,7 +118,7 @@ def test_a_subscription_that_is_resumed_is_tried_at_once_though_others_have_just
     world.run(700_000)
     assert set(world.suspended_said) == {"a"}
     world.suspended_now = {"a"}
-    world.redelivery.suspensions_are_known()
+    world.redelivery.suspensions_written()
     world.subscribe("c", endpoint="shared")
     world.park("c", "c1")
     world.run(200_000)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.tables import ATTEMPTS, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from arborcast.dispatch.tables.repair import mend
+from arborcast.dispatch.tables.repair import repair_table
 from tests.support.table_rows import attempt
 
 
@@ -61,9 +61,9 @@ def test_whole_table_is_left_alone(tmp_path: Path) -> None:
     written(tmp_path, 1, 2, 3)
     before = sorted(tmp_path.rglob("*"))
 
-    assert not mend(ATTEMPTS, str(tmp_path))
-    assert not mend(ATTEMPTS, str(tmp_path / "none"))
-    assert not mend(ATTEMPTS, "s3://bucket/attempts")
+    assert not repair_table(ATTEMPTS, str(tmp_path))
+    assert not repair_table(ATTEMPTS, str(tmp_path / "none"))
+    assert not repair_table(ATTEMPTS, "s3://bucket/attempts")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -72,7 +72,7 @@ def test_whatever_stands_in_a_row_is_no_damage(tmp_path: Path) -> None:
     made = attempt("n1", "s", "dead", error="connect", detail=strange, endpoint=strange)
     DeltaTableWriter(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 1})
 
-    assert not mend(ATTEMPTS, str(tmp_path))
+    assert not repair_table(ATTEMPTS, str(tmp_path))
     assert ids(tmp_path) == ["n1"]
 
 
@@ -89,7 +89,7 @@ def test_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Ca
     # It goes on from there.
     written(tmp_path, 3, 4)
     assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
-    assert not mend(ATTEMPTS, str(tmp_path))
+    assert not repair_table(ATTEMPTS, str(tmp_path))
 
 
 @pytest.mark.parametrize("damage", [half, empty, zeros, gone])
@@ -135,7 +135,7 @@ def test_what_lies_before_a_checkpoint_need_not_be_there(tmp_path: Path) -> None
     for version in range(3):
         commit(tmp_path, version).unlink()
 
-    assert not mend(ATTEMPTS, str(tmp_path))
+    assert not repair_table(ATTEMPTS, str(tmp_path))
     assert ids(tmp_path) == ["n1", "n2", "n3"]
 
 

@@ -16,7 +16,7 @@ from tests.support.gateway_process import ROOT
 
 NOW = 1_000_000.0
 
-WELL = [
+HEALTHY = [
     MetricsSample(at=NOW - 60 + 5 * number, parts={"kafka": True}, gear="realtime", attempts={"delivered": number})
     for number in range(13)
 ]
@@ -24,7 +24,7 @@ WELL = [
 
 def last_as(**changes: Any) -> EngineView:
     """A view in which the last sample is another one."""
-    return EngineView([*WELL[:-1], msgspec.structs.replace(WELL[-1], **changes)], failing=[])
+    return EngineView([*HEALTHY[:-1], msgspec.structs.replace(HEALTHY[-1], **changes)], failing=[])
 
 
 def endpoint(name: str = "http://e/", pushes: int = 10, failed: int = 10, **more: Any) -> dict[str, Any]:
@@ -100,9 +100,9 @@ METRICS = {
 @pytest.mark.parametrize(
     ("view", "concern"),
     [
-        (EngineView(WELL, failing=[endpoint()], failing_count=1), "bad endpoints: 1 endpoint failing"),
-        (EngineView(WELL, failing=[endpoint(failed=1)], failing_count=1), "warn degraded: 1 endpoint with some fail"),
-        (EngineView(WELL, problem="no answer"), "bad engine: The engine's state is unknown: no answer"),
+        (EngineView(HEALTHY, failing=[endpoint()], failing_count=1), "bad endpoints: 1 endpoint failing"),
+        (EngineView(HEALTHY, failing=[endpoint(failed=1)], failing_count=1), "warn degraded: 1 endpoint with some fail"),
+        (EngineView(HEALTHY, problem="no answer"), "bad engine: The engine's state is unknown: no answer"),
     ],
 )
 def test_endpoints_and_an_engine_without_an_answer_are_concerns(view: EngineView, concern: str) -> None:
@@ -132,8 +132,8 @@ def test_a_budget_that_is_not_spent_any_more_is_no_concern() -> None:
 
 
 def test_old_figures_are_no_figures() -> None:
-    assert concerns(EngineView(WELL, failing=[]), NOW + STALE_S) == []
-    (found,) = concerns(EngineView(WELL, failing=[]), NOW + STALE_S + 1)
+    assert concerns(EngineView(HEALTHY, failing=[]), NOW + STALE_S) == []
+    (found,) = concerns(EngineView(HEALTHY, failing=[]), NOW + STALE_S + 1)
     assert (found.level, found.about) == ("bad", "engine")
 
 
@@ -160,6 +160,6 @@ def test_tiles_have_the_level_of_their_threshold() -> None:
 
 
 def test_a_look_without_the_job_is_no_growth_of_its_counters() -> None:
-    gap = [*WELL[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *WELL[6:]]
+    gap = [*HEALTHY[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *HEALTHY[6:]]
     many = [msgspec.structs.replace(each, attempts={"dead": 2_800.0} if each.attempts else {}) for each in gap]
     assert concerns(EngineView(many, failing=[]), NOW) == []

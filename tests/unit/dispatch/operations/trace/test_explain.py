@@ -217,7 +217,7 @@ def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) ->
         (
             subscription("s", paused=True, pull_point="p"),
             "skipped",
-            "the subscription was paused then, and for pull points nothing is kept meanwhile",
+            "the subscription was paused then, and for pull points nothing is stored meanwhile",
         ),
         (subscription("s", paused=True), "pending", "to be pushed; no outcome is recorded yet"),
         (
@@ -296,7 +296,7 @@ def test_current_message_is_for_one_subscription_alone() -> None:
     [
         (Taken(matched=False, done=False), "waits for the dispatch", "not processed yet"),
         (Taken(matched=True, done=False), "taken by the dispatch", "no outcome is recorded yet"),
-        (Taken(matched=True, done=True), "taken by the dispatch", "processed; its outcome is not recorded"),
+        (Taken(matched=True, done=True), "taken by the dispatch", "settled; its outcome is not recorded"),
     ],
 )
 def test_without_a_row_the_progress_of_the_dispatch_says_how_far_it_is(taken: Taken, what: str, why: str) -> None:
@@ -460,7 +460,7 @@ def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenev
         "renewed": ("pending", "to be pushed; no outcome is recorded yet"),
         "revived": ("skipped", "the subscription's time was over at 1970-01-01 00:01:40 UTC"),
         "paused": ("pending", "to be pushed; no outcome is recorded yet"),
-        "resumed": ("skipped", "the subscription was paused then, and for pull points nothing is kept meanwhile"),
+        "resumed": ("skipped", "the subscription was paused then, and for pull points nothing is stored meanwhile"),
         "ended": (
             "pending",
             "the subscription has ended since, at 1970-01-01 00:01:41 UTC (unsubscribed), so it will be cancelled",
@@ -478,7 +478,7 @@ def test_what_was_left_out_for_a_minimum_interval_names_what_went_instead() -> N
     left_out = {"evaluated": MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)}
     told = only(evidence(control, instead={"s": "n0"}, **left_out))
     assert told.outcome == "skipped"
-    assert told.why == "left out: of this topic it wants what is accepted 1.5 s apart, and n0 was delivered instead"
+    assert told.why == "omitted: its minimum interval for this topic is 1.5 s, and n0 was delivered instead"
     assert only(evidence(control, **left_out)).why.endswith("and another one was delivered instead"), (
         "the log has forgotten it"
     )

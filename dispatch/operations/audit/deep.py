@@ -67,27 +67,35 @@ def check_stored(
     limit: int,
     progress: Progress = untold,
 ) -> None:
-    """Add to the report the deliveries of the interval whose message must be stored and is missing. A missing one is
-    looked up again for some seconds, with its state, which may have changed meanwhile."""
-    notifications_inside = found.evaluations.notification
+    """Add to the report the deliveries of the interval whose message must be stored and is missing. A busy engine ends
+    deliveries while the log is read, and an outcome is in the attempts log before the message is removed: so the states
+    of missing ones are read after the log, and those without an outcome are looked up again for some seconds."""
     for store in _KEEPERS:
         deadline = time.monotonic() + patience_s
+        lacking = _stored_in(store, ledger.deliveries(), found)
         while True:
-            deliveries = ledger.deliveries()
-            inside = np.isin(deliveries.state, store.states) & np.isin(deliveries.notification, notifications_inside)
-            lacking = _lacking(kafka, store, deliveries[inside], progress)
+            lacking = _lacking(kafka, store, lacking, progress)
+            if len(lacking):
+                read_new()
+                current = _stored_in(store, ledger.deliveries(), found)
+                lacking = current[np.isin(current.key, lacking.key)]
             if not len(lacking) or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_AGAIN_S)
-            read_new()
         found.report.add_problems(_problems(store.kind, ledger, found, lacking, limit), len(lacking), limit)
+
+
+def _stored_in(store: _Store, deliveries: DeliveryRows, found: Balance) -> DeliveryRows:
+    """The deliveries of the interval that must be in this log."""
+    inside = np.isin(deliveries.notification, found.evaluations.notification)
+    return deliveries[inside & np.isin(deliveries.state, store.states)]
 
 
 def _lacking(kafka: KafkaSettings, store: _Store, deliveries: DeliveryRows, progress: Progress) -> DeliveryRows:
     """The deliveries that are not in the log. Memory is that of these deliveries, not of the log."""
     if not len(deliveries):
         return deliveries
-    recipients_then = set(deliveries.key.tolist())
+    keys = set(deliveries.key.tolist())
     entries: dict[bytes, int] = {}
     with LogScan(kafka, store.log, progress=progress) as log:
         for record in log.read_all():
@@ -98,7 +106,7 @@ def _lacking(kafka: KafkaSettings, store: _Store, deliveries: DeliveryRows, prog
                 entries.pop(record.key, None)
                 continue
             key = delivery_key(store.notification_of(record.value), subscription.decode())
-            if key in recipients_then:
+            if key in keys:
                 entries[record.key] = key
     stored = np.fromiter(set(entries.values()), np.int64)
     return deliveries[~np.isin(deliveries.key, stored)]
@@ -196,12 +204,12 @@ class _Spacing:
         self,
         notification: Notification,
         partition: int,
-        recipients_then: Sequence[Subscription],
+        keys: Sequence[Subscription],
         missing: Collection[str],
     ) -> set[str]:
         """The missing ones within an interval. Must be called in the order of each partition."""
         excused: set[str] = set()
-        for each in recipients_then:
+        for each in keys:
             interval_ms = each.policy.interval_ms
             if not interval_ms or notification.only:
                 continue
@@ -237,16 +245,14 @@ def _not_delivered(
                 examined += 1
                 progress("matching again", examined, len(evaluations))
                 there, ended = matching_recipients(recipients, conditions, notification)
-                recipients_then = [*there, *ended]
-                missing = _without(deliveries, notification.id, [each.id for each in recipients_then])
-                if any(each.policy.interval_ms for each in recipients_then):
-                    excused = spacing.excused(
-                        notification, int(evaluations.partition[at]), recipients_then, set(missing)
-                    )
-                    recipients_then = [each for each in recipients_then if each.id not in excused]
+                keys = [*there, *ended]
+                missing = _without(deliveries, notification.id, [each.id for each in keys])
+                if any(each.policy.interval_ms for each in keys):
+                    excused = spacing.excused(notification, int(evaluations.partition[at]), keys, set(missing))
+                    keys = [each for each in keys if each.id not in excused]
                     missing = [each for each in missing if each not in excused]
                 count += len(missing)
-                matched, found = len(recipients_then), len(recipients_then) - len(missing)
+                matched, found = len(keys), len(keys) - len(missing)
                 problems += [
                     problem("not-delivered", ledger, evaluations, at, matched, found, subscription)
                     for subscription in missing[: limit - len(problems)]

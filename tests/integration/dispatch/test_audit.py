@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, Matched, State
 from arborcast.dispatch.logs.dead_letters import letter_of
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from arborcast.dispatch.operations.audit import Report, Tally, audit
+from arborcast.dispatch.operations.audit import Report, Tally, audit, deep
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -121,6 +122,26 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     confused = audit(kafka_settings, since_ms, deep=True, patience_s=0)
     assert problems(confused) == [("not-delivered", n3, "s3")], "two were to have it, and two have it: but not the same"
     assert audit(kafka_settings, since_ms, int(time.time() * 1000) - 3_600_000, patience_s=0).notifications == 0
+
+
+def test_a_delivery_that_ends_while_the_parked_log_is_read_is_no_discrepancy(
+    kafka_settings: KafkaSettings, log: Logs, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since_ms, search = int(time.time() * 1000), deep._lacking
+    log.subscribe(subscription("s", "http://r/", "a"))
+    done, lost = log.notify("a"), log.notify("a")
+    batches.evaluate(1, 0, {done: 1, lost: 1})
+    for each in (done, lost):
+        batches.row(each, "s", "parked")
+
+    def drained(*arguments: Any) -> Any:
+        missing = search(*arguments)
+        batches.row(done, "s")
+        return missing
+
+    monkeypatch.setattr(deep, "_lacking", drained)
+    report = audit(kafka_settings, since_ms, deep=True, patience_s=0)
+    assert problems(report) == [("not-parked", lost, "s")]
 
 
 def test_messages_omitted_by_an_interval_are_distinguished_from_lost_ones(

@@ -101,7 +101,10 @@ METRICS = {
     ("view", "concern"),
     [
         (EngineView(HEALTHY, failing=[endpoint()], failing_count=1), "bad endpoints: 1 endpoint failing"),
-        (EngineView(HEALTHY, failing=[endpoint(failed=1)], failing_count=1), "warn degraded: 1 endpoint with some fail"),
+        (
+            EngineView(HEALTHY, failing=[endpoint(failed=1)], failing_count=1),
+            "warn degraded: 1 endpoint with some fail",
+        ),
         (EngineView(HEALTHY, problem="no answer"), "bad engine: The engine's state is unknown: no answer"),
     ],
 )

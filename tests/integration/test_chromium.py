@@ -50,7 +50,7 @@ def test_a_page_of_this_machine_opens(visit: Visitors, address: str) -> None:
     assert page.evaluate("document.querySelector('h1').getBoundingClientRect().height") > 10, "there is a font"
 
 
-def test_foreign_requests_are_blocked_and_reported(visit: Visitors, address: str) -> None:
+def test_what_lies_beyond_is_out_of_reach_and_noticed(visit: Visitors, address: str) -> None:
     page = visit()
     with page.expect_event("requestfailed"):
         page.goto(f"{address}/abroad")

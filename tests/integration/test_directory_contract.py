@@ -198,7 +198,7 @@ def test_names_that_are_not_ascii_by_hand(home: Home, directory: Directory) -> N
     watch.wait_paths("Größe", "Größe/温度")
 
 
-def test_invalid_entries_are_reported_and_the_others_are_loaded(home: Home, directory: Directory) -> None:
+def test_what_cannot_be_a_topic_is_reported_and_the_rest_goes_on(home: Home, directory: Directory) -> None:
     put(directory, "a")
     home.add("topicName=1st", topicName="1st")
     home.add("topicName=b", topicName="b", topicCode="K")

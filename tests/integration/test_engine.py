@@ -409,7 +409,7 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
     def since(path: str) -> list[str]:
         return [text for each in receiver.requests[before:] if each.path == path for _, text in pushed(each)]
 
-    # A message that was tried waits for its next attempt, and later ones do not wait for it.
+    # What was tried waits for its own time, and holds up nobody behind it.
     wait_until(
         lambda: all(sorted(since(path)) == expected[path] for path in expected),
         "all that hung, and once",

@@ -118,7 +118,7 @@ def test_records_are_looked_up_by_their_offsets(kafka_settings: KafkaSettings, w
         assert reader.read([3]) == {}
 
 
-def test_settled_records_are_deleted_from_the_log(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
+def test_what_was_settled_is_deleted_from_the_log(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
     async def work() -> None:
         failures: list[Exception] = []
         view = PullView(kafka_settings, PullLimits(10, 10_000, 10_000), failures.append, lambda _: None)

@@ -36,7 +36,7 @@ def job(spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings) -> I
 
 
 @pytest.mark.spark
-def test_messages_of_each_protocol_reach_their_subscribers(edges: Edges, job: None) -> None:
+def test_what_is_published_by_any_door_comes_to_those_who_want_it(edges: Edges, job: None) -> None:
     with edges.subscriber(b"plant/a") as sub, edges.subscriber(b"plant/") as all_of_it:
         with edges.socket(zmq.PUSH, "pipeline") as push:
             for number in range(50):
@@ -97,14 +97,14 @@ def test_a_pipeline_is_held_back_and_loses_nothing(edges: Edges) -> None:
 
 
 @pytest.mark.long
-def test_messages_pushed_while_the_gateway_is_away_wait(edges: Edges) -> None:
+def test_what_is_pushed_while_the_gateway_is_away_is_held_back(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push, edges.socket(zmq.PUSH, "results") as results:
         edges.gateway.kill()
         for number in range(3_000):
             push.send_multipart([b"a/t%d" % (number % 4), b"<n>%d</n>" % number])
             if number % 100 == 0:
                 results.send_multipart([b"task-%d" % number, b"done", b"<x/>"])
-        wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "the edge reports the missing gateway")
+        wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "it is seen that nobody is there")
         edges.gateway.start()
         wait_for(lambda: edges.count("pipeline", "accepted") == 3_000, "all of them are in the log")
         wait_for(lambda: edges.count("results", "accepted") == 30, "the results, too")
@@ -112,7 +112,7 @@ def test_messages_pushed_while_the_gateway_is_away_wait(edges: Edges) -> None:
     assert edges.gateway.metric("arborcast_gateway_accepted_total") == 3_030
 
 
-def test_invalid_messages_are_counted_and_reported(edges: Edges) -> None:
+def test_what_is_wrong_is_counted_and_said(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push:
         for parts in ([b"a"], [b"", b"<x/>"], [b"\xff", b"<x/>"], [b"a", b"<x/>", b"no"], [b"a", b"<x>"]):
             push.send_multipart(parts)

@@ -94,7 +94,7 @@ def test_subscription_takes_effect_with_the_next_notification_and_so_does_its_en
     assert receiver.names("/again") == [third]
 
 
-def test_failures_are_recorded_by_class_and_affect_no_other_subscription(own: Own, receiver: Receiver) -> None:
+def test_failures_are_recorded_as_what_they_were_and_hurt_nobody_else(own: Own, receiver: Receiver) -> None:
     with refusing_url() as refused:
         own.subscribe("good", receiver.url("/good"), "a")
         own.subscribe("failing", receiver.url("/status/500"), "a")
@@ -145,7 +145,7 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
 
 
-def test_expired_subscriptions_get_nothing_and_messages_of_paused_ones_are_kept(own: Own, receiver: Receiver) -> None:
+def test_expired_subscriptions_get_nothing_and_what_paused_ones_miss_is_kept(own: Own, receiver: Receiver) -> None:
     own.subscribe("expired", receiver.url("/expired"), "a", terminates_ms=int(time.time() * 1000) - 1)
     own.subscribe("paused", receiver.url("/paused"), "a", paused=True)
     own.subscribe("good", receiver.url("/good"), "a")
@@ -160,7 +160,7 @@ def test_expired_subscriptions_get_nothing_and_messages_of_paused_ones_are_kept(
     assert [request.path for request in receiver.requests] == ["/good"]
 
 
-def test_start_without_kafka_fails_with_a_reason_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
+def test_start_without_kafka_says_so_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
     held = HeldPort()
     nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
 
@@ -191,7 +191,7 @@ def test_content_and_producer_filters_decide_behind_the_topic(own: Own, receiver
     assert len(rows) == 6
 
 
-def test_a_message_for_one_subscription_is_pushed_to_no_other(own: Own, job_logs: Logs, receiver: Receiver) -> None:
+def test_what_is_for_one_subscription_is_pushed_to_no_other(own: Own, job_logs: Logs, receiver: Receiver) -> None:
     """As a new subscriber gets the current message of a topic."""
     topic = TopicPath(own.topic("a/b"))
     current = Notification(own.name("current"), topic, b"<x>1</x>", accepted_ms=int(time.time() * 1000))
@@ -283,7 +283,7 @@ def test_large_notification_passes(own: Own, receiver: Receiver) -> None:
     assert payload in request.body
 
 
-def test_a_subscriber_gets_a_notice_of_a_missed_deadline_and_of_its_end(own: Own, receiver: Receiver) -> None:
+def test_a_subscriber_is_told_when_nothing_comes_and_when_something_does_again(own: Own, receiver: Receiver) -> None:
     policy = DeliveryPolicy(deadline_ms=1_000)
     wanted = XPathFilter(XPATH_1, "false() or name(/*) = 'x'")
     own.subscribe("asks", receiver.url("/asks"), "dl//.", form="raw", policy=policy, content=(wanted,))

@@ -159,7 +159,7 @@ def shifted(job: RunningJob, gear: Mode) -> bool:
 
 
 @pytest.mark.long
-def test_a_job_in_real_time_continues_behind_the_settled_position(
+def test_a_job_in_real_time_goes_on_behind_what_is_settled(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     subscribe(log, receiver)
@@ -192,7 +192,7 @@ def test_a_start_after_an_orderly_stop_recalls_nothing_though_a_partition_was_id
 
 
 @pytest.mark.long
-def test_deliveries_of_batches_are_not_repeated_in_real_time(
+def test_what_batches_have_done_does_not_come_again_in_real_time(
     spark: SparkSession, tmp_path: Path, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     batches = job_settings(tmp_path, settings.kafka, "batch")
@@ -336,7 +336,7 @@ def test_a_partition_that_is_added_is_read(
 
 
 @pytest.mark.long
-def test_a_delivery_with_a_row_is_not_repeated_while_an_older_push_is_in_flight(
+def test_what_has_a_row_does_not_come_again_however_long_an_older_message_is_under_way(
     spark: SparkSession, settings: JobSettings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovered, "_CLOCKS_MS", 0)  # as if these seconds were minutes

@@ -1,4 +1,4 @@
-"""A job whose `progress` was lost starts as set, and numbers its batches above those of waiting deliveries."""
+"""A job whose `progress` was lost: it starts where the settings say, and numbers its batches above all that wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_waiting_messages_leave_before_new_ones_after_the_progress_was_lost(
+def test_what_waits_leaves_before_what_comes_after_the_progress_was_lost(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     settings = job_settings(tmp_path, kafka_settings, "batch")
@@ -71,6 +71,6 @@ def test_waiting_messages_leave_before_new_ones_after_the_progress_was_lost(
 
 
 def parked_places(kafka: KafkaSettings) -> list[Place]:
-    """Positions of parked records, in the order of their pushes."""
+    """Where what is parked was read, in the order in which it leaves."""
     records = records_in(kafka, "parked")
     return sorted(parked.decode_key(each.key)[0].place for each in records if each.value is not None)

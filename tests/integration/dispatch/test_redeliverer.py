@@ -275,7 +275,7 @@ def test_large_messages_that_wait_and_are_cancelled_take_little_memory(
     assert most < 120_000_000, "what waits has as much"
 
 
-def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_the_missed_messages(
+def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what_was_missed(
     kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
 ) -> None:
     told: list[OperatorEvent] = []

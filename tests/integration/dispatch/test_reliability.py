@@ -159,9 +159,7 @@ def test_conditions_that_cost_too_much_suspend_and_apply_to_kept_messages_at_the
     assert (firsts(receiver, "/t"), firsts(receiver, "/s")) == (sent, [sent[2]])
 
 
-def test_waiting_messages_outlive_the_job_which_stops_in_order_while_a_receiver_hangs(
-    own: Own, receiver: Receiver
-) -> None:
+def test_what_waits_outlives_the_job_which_stops_in_order_while_a_receiver_hangs(own: Own, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/s"), "a")
     own.subscribe("hangs", receiver.url("/hang"), "a")
     own.subscribe("other", receiver.url("/o"), "a")
@@ -180,7 +178,7 @@ def test_waiting_messages_outlive_the_job_which_stops_in_order_while_a_receiver_
     assert firsts(receiver, "/o") == sent
 
 
-def test_paused_subscription_gets_missed_messages_when_it_is_resumed(own: Own, receiver: Receiver) -> None:
+def test_paused_subscription_gets_what_it_missed_when_it_is_resumed(own: Own, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/s"), "a")
     own.subscribe("t", receiver.url("/t"), "a")
     sent = [own.notify("a")]

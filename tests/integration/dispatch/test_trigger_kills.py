@@ -1,4 +1,4 @@
-"""Triggers while workers are killed: repeated publications are equal."""
+"""Triggers while workers are killed: what is published again is what was published."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_after_kills_it_is_the_same_that_is_published(
 
 
 def derived(name: str, accepted_ms: int) -> str:
-    """The publications of the two triggers for a notification."""
+    """What the two triggers make of a notification."""
     first = derived_id("one", Notification(name, TopicPath("a"), b"", accepted_ms))
     return derived_id("two", Notification(first, TopicPath("made"), b"", accepted_ms))

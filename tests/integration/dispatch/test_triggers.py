@@ -134,7 +134,7 @@ def test_a_loop_of_two_ends_after_eight(
     assert report.totals.cancelled == 1
 
 
-def test_a_refused_trigger_has_a_reason_and_an_ended_one_publishes_nothing(
+def test_what_is_refused_is_told_and_what_ended_meanwhile_publishes_nothing(
     own: Own, receiver: Receiver, add: Write, job_logs: Logs
 ) -> None:
     add("lost", "k", "gone")

@@ -36,7 +36,7 @@ class Plots:
 
     @or_words("How long receivers take to answer")
     def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Duration of pushes, the slowest first; groups with fewer than ten pushes are summed up."""
+        """Duration of pushes, the slowest first. Groups with fewer than ten pushes are summed up."""
         if by not in get_args(By):
             raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
         frame = self._pushes([_column(by), "duration_ms"], since)
@@ -45,8 +45,7 @@ class Plots:
 
     @or_words("How many arrive within how long")
     def arrivals(self, since: When | None = None) -> Picture:
-        """Share of deliveries by their time from acceptance to the receiver's answer, with waiting, batches and all
-        attempts."""
+        """Share of deliveries by their time from acceptance to the answer. With waiting, batches and all attempts."""
         import pandas as pd
 
         frame = self._tables.deliveries.pandas(
@@ -141,7 +140,7 @@ class Plots:
 
     @or_words("Lag")
     def lag(self, since: When | None = None) -> Picture:
-        """Age of the oldest notification at its first push; a rising line means that the engine does not keep up.
+        """Age of the oldest notification at its first push. A rising line means that the engine does not keep up.
         Without deliveries behind an endpoint that does not answer."""
         frame = self._pushes(["number", "batch", "accepted_at", "started_at"], since)
         first = frame[(frame.number == 1) & (frame.batch >= 0)]
@@ -156,7 +155,7 @@ class Plots:
 
     @or_words("Where the time goes")
     def stages(self, since: When | None = None) -> Picture:
-        """Stages of deliveries at the first attempt: until stored, until the push, until the answer."""
+        """Time until stored, until the first push, until its answer."""
         import pandas as pd
 
         begin = self._since(since)
@@ -181,8 +180,8 @@ class Plots:
 
     @or_words("How long batches take")
     def batches(self, since: When | None = None) -> Picture:
-        """Duration of batches, from the first push to the end of the last, by size. A batch without pushes has no
-        attempts."""
+        """Duration of batches by size. From the first push to the end of the last; batches without pushes are left
+        out."""
         import pandas as pd
 
         frame = self._tables.attempts.pandas(
@@ -219,8 +218,7 @@ class Plots:
 
     @or_words("The topic tree")
     def tree(self, root: str = "", since: When | None = None) -> Picture:
-        """The topics, or those at and below `root`: the busiest branches with their numbers of subscriptions; the rest
-        is summed up."""
+        """The busiest topics (at and below `root`) with their numbers of subscriptions. The rest is summed up."""
         topics = self._tables.topics.pandas(["topic"]).topic
         wanted: dict[TopicPath, frozenset[str]] = dict.fromkeys(map(TopicPath, topics), frozenset())
         published: dict[TopicPath, int] = {}
@@ -235,7 +233,7 @@ class Plots:
 
     @or_words("Who gets what")
     def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
-        """Number of subscriptions of each topic, or of topics of each subscription or endpoint, the largest first."""
+        """Number of subscriptions of each topic, or of topics of each subscription or endpoint."""
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
         if routes.empty:
             raise NothingToShow(

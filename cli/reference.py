@@ -274,10 +274,9 @@ TABLES_PROMISES = """\
 - **Filters by text.** delta-rs rewrites files of tables with changing rows (those with "one row for each", `slo`,
   `deliveries`, `notifications`), and pyarrow cannot filter such files by text: use `tables.retries.dataset()`, also
   with DuckDB, or SQL in delta-rs. pandas and Spark are not affected.
-- **Delay.** A table is `tables.interval_s` behind its log, plus the commit. Merges take at most a tenth of a core, so
-  large tables with many changes are written less often.
+- **Delay.** A table is `tables.interval_s` behind its log, large tables with many changes more.
 - **Upgrades.** Additional columns of a newer release are kept. A table without a required column, or with another
-  type, is refused; moved away, it is rebuilt from its log as far as that reaches.
+  type, is refused: move it away, and it is rebuilt from its log.
 - **Size.** Every `tables.upkeep_interval_s` small files are compacted, and old days and unused files deleted. Two
   engines must not share a `tables.path`.
 """

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 MANY, FEW = 80, 5
 
 
-def test_urgent_messages_overtake_those_that_wait_for_a_slow_receiver(own: Own, receiver: Receiver) -> None:
+def test_what_is_urgent_overtakes_what_waits_behind_a_slow_receiver(own: Own, receiver: Receiver) -> None:
     since_ms = int(time.time() * 1000)
     own.subscribe("slow", receiver.url("/slowly"), "a", form="raw")
     own.subscribe("strict", receiver.url("/strictly"), "a", form="raw", policy=DeliveryPolicy(order="strict"))

@@ -85,7 +85,7 @@ def log(kafka_settings: KafkaSettings) -> Iterator[ControlLog]:
         yield log
 
 
-def test_topics_are_defined_and_changes_of_others_appear(
+def test_topics_are_defined_and_deliveries_are_shown(
     tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
 ) -> None:
     log.append([TopicRecord(TopicPath("a/b"), code="1")])
@@ -111,31 +111,26 @@ def test_topics_are_defined_and_changes_of_others_appear(
         assert browser.get("/deliveries/dead").status_code == 200
         assert resident(process) < 60 * 2**20
 
-
-def test_waiting_deliveries(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog) -> None:
-    log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
-    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
-        page = browser.get("/deliveries/waiting").text
-        assert "No pending deliveries" in page
-        page = browser.get("/deliveries/dead").text
-        assert "No dead letters" in page
-        page = browser.get("/deliveries/audit?since=1h").text
-        assert "All accounted for" in page
-        page = browser.get("/deliveries?notification=0123").text
-        assert "there is no record of a notification 0123" in page
-        page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause").text
-        assert "1 subscription paused" in page
+        log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
+        for path, shown in (
+            ("waiting", "No pending deliveries"),
+            ("dead", "No dead letters"),
+            ("audit?since=1h", "All accounted for"),
+        ):
+            assert shown in browser.get(f"/deliveries/{path}").text
+        assert "there is no record of a notification 0123" in browser.get("/deliveries?notification=0123").text
+        wait_until(lambda: browser.get("/subscriptions/s1").status_code == 200, "it is known", timeout_s=PATIENCE_S)
+        page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause")
+        assert "1 subscription paused" in page.text
         # With the libraries of tables and audits, which are loaded once.
         assert resident(process) < 90 * 2**20
 
-
-def test_connections_that_send_nothing_shut_no_visitor_out(
-    tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
-) -> None:
-    with console(tmp_path, kafka_settings) as (url, _), ExitStack() as held:
-        for _ in range(300):
-            held.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0), timeout=PATIENCE_S))
-        assert httpx.get(f"{url}/topics", timeout=PATIENCE_S).status_code == 200
+        # Connections that send nothing shut no visitor out.
+        with ExitStack() as held:
+            for _ in range(300):
+                address = ("127.0.0.1", httpx.URL(url).port or 0)
+                held.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+            assert httpx.get(f"{url}/topics", timeout=PATIENCE_S).status_code == 200
 
 
 def test_from_the_network_people_sign_in_over_tls(

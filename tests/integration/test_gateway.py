@@ -16,7 +16,6 @@ from arborcast.core.eventlog.client import make_producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support import soap_messages as soap
-from tests.support.bad_requests import LIMIT
 from tests.support.broker import notifications_in, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 
@@ -29,30 +28,13 @@ def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRu
         yield run
 
 
-@pytest.fixture
-def client(gateway: GatewayRun) -> Iterator[Client]:
+@pytest.mark.chaos
+def test_no_accepted_notification_is_lost_by_kill_9(gateway: GatewayRun, kafka_settings: KafkaSettings) -> None:
+    """Nor a subscription, nor the end of one."""
     with Client(gateway.base) as client:
-        yield client
-
-
-@pytest.mark.chaos
-def test_subscriptions_survive_kill_9(gateway: GatewayRun, client: Client) -> None:
-    kept = client.subscribe("a//.", to="http://127.0.0.1:9/kept")
-    ended = client.subscribe("a//.", to="http://127.0.0.1:9/ended")
-    client.unsubscribe(ended.address)
-    gateway.kill()
-    gateway.start()
-    assert client.subscribe("a//.", to="http://127.0.0.1:9/kept").address == kept.address
-    client.renew(kept.address, timedelta(minutes=1))
-    with pytest.raises(FaultReceived) as caught:
+        kept = client.subscribe("a//.", to="http://127.0.0.1:9/kept")
+        ended = client.subscribe("a//.", to="http://127.0.0.1:9/ended")
         client.unsubscribe(ended.address)
-    assert caught.value.fault == "ResourceUnknownFault"
-
-
-@pytest.mark.chaos
-def test_no_accepted_notification_is_lost_by_kill_9(
-    gateway: GatewayRun, kafka_settings: KafkaSettings, client: Client
-) -> None:
     accepted: list[str] = []
 
     def publish(publisher: int) -> None:
@@ -78,6 +60,14 @@ def test_no_accepted_notification_is_lost_by_kill_9(
     for publisher in range(4):
         own = [payload for payload in found if payload.startswith(f"<n>{publisher}-")]
         assert own == [f"<n>{publisher}-{number}</n>" for number in range(len(own))]
+
+    gateway.start()
+    with Client(gateway.base) as client:
+        assert client.subscribe("a//.", to="http://127.0.0.1:9/kept").address == kept.address
+        client.renew(kept.address, timedelta(minutes=1))
+        with pytest.raises(FaultReceived) as caught:
+            client.unsubscribe(ended.address)
+    assert caught.value.fault == "ResourceUnknownFault"
 
 
 @pytest.mark.chaos
@@ -111,17 +101,6 @@ def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBro
         assert payloads[0] == b"<n>before</n>"
         assert payloads[-1] == b"<n>after</n>"
         assert gateway.metric("arborcast_gateway_unacknowledged_bytes") == 0
-
-
-@pytest.mark.long
-@pytest.mark.chaos
-def test_an_idle_gateway_notices_that_kafka_went_and_came(tmp_path: Path, own_broker: KafkaBroker) -> None:
-    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
-    with gateway_run(tmp_path, settings) as gateway:
-        own_broker.kill()
-        gateway.wait_for(lambda: gateway.health("ready") == 503, "aware that Kafka is away")
-        own_broker.start()
-        gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
 
 
 @pytest.mark.chaos
@@ -194,10 +173,3 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
     assert gateway._process.wait(120) == 1
     assert "version 99" in gateway.log.read_text()
     assert "Traceback" not in gateway.log.read_text()
-
-
-@pytest.fixture(scope="module")
-def strict_gateway(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[GatewayRun]:
-    settings = dataclasses.replace(kafka, prefix="bad-requests.")
-    with gateway_run(tmp_path_factory.mktemp("strict"), settings, max_body_bytes=LIMIT) as run:
-        yield run

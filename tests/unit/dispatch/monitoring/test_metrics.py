@@ -121,6 +121,25 @@ def test_of_very_many_failing_endpoints_the_number_is_known_and_the_worst_are_li
     assert found[0].figures.endpoint == "http://open/"
 
 
+def test_stages_of_a_batch_and_batches_that_fail() -> None:
+    metrics = JobMetrics()
+    with metrics.batch() as stages:
+        stages.over("view", ("control", 0.0))
+        stages.over("job")
+        metrics.dispatched(3, 12, thinned=4)
+    with pytest.raises(ValueError, match="lost"), metrics.batch():
+        raise ValueError("lost")
+    shown = lines(metrics)
+    assert "arborcast_dispatch_batches_total 1" in shown
+    assert "arborcast_dispatch_notifications_total 3" in shown
+    assert "arborcast_dispatch_deliveries_total 12" in shown
+    assert "arborcast_thinned_total 4" in shown
+    assert "arborcast_dispatch_failed_batches_total 1" in shown
+    for stage in ("view", "control", "job"):
+        assert f'arborcast_dispatch_batch_seconds_count{{stage="{stage}"}} 1' in shown
+    assert "arborcast_dispatch_batch_under_way_seconds 0.0" in shown
+
+
 class _Sources(Sources):
     def lag(self) -> dict[str, Lag]:
         return {"push": Lag(3, 1.5)}

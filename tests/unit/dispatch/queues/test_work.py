@@ -82,6 +82,20 @@ def test_when_a_server_turns_sick_others_get_what_it_had() -> None:
     assert all(each.sequence for each in again)
 
 
+def test_a_server_that_unsubscribes_leaves_what_it_had_to_others() -> None:
+    world = World()
+    world.serve("s1")
+    world.endpoints["http://s1/"].answer = lambda _: BROKEN
+    world.ask("r")
+    world.run(100)
+    world.serve("s2")
+    del world.subscriptions["s1"]
+    world.hear()
+    world.run(100)
+    assert world.arrived("s2") == ["r"]
+    assert world.arrivals[-1].sequence == 1
+
+
 def test_a_push_that_was_under_way_when_its_server_left_counts() -> None:
     world = World()
     world.serve("s1", takes_ms=1_000)
@@ -136,6 +150,18 @@ def test_when_the_last_who_has_not_refused_leaves_it_is_given_up() -> None:
     assert world.states()[LANE, "bad"] == "dead"
 
 
+def test_a_server_that_says_410_is_gone_and_another_does_it() -> None:
+    world = World()
+    world.serve("s1")
+    world.serve("s2")
+    world.endpoints["http://s1/"].answer = lambda _: PushResult(410)
+    for number in range(4):
+        world.ask(f"r{number}")
+    world.run(1_000)
+    assert world.gone_said == ["s1"]
+    assert Counter(each.subscription for each in world.arrivals) == {"s1": 1, "s2": 4}
+
+
 def test_what_may_have_been_sent_before_a_crash_says_so() -> None:
     world = World()
     world.serve("s", takes_ms=1_000)
@@ -152,6 +178,25 @@ def test_what_may_have_been_sent_before_a_crash_says_so() -> None:
         ("r2", 0),
     ]
     assert Counter(world.states().values()) == {"delivered": 3}
+
+
+def test_a_paused_or_suspended_server_gets_nothing() -> None:
+    world = World()
+    world.serve("s1")
+    world.serve("s2")
+    world.suspended_now.add("s1")
+    world.hear()
+    world.ask("r0")
+    world.ask("r1")
+    world.run(1_000)
+    assert world.arrived("s2") == ["r0", "r1"]
+    world.suspended_now.clear()
+    world.hear()
+    world.ask("r2")
+    world.ask("r3")
+    world.run(1_000)
+    assert (world.arrived("s2")[2:], world.arrived("s1")) == (["r2"], ["r3"])
+    assert world.too_much == []
 
 
 def test_with_a_server_the_other_subscriptions_of_its_endpoint_are_suspended() -> None:
@@ -462,6 +507,21 @@ def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
     world.report(world.arrivals[1], "delivered")
     world.run(1_000)
     assert (world.log, world.redelivery.statistics().queues[0].executing) == ({}, 0)
+
+
+def test_an_accepted_request_without_a_result_in_time_is_sent_again_with_a_number() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    callback_ms = int(PushSettings().callback_s * 1000)
+    world.run(callback_ms - 1_000)
+    assert [each.sequence for each in world.arrivals] == [0]
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(60_000)
+    assert [each.sequence for each in world.arrivals] == [0, 1]
+    assert world.states()[LANE, "a"] == "delivered"
+    assert not world.log
 
 
 @pytest.mark.parametrize(("state", "then"), [("refused", "other"), ("failed", "s")])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 
 
@@ -27,6 +29,18 @@ def test_at_the_latest_changes_nothing_about_a_turn_that_is_as_early() -> None:
     assert [agenda.pop(10), agenda.pop(10)] == ["a", "b"]
     agenda.set_by("a", 50)
     assert agenda.next_ms() == 50
+
+
+def test_turns_that_were_put_off_often_still_come_in_order() -> None:
+    chance = random.Random(3)
+    agenda: TimerQueue[str] = TimerQueue()
+    latest: dict[str, int] = {}
+    for number in range(20_000):
+        name = f"n{number % 300}"
+        latest[name] = chance.randrange(10**9)
+        agenda.set(name, latest[name])
+
+    assert [agenda.pop(10**9) for _ in latest] == sorted(latest, key=latest.__getitem__)
 
 
 def test_the_overdue_are_counted_without_those_that_were_put_off() -> None:

@@ -34,3 +34,11 @@ def test_waits_for_the_batch_under_way() -> None:
     leave.set()
     assert gate.wait_empty(10)
     thread.join(120)
+
+
+def test_failed_batch_is_out_too() -> None:
+    gate = StopGate()
+    with pytest.raises(ZeroDivisionError), gate.batch():
+        _ = 1 / 0
+
+    assert gate.wait_empty(0)

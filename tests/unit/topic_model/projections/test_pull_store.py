@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
 from arborcast.topic_model.records.pull import (
@@ -52,18 +56,6 @@ def texts(messages: list[WaitingMessage]) -> list[str]:
     return [(message.element or b"?").decode() for message in messages]
 
 
-def test_messages_wait_in_the_order_of_the_log() -> None:
-    log = Log()
-    log.put("a", "b")
-    log.put("other", pull_point="q")
-    log.put("c")
-    assert log.waiting() == ["a", "b", "c"]
-    assert log.waiting("q") == ["other"]
-    assert log.store.waiting("p") == 3
-    assert log.store.head("unknown", 5, 100) == []
-    assert log.woken == ["p", "p", "q", "p"]
-
-
 def test_the_head_is_bounded_in_messages_and_bytes_but_never_empty() -> None:
     log = Log()
     log.put("aaaa", "bbbb", "c")
@@ -89,102 +81,6 @@ def test_no_two_with_the_same_xml_id_are_in_one_head() -> None:
     assert [message.offset for message in log.store.head("p", 10, 1_000)] == [0, 1, 2]
     log.claim("c", 0, 2)
     assert [message.offset for message in log.store.head("p", 10, 1_000)] == [3, 4]
-
-
-def test_of_two_claims_for_the_same_messages_the_first_in_the_log_gets_them() -> None:
-    log = Log()
-    first, _, last = log.put("a", "b", "c")
-    assert log.claim("one", first, last) == ["a", "b", "c"]
-    assert log.claim("two", first, last) == []
-    assert log.waiting() == []
-
-
-def test_settled_is_gone_and_returned_waits_again_in_its_place() -> None:
-    log = Log()
-    a, b, c, _ = log.put("a", "b", "c", "d")
-    log.claim("one", a, a)
-    log.claim("two", b, c)
-    log.append(Returned("two"))
-    assert log.waiting() == ["b", "c", "d"]
-    log.append(Settled("one"))
-    log.append(Returned("one"))
-    assert log.waiting() == ["b", "c", "d"]
-    assert log.store.claimed("p", "one") == []
-
-
-def test_a_claim_may_be_settled_for_some_of_its_messages() -> None:
-    log = Log()
-    a, b, c, _ = log.put("a", "b", "c", "d")
-    log.claim("one", a, c)
-    log.append(Returned("one", (a, c)))
-    assert log.waiting() == ["b", "d"]
-    assert [message.returned for message in log.store.head("p", 9, 99)] == [1, 0]
-    assert log.store.resident_bytes == 2
-    log.claim("two", b, b)
-    log.append(Returned("two", (b,)))
-    assert log.waiting() == ["d"]
-    assert log.store.earliest() == 3
-
-
-def test_claims_are_overdue_from_their_time_on() -> None:
-    log = Log()
-    (a,) = log.put("a")
-    log.claim("one", a, a, until_ms=1_000)
-    assert log.store.overdue(999) == []
-    assert log.store.overdue(1_000) == [("p", "one")]
-    log.append(Settled("one"))
-    assert log.store.overdue(2_000) == []
-
-
-def test_the_oldest_go_when_they_are_too_large_but_one_may_stay() -> None:
-    log = Log(PullLimits(messages=10, bytes=5, resident_bytes=1_000))
-    log.put("aaa", "bb")
-    assert log.waiting() == ["aaa", "bb"]
-    log.put("c")
-    assert log.waiting() == ["bb", "c"]
-    log.put("far too large")
-    assert log.waiting() == ["far too large"]
-
-
-def test_what_comes_back_counts_again() -> None:
-    log = Log(PullLimits(messages=2, bytes=1_000, resident_bytes=1_000))
-    a, _ = log.put("a", "b")
-    log.claim("one", a, a)
-    log.put("c")
-    log.append(Returned("one"))
-    assert log.waiting() == ["b", "c"]
-
-
-def test_elements_beyond_the_memory_stay_in_the_log() -> None:
-    log = Log(PullLimits(messages=10, bytes=1_000, resident_bytes=4))
-    a, *_ = log.put("aaa", "bbb")
-    assert log.waiting() == ["aaa", "?"]
-    assert log.store.resident_bytes == 3
-    log.claim("one", a, a)
-    log.append(Settled("one"))
-    assert log.store.resident_bytes == 0
-    log.put("ccc")
-    assert log.waiting() == ["?", "ccc"]
-
-
-def test_forgetting_a_pull_point_frees_all_of_it() -> None:
-    log = Log()
-    a, _ = log.put("a", "b")
-    log.claim("one", a, a)
-    log.store.forget("p")
-    assert (log.store.resident_bytes, log.store.ids(), log.store.earliest()) == (0, [], None)
-    log.append(Settled("one"))
-    log.append(Returned("one"))
-    assert log.waiting() == []
-
-
-def test_the_earliest_offset_needed_counts_claimed_messages() -> None:
-    log = Log()
-    a, b, _ = log.put("a", "b", "c")
-    log.claim("one", a, a)
-    assert log.store.earliest() == a
-    log.append(Settled("one"))
-    assert log.store.earliest() == b
 
 
 def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
@@ -215,3 +111,75 @@ def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
         assert replayed == [offset for offset in waiting if offset >= beginning]
         if beginning <= earliest:
             assert store.earliest() == earliest
+
+
+@dataclass
+class Kept:
+    """A message of the model, where it is, and whether its element is in memory."""
+
+    point: str
+    offset: int
+    size: int
+    resident: bool
+    claim: str = ""
+    until_ms: int = 0
+    returned: int = 0
+
+
+STEPS = st.tuples(
+    st.sampled_from(("put", "put", "put", "claim", "claim", "settle", "return", "forget")),
+    *(st.sampled_from("pq"), st.integers(0, 5), st.integers(0, 5), st.booleans()),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, max_size=40), st.integers(1, 4), st.integers(4, 12))
+def test_it_is_what_a_list_of_all_messages_would_be(
+    steps: list[tuple[str, str, int, int, bool]], most: int, most_bytes: int
+) -> None:
+    log = Log(PullLimits(most, most_bytes, 10))
+    kept: list[Kept] = []
+    woken: list[str] = []
+    for number, (what, point, one, other, each_second) in enumerate(steps):
+        waiting = [each for each in kept if each.point == point and not each.claim]
+        claims = sorted({each.claim for each in kept if each.point == point} - {""})
+        claim = claims[one % len(claims)] if claims else "none"
+        claimed = [each for each in kept if each.claim == claim]
+        match what:
+            case "put":
+                offset = log.append(StoredMessage(b"x" * one), point)
+                resident = sum(each.size for each in kept if each.resident) + one <= 10
+                kept.append(Kept(point, offset, one, resident))
+                woken.append(point)
+            case "claim" if waiting:
+                chosen = waiting[one % len(waiting) :][: other + 1]
+                log.append(Claimed(f"c{number:02}", chosen[0].offset, chosen[-1].offset, other), point)
+                for each in chosen:
+                    each.claim, each.until_ms = f"c{number:02}", other
+            case "settle" | "return":
+                settled = claimed if what == "settle" else claimed[1::2] if each_second else []
+                known = tuple(each.offset for each in settled)
+                log.append(Settled(claim) if what == "settle" else Returned(claim, known), point)
+                kept = [each for each in kept if each not in settled]
+                for each in claimed:
+                    each.claim, each.returned = "", each.returned + 1
+                woken += [point] if claimed and what == "return" else []
+            case "forget":
+                log.store.forget(point)
+                kept = [each for each in kept if each.point != point]
+        if what in ("put", "return"):
+            waiting = [each for each in kept if each.point == point and not each.claim]
+            while len(waiting) > most or (len(waiting) > 1 and sum(each.size for each in waiting) > most_bytes):
+                kept.remove(waiting.pop(0))
+        for name in "pq":
+            waits = [each for each in kept if each.point == name and not each.claim]
+            found = log.store.head(name, 100, 1_000)
+            assert [(each.offset, each.returned) for each in found] == [(each.offset, each.returned) for each in waits]
+            assert [each.element is not None for each in found] == [each.resident for each in waits]
+        assert log.store.resident_bytes == sum(each.size for each in kept if each.resident)
+        assert log.store.earliest() == min((each.offset for each in kept), default=None)
+        assert set(log.store.ids()) == {each.point for each in kept}
+        assert set(log.store.overdue(3)) == {
+            (each.point, each.claim) for each in kept if each.claim and each.until_ms <= 3
+        }
+        assert log.woken == woken

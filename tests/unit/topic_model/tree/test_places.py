@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +15,11 @@ from arborcast.topic_model.records.control import (
     TopicPlaces,
     TopicPolicy,
     TopicRecord,
+    TopicRemoved,
     decode,
     encode,
     key_of,
+    topic_key,
 )
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.places import Places, ordinal
@@ -145,6 +148,41 @@ def test_changes_keep_the_code_and_moves_do_not() -> None:
     assert not log.places.plan(log.tree, 10)
     log.append(*plan_move(log.tree, TopicPath("a"), TopicPath("c/a")))
     assert log.settle().codes() == {"c": "2", "c/a": "2.1", "c/a/b": "2.1.1"}
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "after"),
+    [
+        (
+            [TopicRecord(TopicPath("a"), policy=TopicPolicy(priority=3))],
+            TopicRecord(TopicPath("a"), "1", policy=TopicPolicy(priority=3), placed=True),
+        ),
+        ([TopicRecord(TopicPath("a"), "chosen")], TopicRecord(TopicPath("a"), "chosen")),
+        ([TopicRemoved(TopicPath("a")), Tombstone(topic_key(TopicPath("a")))], None),
+    ],
+    ids=["changed", "given a code", "removed"],
+)
+def test_what_comes_to_the_log_before_the_code_is_not_undone(
+    meanwhile: list[ControlRecord], after: TopicRecord | None
+) -> None:
+    log = Log()
+    log.add("a")
+    planned = log.places.plan(log.tree, 10)
+    log.append(*meanwhile, *planned)
+    log.settle()
+    assert log.tree.get(TopicPath("a")) == after
+
+
+def test_what_did_not_come_to_the_log_is_planned_again() -> None:
+    log = Log()
+    log.add("a", "b")
+    log.places.give_back(log.places.plan(log.tree, 10))
+    assert log.settle().codes() == {"a": "1", "b": "2"}
+    log.add("c")
+    undone = log.places.plan(log.tree, 10)
+    log.append(TopicRemoved(TopicPath("c")), *undone)
+    log.places.give_back(log.places.plan(log.tree, 10))
+    assert log.settle().codes() == {"a": "1", "b": "2"}
 
 
 def test_a_code_that_is_too_long_to_be_stored_is_not_given() -> None:

@@ -34,7 +34,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 _FULL = "many publications wait"
 
 
-class Link(Protocol):
+class FrameLink(Protocol):
     """The connection of a session."""
 
     def send(self, data: bytes) -> None: ...
@@ -58,7 +58,7 @@ class Publisher:
     def __init__(
         self,
         gateway: Gateway,
-        link: Link,
+        link: FrameLink,
         enter: Callable[[Frame], PublishingClient],
         refuse: Callable[[Frame, BaseException], None],
     ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import random
 import re
 import secrets
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
+from arborcast.core.security.ip_addresses import is_loopback, read_address
 from arborcast.core.security.uris import to_uri
 from arborcast.wire.endpoints import Kind
 
@@ -151,10 +151,5 @@ class OwnAddresses:
 
 def _is_local(host: str) -> bool:
     """Whether a host is this machine's loopback, or the wildcard that includes it."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
+    address = read_address(host)
+    return is_loopback(host) or (address is not None and address.is_unspecified)

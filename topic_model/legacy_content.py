@@ -6,6 +6,7 @@ standard subscribers get that element, older ones its inside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from xml.sax.saxutils import quoteattr
 
@@ -18,6 +19,11 @@ TYPE = f"{{{NAMESPACE}}}Content"
 _START = f'<ac:Content xmlns:ac="{NAMESPACE}"'
 _START_BYTES = _START.encode()
 _END_BYTES = b"</ac:Content>"
+
+
+# What begins so and is no element is refused: a mistake must not become a text.
+begins_element = re.compile(rb"\s*+<[^\s<>&!]").match
+"""Whether a payload is to be read as an element, where the client does not say so."""
 
 
 def wrap(content: str, namespaces: Mapping[str, str]) -> bytes:

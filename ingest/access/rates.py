@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Callable
+from ipaddress import IPv6Address, IPv6Network
 
 from arborcast.core.recent import BoundedDict
+from arborcast.core.security.ip_addresses import plain, read_address
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.wire.errors import TooManyRequests
 
@@ -15,13 +16,9 @@ def client_key(host: str) -> str:
     """The key of a client: an IPv4 address, or the /64 of an IPv6 address, since one machine has a whole /64."""
     if ":" not in host:
         return host
-    try:
-        address = ipaddress.IPv6Address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    found = read_address(host)
+    address = host if found is None else plain(found)
+    return str(IPv6Network((int(address) >> 64 << 64, 64)) if isinstance(address, IPv6Address) else address)
 
 
 class PeerConnections:

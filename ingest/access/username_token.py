@@ -27,8 +27,8 @@ from arborcast.wire.errors import IdentitiesAway, TokenRefused
 
 WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
 _PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0"
-_TEXT, _DIGEST = f"{_PROFILE}#PasswordText", f"{_PROFILE}#PasswordDigest"
-_BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
+_TEXT, DIGEST = f"{_PROFILE}#PasswordText", f"{_PROFILE}#PasswordDigest"
+BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 _MAX_NONCE = 256
 _MOMENTS = 128
 _SECURITY, _TOKEN = f"{{{WSSE}}}Security", f"{{{WSSE}}}UsernameToken"
@@ -90,7 +90,7 @@ def _read(token: etree._Element) -> UsernameToken:
     if not name or password is None:
         raise TokenRefused("a wsse:UsernameToken needs a wsse:Username and a wsse:Password", "InvalidSecurityToken")
     kind = password.get("Type", _TEXT)
-    if kind not in (_TEXT, _DIGEST):
+    if kind not in (_TEXT, DIGEST):
         raise TokenRefused(f"passwords of the type {kind[:200]!r} are not taken", "UnsupportedSecurityToken")
     nonce, created = _nonce(parts.get(_NONCE)), _text(parts.get(_CREATED))
     created_s = _moment(created) if created else 0.0
@@ -109,7 +109,7 @@ def _text(element: etree._Element | None) -> str:
 def _nonce(element: etree._Element | None) -> bytes:
     if element is None:
         return b""
-    if element.get("EncodingType", _BASE64) != _BASE64:
+    if element.get("EncodingType", BASE64) != BASE64:
         raise TokenRefused("a wsse:Nonce must be Base64Binary", "InvalidSecurityToken")
     nonce = _decoded(element.text or "")
     if not nonce or len(nonce) > _MAX_NONCE:

@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from arborcast.ingest.access.username_token import WSU, UsernameToken, expected_digest
+from arborcast.ingest.access.username_token import BASE64, DIGEST, WSU, UsernameToken, expected_digest
 from arborcast.topic_model.namespaces import WSSE
 from arborcast.wire import answers, times
-
-_DIGEST = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0#PasswordDigest"
-_BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 
 _PARAMETER = re.compile(r'(?<![A-Za-z-])([A-Za-z-]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^\s,"]++))')
 
@@ -39,8 +36,8 @@ class Credentials:
         return (
             f'<wsse:Security xmlns:wsse="{WSSE}" xmlns:wsu="{WSU}"><wsse:UsernameToken>'
             f"<wsse:Username>{answers.text(self.user)}</wsse:Username>"
-            f'<wsse:Password Type="{_DIGEST}">{_base64(expected_digest(token, self.password))}</wsse:Password>'
-            f'<wsse:Nonce EncodingType="{_BASE64}">{_base64(nonce)}</wsse:Nonce>'
+            f'<wsse:Password Type="{DIGEST}">{_base64(expected_digest(token, self.password))}</wsse:Password>'
+            f'<wsse:Nonce EncodingType="{BASE64}">{_base64(nonce)}</wsse:Nonce>'
             f"<wsu:Created>{token.created}</wsu:Created></wsse:UsernameToken></wsse:Security>"
         )
 

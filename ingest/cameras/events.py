@@ -14,7 +14,8 @@ from typing import NamedTuple
 from lxml import etree
 
 from arborcast.core.errors import ExpressionError, TopicError
-from arborcast.ingest.cameras.messages import TT, Notice
+from arborcast.ingest.cameras.messages import Notice
+from arborcast.ingest.operations.onvif import TT
 from arborcast.ingest.operations.publishing import UNACCEPTED
 from arborcast.topic_model.expressions import FULL, concrete_topic
 from arborcast.topic_model.message_types import kept_type

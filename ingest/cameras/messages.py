@@ -23,6 +23,7 @@ from arborcast.ingest.cameras.conversation import (
     Services,
 )
 from arborcast.ingest.cameras.credentials import Credentials
+from arborcast.ingest.operations.onvif import TDS, TEV, TT
 from arborcast.topic_model.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, wsnt
 from arborcast.topic_model.subscriptions import EndpointReference, parameter_blocks
 from arborcast.wire import answers, times
@@ -30,10 +31,6 @@ from arborcast.wire.endpoints import read_reference
 from arborcast.wire.errors import InvalidRequest, MalformedMessage, TooLarge
 from arborcast.wire.fragments import Node, Source
 from arborcast.wire.xml_reading import Xml, read_xml
-
-TEV = "http://www.onvif.org/ver10/events/wsdl"
-TDS = "http://www.onvif.org/ver10/device/wsdl"
-TT = "http://www.onvif.org/ver10/schema"
 
 MESSAGES_AT_ONCE = 100
 

@@ -93,11 +93,8 @@ def _as_set(paths: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes) -
 
 
 def _as_expressions(roots: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes) -> str:
-    return "".join(_whole_tree(*write_topic(root, prefixes.complete(root))) for root in roots if grant.holds(root))
-
-
-def _whole_tree(root: str, namespaces: Mapping[str, str]) -> str:
-    return expression_element("TopicExpression", FULL, f"{root}//.", namespaces)
+    written = (write_topic(root, prefixes.complete(root)) for root in roots if grant.holds(root))
+    return "".join(expression_element("TopicExpression", FULL, f"{root}//.", scope) for root, scope in written)
 
 
 _WRITERS: Mapping[Form, Callable[[Iterable[TopicPath], Grant, KnownPrefixes], str]] = {

@@ -6,11 +6,9 @@ A payload is one XML element. Text that is none travels in the element that loos
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from xml.sax.saxutils import escape
 
 from lxml import etree
 
@@ -27,23 +25,6 @@ from arborcast.wire.errors import InvalidRequest
 from arborcast.wire.frames import MessageBody, SubscribeBody
 
 topic_of = lru_cache(1_000)(single_topic)
-
-
-# What begins so and is no element is refused: a mistake must not become a text.
-begins_element = re.compile(rb"\s*+<[^\s<>&!]").match
-"""Whether a payload is to be read as an element, where the client does not say so."""
-
-
-def loose_payload(text: bytes) -> bytes:
-    """The payload around a text. Raises InvalidRequest."""
-    try:
-        # A bare carriage return would be read as a line feed.
-        return legacy_content.wrap(escape(text.decode(), {"\r": "&#13;"}), {})
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"a payload that is not an XML element has to be text in UTF-8 (at byte {error.start}): encode bytes, in "
-            "base64 for instance"
-        ) from error
 
 
 def filters_of(wanted: SubscribeBody) -> Filters:

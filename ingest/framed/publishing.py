@@ -15,10 +15,10 @@ from typing import Protocol
 from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.ingest.elements.properties import producer_with
 from arborcast.ingest.elements.publication import checked_key, said_in
-from arborcast.ingest.framed.messages import loose_payload, topic_of
+from arborcast.ingest.framed.messages import topic_of
 from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.operations.publishing import Checked, PublishingClient, check_message, store_each
+from arborcast.ingest.operations.publishing import Checked, PublishingClient, check_message, loose_payload, store_each
 from arborcast.wire import frames
 from arborcast.wire.frames import LOOSE, Frame, FrameKind, ReceiptBody
 
@@ -34,7 +34,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 _FULL = "many publications wait"
 
 
-class Link(Protocol):
+class FrameLink(Protocol):
     """The connection of a session."""
 
     def send(self, data: bytes) -> None: ...
@@ -58,7 +58,7 @@ class Publisher:
     def __init__(
         self,
         gateway: Gateway,
-        link: Link,
+        link: FrameLink,
         enter: Callable[[Frame], PublishingClient],
         refuse: Callable[[Frame, BaseException], None],
     ) -> None:

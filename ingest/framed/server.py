@@ -50,7 +50,7 @@ _STOP_S = 3.0
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """One connection; the Link of its session, and the Body of a frame that is not whole."""
+    """One connection; the FrameLink of its session, and the Body of a frame that is not whole."""
 
     def __init__(self, server: FramedServer) -> None:
         self._server = server

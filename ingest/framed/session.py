@@ -16,7 +16,7 @@ from lxml import etree
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.framed import subscriptions
-from arborcast.ingest.framed.publishing import Link, Publisher
+from arborcast.ingest.framed.publishing import FrameLink, Publisher
 from arborcast.ingest.framed.subscriptions import Counts, Outgoing, Sender
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 from arborcast.ingest.operations.gateway import Gateway
@@ -51,7 +51,7 @@ class _Requests:
     """SUBSCRIBE and UNSUBSCRIBE of one connection, in their order. While more than `_MOST_ASKED` are under way, the
     connection is not read."""
 
-    def __init__(self, inflight: Inflight, link: Link) -> None:
+    def __init__(self, inflight: Inflight, link: FrameLink) -> None:
         self._inflight = inflight
         self._link = link
         self._memory = Reservation(inflight)
@@ -87,7 +87,7 @@ class _Requests:
 class FramedSession:
     """One connection. `scope` has its addresses, as that of a request of HTTP."""
 
-    def __init__(self, edge: Edge, link: Link, scope: Mapping[str, Any]) -> None:
+    def __init__(self, edge: Edge, link: FrameLink, scope: Mapping[str, Any]) -> None:
         self._edge = edge
         self._link = link
         self._scope = scope

@@ -22,7 +22,7 @@ from arborcast.core.errors import InfrastructureError, PeerError, UnknownResourc
 from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.framed.messages import filters_of, message_of, policy_of
-from arborcast.ingest.framed.publishing import Link
+from arborcast.ingest.framed.publishing import FrameLink
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
@@ -112,7 +112,7 @@ class Counts:
 class Outgoing:
     """The messages to one client, of all its subscriptions: sent, and waiting for their answers by number."""
 
-    def __init__(self, link: Link, counts: Counts) -> None:
+    def __init__(self, link: FrameLink, counts: Counts) -> None:
         self.link = link
         self.counts = counts
         self.claiming = asyncio.Semaphore(_MOST_CLAIMING)

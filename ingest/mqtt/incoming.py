@@ -18,10 +18,10 @@ from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.publication import Publication
-from arborcast.ingest.framed.messages import begins_element, loose_payload
 from arborcast.ingest.mqtt.rules import Rules
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.operations.publishing import Checked, again, check_message, store_each
+from arborcast.ingest.operations.publishing import Checked, again, check_message, loose_payload, store_each
+from arborcast.topic_model.legacy_content import begins_element
 from arborcast.wire import limits
 from arborcast.wire.errors import InvalidRequest, TooLarge, TooManyRequests
 

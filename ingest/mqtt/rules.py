@@ -127,14 +127,14 @@ def _check_together(file: Path, rules: Rules) -> None:
         mqtt = rule.filter.replace("+", _SAMPLE).replace("#", f"{_SAMPLE}/{_SAMPLE}")
         path = rule.topic(mqtt)
         for out in rules.outgoing:
-            if path is not None and all(_selects(each, path) for each in out.topics) and _sends(out, path) == mqtt:
+            if (
+                path is not None
+                and all(parse_normal(each.normal).matches(path) for each in out.topics)
+                and _sends(out, path) == mqtt
+            ):
                 raise ConfigError(
                     f"{file}: [out.{out.name}] sends back to {mqtt!r} the messages that [in.{name}] takes from there"
                 )
-
-
-def _selects(topics: TopicFilter, path: TopicPath) -> bool:
-    return parse_normal(topics.normal).matches(path)
 
 
 def _sends(rule: OutRule, path: TopicPath) -> str:

@@ -169,7 +169,7 @@ _BROKER = frozenset({Kind.BROKER})
 
 TDS = "http://www.onvif.org/ver10/device/wsdl"
 
-_TT = "http://www.onvif.org/ver10/schema"
+TT = "http://www.onvif.org/ver10/schema"
 
 # The versions of the two services' WSDL that these operations are from.
 _VERSION = "<tds:Version><tt:Major>2</tt:Major><tt:Minor>60</tt:Minor></tds:Version>"
@@ -233,7 +233,7 @@ def _address(gateway: Gateway, kind: Kind) -> str:
 
 
 def _reply(operation: str, content: str) -> Reply:
-    return reply_of(("tds", TDS, f"{operation}Response"), content, attributes=f' xmlns:tt="{_TT}"')
+    return reply_of(("tds", TDS, f"{operation}Response"), content, attributes=f' xmlns:tt="{TT}"')
 
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+from xml.sax.saxutils import escape
 
 import msgspec
 from lxml import etree
@@ -22,6 +23,7 @@ from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
 from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, Stored, check_callable, endpoint_of
 from arborcast.ingest.state.repeats import fingerprint
+from arborcast.topic_model import legacy_content
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.projections.registrations import permits
@@ -89,6 +91,18 @@ def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the pay
     request = Request("1.1", root, None, document, root)
     request.source(1)
     return request
+
+
+def loose_payload(text: bytes) -> bytes:
+    """The payload around a text. Raises InvalidRequest."""
+    try:
+        # A bare carriage return would be read as a line feed.
+        return legacy_content.wrap(escape(text.decode(), {"\r": "&#13;"}), {})
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"a payload that is not an XML element has to be text in UTF-8 (at byte {error.start}): encode bytes, in "
+            "base64 for instance"
+        ) from error
 
 
 def notification_of(

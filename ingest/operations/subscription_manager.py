@@ -118,15 +118,11 @@ def managed_subscription(gateway: Gateway, identifier: str, caller: Caller | Non
         subscription is None
         or subscription.trigger is not None  # DestroyTrigger ends it
         or subscription.of_settings
-        or _beyond_grace(gateway, subscription)
+        or subscription.expired(times.to_ms(gateway.now()) - gateway.settings.expiry_grace_s * 1000)
         or not may_manage(caller, subscription.owner, subscription.topics)
     ):
         raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)")
     return subscription
-
-
-def _beyond_grace(gateway: Gateway, subscription: Subscription) -> bool:
-    return subscription.expired(times.to_ms(gateway.now()) - gateway.settings.expiry_grace_s * 1000)
 
 
 async def replace(gateway: Gateway, subscription: Subscription, **changes: object) -> Subscription:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from arborcast.core.errors import PeerError, TopicError
-from arborcast.ingest.framed.messages import begins_element
+from arborcast.topic_model.legacy_content import begins_element
 from arborcast.topic_model.topics import MAX_DEPTH, ancestors, parse_path
 from arborcast.wire.frames import LOOSE, PublishBody
 

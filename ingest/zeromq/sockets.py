@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import tomllib
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
 
 from arborcast.core.errors import ConfigError
+from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.ingest.settings import ZmqSettings
 from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX
 
@@ -136,9 +136,4 @@ def _clients(settings: ZmqSettings) -> dict[str, KnownClient]:
 
 def _is_loopback(address: str) -> bool:
     parts = urlsplit(address)
-    if parts.scheme in ("ipc", "inproc"):
-        return True
-    try:
-        return ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return parts.hostname == "localhost"
+    return parts.scheme in ("ipc", "inproc") or is_loopback(parts.hostname or "")

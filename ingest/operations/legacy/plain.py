@@ -21,7 +21,7 @@ from arborcast.wire.errors import UnknownFilters
 
 _SUBSCRIBE = wsnt("Subscribe")
 _SLASHED = f"{{{WSNT_SLASH}}}"
-_PAYLOAD = wsnt("Message")
+_PAYLOAD, _SUBSCRIBER = wsnt("Message"), wsnt("SubscriberAddress")
 
 
 def find(request: Request, target: Target) -> Operation | None:
@@ -29,7 +29,7 @@ def find(request: Request, target: Target) -> Operation | None:
     subscriptions and pull points, which old clients get from us, the request has the standard's names from now on."""
     if (target.old or target.kind not in FACTORIES) and request.name.startswith(_SLASHED):
         _rename(request.operation)
-    if request.name == _SUBSCRIBE and target.kind in FACTORIES and _is_old(request.operation):
+    if request.name == _SUBSCRIBE and target.kind in FACTORIES and request.operation.find(_SUBSCRIBER) is not None:
         return _OLD_SUBSCRIBE
     return None
 
@@ -43,10 +43,6 @@ def _rename(operation: etree._Element) -> None:
             element.tag = wsnt(element.tag.removeprefix(_SLASHED))
         if element.tag != _PAYLOAD:
             waiting += element
-
-
-def _is_old(subscribe: etree._Element) -> bool:
-    return subscribe.find(wsnt("SubscriberAddress")) is not None
 
 
 async def _subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:

@@ -216,7 +216,7 @@ def search(
     most_bytes: int = _SEARCHED_BYTES,
     patience_s: float = _SEARCHED_S,
 ) -> FoundMessages:
-    """Some more than `most` messages at most. Raises ConfigError, ExpressionError, InfrastructureError."""
+    """With `most` messages the search ends. Raises ConfigError, ExpressionError, InfrastructureError."""
     since_ms = moment_ms("since", wanted.since)
     until_ms = moment_ms("until", wanted.until) if wanted.until else time_ms()
     find = _finder(wanted.text, wanted.topic.test(kafka, control), control.erasures.scopes)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -304,7 +305,8 @@ def in_pull_points(records: Iterable[ConsumerRecord], notification_id: str, unti
         mine = waiting.setdefault(point, {})
         match pull.decode(point, value)[1]:
             case StoredMessage(notification=name) as message if name == notification_id:
-                mine[record.offset] = message
+                # Without the payload: a notification may be in many pull points.
+                mine[record.offset] = msgspec.structs.replace(message, element=b"")
                 steps[message.subscription] = _WAITS_IN_POINT
             case Claimed(claim=claim, first=first, last=last):
                 taken = {each: mine.pop(each) for each in list(mine) if first <= each <= last}
@@ -312,6 +314,10 @@ def in_pull_points(records: Iterable[ConsumerRecord], notification_id: str, unti
                     claimed[point, claim] = record.timestamp, taken
                 for message in taken.values():
                     steps[message.subscription] = Step(utc(record.timestamp), "handed out, not confirmed yet")
+                # A client gets the oldest messages; an erasure takes out others.
+                for offset, message in () if claim.startswith(ERASED) else mine.items():
+                    if offset < first:
+                        steps[message.subscription] = Step(None, "dropped there: the pull point was full")
             case Settled(claim=claim) | Returned(claim=claim) as end if (point, claim) in claimed:
                 at_ms, taken = claimed.pop((point, claim))
                 for offset, message in taken.items():

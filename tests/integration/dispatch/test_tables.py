@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,10 +16,14 @@ from pyspark.sql import SparkSession
 
 import arborcast.analysis
 from arborcast.cli.reference import EXAMPLES
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.telemetry.tracing import TracingSettings
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
+from arborcast.dispatch.operations.trace.story import DeliveryStory
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import (
     ATTEMPTS,
@@ -36,6 +41,7 @@ from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import Claimed, Settled, encode
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, Row, RunningJob, job_settings, running, wait_for_rows
@@ -268,3 +274,27 @@ def test_why_each_subscription_has_it_or_has_it_not(
     assert known.evaluated.subscriptions == 4
     assert gatherer._evaluated(known, known.attempts) == known.evaluated
     assert explain(known).steps[-1].what == "matched by the dispatch"
+
+
+def test_a_trace_shows_the_fetch_from_a_pull_point(own: Own, job_logs: Logs, gatherer: Gatherer) -> None:
+    add_topics(own, job_logs, "p")
+    point = own.name("point")
+    own.subscribe("pulls", f"urn:pull:{point}", "p", pull_point=point)
+    sent = own.notify("p")
+
+    def delivery() -> DeliveryStory:
+        (found,) = explain(gatherer.gather(sent)).deliveries
+        return found
+
+    wait_until(lambda: delivery().why == "stored in the pull point of the subscription; not fetched yet", delivery)
+    with LogScan(gatherer.kafka, PULL_LOG) as log:
+        (offset,) = (each.offset for each in log.read_all() if each.value and sent.encode() in each.value)
+    with closing(LogWriter(gatherer.kafka, PULL_LOG)) as writer:
+        writer.append_encoded([encode(point, Claimed("c", offset, offset, 0)), encode(point, Settled("c"))])
+    fetched = delivery()
+    assert fetched.why == "stored in the pull point of the subscription; fetched"
+    stored, step = fetched.steps
+    assert (stored.what, step.what) == ("stored", "fetched")
+    assert stored.at is not None
+    assert step.at is not None
+    assert stored.at <= step.at

@@ -41,6 +41,9 @@ def log(*records: PullRecord, point: str = "p") -> list[ConsumerRecord]:
     ("records", "step"),
     [
         ((OTHER, MINE, Claimed("c", 0, 0, 9), Settled("c")), WAITS),
+        ((MINE, OTHER, Claimed("c", 1, 1, 9)), Step(None, "dropped there: the pull point was full")),
+        ((MINE, OTHER, Claimed(ERASED + "c", 1, 1, 9), Settled(ERASED + "c")), WAITS),
+        ((MINE, OTHER, Claimed("c", 1, 1, 9), Claimed("d", 0, 0, 9), Settled("d")), Step(utc(1_004), "fetched")),
         ((MINE, Claimed("c", 0, 0, 9)), Step(utc(1_001), "handed out, not confirmed yet")),
         ((MINE, Claimed("c", 0, 0, 9), Settled("c")), Step(utc(1_002), "fetched")),
         ((MINE, Claimed("c", 0, 0, 9), Returned("c")), WAITS),

@@ -244,11 +244,6 @@ def test_what_is_not_offered_is_an_invalid_filter_that_names_it(filters: str, sa
     assert list(parts.table.subscriptions()) == []
 
 
-@pytest.mark.parametrize("name", ["FolderMetadata", "ExtendedFullDocumentEntry"])
-def test_topics_that_are_not_offered(name: str) -> None:
-    assert subscribe(GatewayParts(), topic(name)).fault == "TopicNotSupportedFault"
-
-
 def test_the_profile_as_a_dialect() -> None:
     parts = GatewayParts()
     dialect = "urn:ihe:iti:dsub:2009"
@@ -271,27 +266,25 @@ def test_a_prefix_that_means_something_else_is_left_alone() -> None:
     }
 
 
-def test_only_as_the_one_message_of_its_notify() -> None:
+def test_only_as_the_one_message_of_its_notify_and_with_a_topic_it_is_any_notification() -> None:
     parts = GatewayParts()
     submitted = f'<l:SubmitObjectsRequest xmlns:l="{LCM}"/>'
     message = f"<wsnt:NotificationMessage><wsnt:Message>{submitted}</wsnt:Message></wsnt:NotificationMessage>"
     answer = parts.post(soap.envelope(f"<wsnt:Notify>{message}{message}</wsnt:Notify>"))
     assert "the only message" in answer.reason
     assert parts.notifications.accepted == []
-
-
-def test_with_a_topic_it_is_any_notification() -> None:
-    parts = GatewayParts()
     named = f'<wsnt:Topic Dialect="{SIMPLE}">ihe:FullDocumentEntry</wsnt:Topic>'
     assert publish(parts, entry("a"), entry("b"), named=named).status == 202
     (accepted,) = parts.notifications.accepted
     assert (accepted.topic, accepted.subject) == (FULL_ENTRY, b"")
 
 
-def test_a_publish_that_cannot_be_read_changes_nothing() -> None:
+def test_a_publish_that_cannot_be_read_changes_nothing_and_some_topics_are_not_offered() -> None:
     parts = GatewayParts()
     assert "no document entry" in publish(parts, FOLDER).reason
     assert "1000 entries" in publish(parts, *(entry("a") for _ in range(1_001))).reason
     fixed = GatewayParts(topics=TopicSettings(fixed=True))
     assert publish(fixed, entry("a")).fault == "TopicNotSupportedFault"
     assert parts.notifications.accepted == fixed.notifications.accepted == []
+    for name in ("FolderMetadata", "ExtendedFullDocumentEntry"):
+        assert subscribe(parts, topic(name)).fault == "TopicNotSupportedFault"

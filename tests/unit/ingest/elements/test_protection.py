@@ -157,13 +157,6 @@ def test_rotation() -> None:
     assert operation(parts, "RotateSecret", attributes='Overlap="P50Y"').text("OldUntil") == "2027-01-02T00:00:00Z"
 
 
-def test_an_unsigned_subscription_is_signed_from_a_rotation_on() -> None:
-    parts = gateway()
-    subscribe(parts, "")
-    assert only(parts).protection is None
-    assert signed_by(parts, operation(parts, "RotateSecret").text("Secret") or "")
-
-
 def test_credentials() -> None:
     parts = gateway()
     basic = "<p:Basic><p:User>user</p:User><p:Password>p\u00e4ss: word</p:Password></p:Basic>"
@@ -231,16 +224,15 @@ def test_where_nothing_can_be_kept_nothing_is_taken(tmp_path: Path, caplog: pyte
     assert parts.control.records == []
 
 
-def test_a_pull_point_is_not_pushed_to() -> None:
-    parts = gateway()
-    point = parts.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
-    before = len(parts.control.records)
-    assert subscribe(parts, signing(), point).fault == "UnsupportedPolicyRequestFault"
-    assert len(parts.control.records) == before
-
-
-def test_strangers_change_nothing() -> None:
+def test_an_unsigned_subscription_is_signed_from_a_rotation_on_and_strangers_change_nothing() -> None:
     parts = gateway()
     body = f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"/>'
     assert parts.post(soap.envelope(body), "/wsn/subscriptions/unknown").fault == "ResourceUnknownFault"
     assert parts.post(soap.envelope(body)).fault == "ResourceUnknownFault"
+    point = parts.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
+    before = len(parts.control.records)
+    assert subscribe(parts, signing(), point).fault == "UnsupportedPolicyRequestFault"
+    assert len(parts.control.records) == before
+    subscribe(parts, "")
+    assert only(parts).protection is None
+    assert signed_by(parts, operation(parts, "RotateSecret").text("Secret") or "")

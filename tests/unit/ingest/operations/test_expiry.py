@@ -29,24 +29,14 @@ def test_only_what_is_beyond_its_grace_is_ended() -> None:
     assert [(one.id, one.reason, one.at_ms) for one in ended] == [(first, "expired", 1_767_225_670_000)]
 
 
-def test_a_renewal_under_way_wins() -> None:
+def test_a_renewal_under_way_wins_and_many_are_ended_in_several_steps() -> None:
     parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
-    identifier = subscribed(parts, to="http://h/1", termination="PT10S")
-    parts.later(seconds=10)
-
-    async def scenario() -> int:
-        async with parts.gateway.locks.hold(identifier):
-            return await end_expired(parts.gateway)
-
-    assert asyncio.run(scenario()) == 0
-    assert parts.table.get(identifier) is not None
-
-
-def test_many_are_ended_in_several_steps() -> None:
-    parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
-    for number in range(501):
-        subscribed(parts, to=f"http://h/{number}", termination="PT1S")
+    kept, *_ = [subscribed(parts, to=f"http://h/{number}", termination="PT1S") for number in range(502)]
     parts.later(seconds=2)
-    assert asyncio.run(end_expired(parts.gateway)) == 500
-    assert asyncio.run(end_expired(parts.gateway)) == 1
-    assert list(parts.table.subscriptions()) == []
+
+    async def scenario() -> list[int]:
+        async with parts.gateway.locks.hold(kept):
+            return [await end_expired(parts.gateway) for _ in range(2)]
+
+    assert sum(asyncio.run(scenario())) == 501
+    assert [each.id for each in parts.table.subscriptions()] == [kept]

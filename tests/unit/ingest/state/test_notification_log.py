@@ -227,47 +227,29 @@ async def test_a_request_that_was_cancelled_does_not_disturb_the_others(brokers:
     await log.stop()
 
 
-async def test_stopping_fails_what_is_under_way(brokers: Brokers) -> None:
-    log = await connected()
-    future = log.append([one(1)])
-    await log.stop()
-    with pytest.raises(InfrastructureError, match="stops"):
-        await future
-
-
-async def test_what_connects_while_the_gateway_stops_is_closed(
+async def test_what_connects_while_the_gateway_stops_and_for_a_topic_that_cannot_be_had_is_closed(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
+
+    def lost(_producer: ScriptedProducer, topic: str) -> set[int]:
+        raise KafkaTimeoutError("no metadata")
 
     def slow(_producer: ScriptedProducer, topic: str) -> set[int]:
         asked.set()
         assert go_on.wait(60)
         return {0, 1, 2}
 
-    monkeypatch.setattr(ScriptedProducer, "partitions_for", slow)
-    log = NotificationLog(KAFKA, GatewaySettings())
-    log.start()
-    await wait_until_async(asked.is_set)
-    await log.stop()
-    go_on.set()
-    await wait_until_async(lambda: brokers.producers[0].aborted)
-    assert not log.connected
-
-
-async def test_a_topic_that_cannot_be_had_leaves_no_connection(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(_producer: ScriptedProducer, topic: str) -> set[int]:
-        raise KafkaTimeoutError("no metadata")
-
     monkeypatch.setattr(ScriptedProducer, "partitions_for", lost)
     log = NotificationLog(KAFKA, GatewaySettings())
     log.start()
     await wait_until_async(lambda: len(brokers.producers) > 2)
+    monkeypatch.setattr(ScriptedProducer, "partitions_for", slow)
+    await wait_until_async(asked.is_set)
     await log.stop()
-    assert all(producer.aborted for producer in brokers.producers[:-1])
-    await wait_until_async(lambda: brokers.producers[-1].aborted)
+    go_on.set()
+    await wait_until_async(lambda: all(producer.aborted for producer in brokers.producers))
+    assert not log.connected
 
 
 async def test_a_large_request_is_handed_over_in_turns_with_others(brokers: Brokers) -> None:

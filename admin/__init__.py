@@ -11,18 +11,18 @@
     triggers        triggers
     users           users, and rights that their owners lost
     audit           the balance of deliveries
-    slo             deliveries against their objective
+    slo             the service level objective
     messages        the newest notifications of a topic, and the busiest topics
     queues          work queues, their servers and requests
     federation      members and links of a federation
     moments         times as text
-    times           times as an operator writes them
-    filters         subscriptions and topics as an operator names them
-    waiting         deliveries that wait
-    dead_letters    deliveries that were given up
-    erasures        payloads removed for good
-    trace           the story of a notification
-    configuration   settings in force, and a file to begin with
+    times           times in an operator's words
+    filters         subscriptions and topics in an operator's words
+    waiting         waiting deliveries
+    dead_letters    given-up deliveries
+    erasures        erasures of payloads
+    trace           the history of a notification
+    configuration   effective settings, and an example file
     keys            key files
     replay          notifications delivered again to one subscription
     operations      changes by operators: records, and their list
@@ -33,8 +33,9 @@
     resealing       secrets sealed again with a new key
     bundle          the files that a Spark cluster needs
 
-A backup holds no copies of the logs: offsets cannot be restored, and records refer to offsets. It holds what a new
-engine needs: every topic, subscription, pull point and registration; messages in pull points; dead letters; and each
+
+A backup has no copies of the logs: offsets cannot be restored, and records refer to offsets. It has what a new engine
+needs: every topic, subscription, pull point and registration; messages in pull points; dead letters; and each
 undelivered notification, in order. Settled deliveries are in the tables, which are backed up as files.
 """
 

@@ -1,8 +1,7 @@
-"""The folder that a backup is: a file of records for each log, and `manifest.json`, which is written last and vouches
-for them.
+"""The folder of a backup: a file of records for each log, and `manifest.json` with their checksums, written last.
 
 A file is gzip over frames: the length of the rest in four bytes, then key and value as a MessagePack array. Folder and
-files are for their owner alone: they hold messages.
+files are readable for their owner only: they contain messages.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class BackupError(ArborcastError):
-    """A backup that cannot be written, read, or restored, and why."""
+    """A backup that cannot be written, read, or restored, with the reason."""
 
 
 class BackupRecord(NamedTuple):

@@ -21,8 +21,8 @@ def audit(
     progress: Progress = untold,
 ) -> Report:
     """The balance of notifications accepted in this period, as the report of one subscription or of all. `deep` matches
-    everything again, `order` checks the order of the pushes; `limit` is the number of problems named; unbalanced
-    deliveries are looked up again for `patience_s`. Raises InfrastructureError and other errors of the logs."""
+    all notifications again, `order` checks the order of the pushes; `limit` is the number of named problems; unbalanced
+    deliveries are examined again for `patience_s`. Raises InfrastructureError and other errors of the logs."""
     report = operation.audit(
         kafka, since_ms, until_ms, deep=deep, order=order, patience_s=patience_s, limit=limit, progress=progress
     )

@@ -1,10 +1,11 @@
 """Backup of the logs of a running or stopped engine, and restore into new logs.
 
+
 The order of reading makes it consistent. A delivery moves from `notifications` to `parked` to `dead`, and is written at
 its new place before it leaves the old one; so the logs are read in that order, after the settled positions. Only a
 redrive moves back, from `dead` to `parked`: a letter that leaves `dead` after the backup has begun is still included. A
-delivery read twice is restored twice at worst, and pushed again under its id. The control log is read last, so every
-delivery has its subscription.
+delivery that is read twice may be restored twice, and is pushed again under its id. The control log is read last, so
+every delivery has its subscription.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
     # Read before the parked deliveries: deliveries that had left the log by this time are parked or settled.
     letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
-    # Some undelivered ones are in `parked`, the rest was not dispatched yet. One file: the older first.
+    # Some undelivered ones are in `parked`, the others were not dispatched yet. One file: the older ones first.
     logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered, progress))
     logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until, progress))
     logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits, progress))
@@ -85,7 +86,7 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int], progre
     with closing(sqlite3.connect("")) as waiting:
         waiting.execute("create table waiting (key blob primary key, batch, partition, offset, subscription, value)")
         for record in _all(kafka, "parked", progress):
-            _note(waiting, record, first_undelivered)
+            _apply(waiting, record, first_undelivered)
         rows = waiting.execute("select subscription, value from waiting order by batch, partition, offset")
         for subscription, value in rows:
             decoded = parked.decode(value)
@@ -98,7 +99,7 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int], progre
             yield BackupRecord(record.key, record.value)
 
 
-def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered: dict[int, int]) -> None:
+def _apply(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered: dict[int, int]) -> None:
     delivery, of_tries = parked.decode_key(record.key)
     if of_tries:
         return  # attempts are counted from 0 again
@@ -110,12 +111,12 @@ def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered
             "insert or replace into waiting values (?, ?, ?, ?, ?, ?)",
             (record.key, place.batch, place.partition, place.offset, delivery.subscription, record.value),
         )
-    # Else its notification is dispatched again as a whole.
+    # Otherwise its notification is dispatched again as a whole.
 
 
 def _letters(kafka: KafkaSettings, until: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:
-    """The letters in the log at that end, and all later ones: a letter removed since may be among the parked deliveries
-    that were read, or may have been given up again."""
+    """The letters in the log before that end, and all later ones: a letter removed since may be among the parked
+    deliveries read so far, or may have been given up again."""
     with closing(sqlite3.connect("")) as letters:
         letters.execute("create table letters (key blob primary key, value)")
         for record in _all(kafka, "dead", progress):
@@ -141,16 +142,16 @@ def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> I
             yield BackupRecord(record.key, record.value)
 
 
-# How many records are under way at a time.
+# Records that wait for acknowledgement.
 _AT_ONCE = 2_000
 
 _FLUSH_S = 60.0
 
 
 def restore(folder: Path, kafka: KafkaSettings, progress: Progress = untold) -> Manifest:
-    """Create the logs, append the contents of the backup and return their numbers. Raises BackupError when the backup
-    is damaged or a log is not empty: a restore never mixes with existing records. Raises InfrastructureError when Kafka
-    refuses a write; the logs are then incomplete, and have to be deleted, or another prefix chosen, before the next
+    """Create the logs, append the contents of the backup and return its manifest. Raises BackupError if the backup is
+    damaged or a log is not empty: a restore never mixes with existing records. Raises InfrastructureError if Kafka
+    refuses a write; the logs are then incomplete, and must be deleted, or another prefix chosen, before the next
     attempt."""
     progress("checking the backup")
     manifest = verify(folder)
@@ -159,12 +160,12 @@ def restore(folder: Path, kafka: KafkaSettings, progress: Progress = untold) -> 
         _require_empty(kafka, specification.name.removeprefix(kafka.prefix))
     with (
         closing(make_producer(roomy(kafka))) as producer,
-        recorded(kafka, "restore", [change(str(folder))]) as said,
+        recorded(kafka, "restore", [change(str(folder))]) as results,
     ):
         for log in manifest.logs:
             total = manifest.logs[log].records
             _fill(producer, kafka.topic(log), log, _counted(read_log(folder, log), log, total, progress))
-        said += [f"{contents.records} records of {log}" for log, contents in manifest.logs.items()]
+        results += [f"{contents.records} records of {log}" for log, contents in manifest.logs.items()]
     return manifest
 
 
@@ -187,17 +188,17 @@ def _fill(producer: Producer, topic: str, log: str, records: Iterator[BackupReco
     failures: list[BaseException] = []
     with translated(f"Kafka topic {topic} cannot be written"):
         partitions = len(producer.partitions_for(topic))
-    under_way = 0
+    unacknowledged = 0
     for record in records:
         with translated(f"Kafka topic {topic} cannot be written"):
             future = producer.send(
                 topic, value=record.value, key=record.key, partition=_partition(log, record.key, partitions)
             )
         future.add_errback(failures.append)
-        under_way += 1
-        if under_way == _AT_ONCE:
+        unacknowledged += 1
+        if unacknowledged == _AT_ONCE:
             _flush(producer, topic, failures)
-            under_way = 0
+            unacknowledged = 0
     _flush(producer, topic, failures)
 
 

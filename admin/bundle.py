@@ -1,12 +1,12 @@
-"""What a Spark cluster needs of ours, in one folder: `arborcast bundle`.
+"""The files for a Spark cluster, in one folder: `arborcast bundle`.
 
     arborcast.zip        our packages, for spark-submit's --py-files
     dispatch_stream.py   the job's script
-    spark.properties     the tuned settings, naming the jars and the zip; with a secret in it, for its owner alone
-    spark-cluster.properties    what a standalone cluster's master and workers are started with, to prove that they
-                         belong together
+    spark.properties     the tuned settings, naming the jars and the zip; with a secret, so readable only for its owner
+    spark-cluster.properties    settings of a standalone cluster's master and workers, with the shared secret
 
-The cluster's Python needs the packages that ours depend on (`arborcast bundle` does not carry them: some are compiled
+
+The cluster's Python needs the dependencies of our packages (`arborcast bundle` does not contain them: some are compiled
 for one system), not Arborcast itself.
 """
 
@@ -42,12 +42,12 @@ CLUSTER = "spark-cluster.properties"
 
 _PACKAGE = Path(__file__).parents[1]
 
-# The oldest time that a zip file can hold. The same code makes the same bytes.
+# The oldest time of a zip file, so that the same code makes the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class Bundle(NamedTuple):
-    """Where its files are; no `cluster` where nothing has to be said to its master and workers."""
+    """The files of a bundle; `cluster` is None if master and workers need no settings."""
 
     code: Path
     script: Path
@@ -64,10 +64,10 @@ def write_bundle(
     python: str = "python3",
     driver_python: str = sys.executable,
 ) -> Bundle:
-    """Write the files, over older ones; a secret that was made for an older one stays. `python` is the interpreter's
-    path on the cluster; `driver_python` that where spark-submit is run, on this machine our own.
+    """Write the files, over older ones; a secret of an older bundle is kept. `python` is the interpreter's path on the
+    cluster; `driver_python` that on the machine of spark-submit, by default this one.
 
-    Raises ConfigError when the folder cannot be written.
+    Raises ConfigError if the folder cannot be written.
     """
     code, script, file, cluster = folder / CODE, folder / SCRIPT, folder / PROPERTIES, folder / CLUSTER
     guarded_by_secret = needs_secret(settings, master)

@@ -39,7 +39,7 @@ _DEVICE_SERVICE = "/onvif/device_service"
 
 
 class CameraRequest(NamedTuple):
-    """A camera to add. `url`: its host alone, or the address of its device service. `insecure`: its TLS certificate is
+    """A camera to add. `url`: only its host, or the address of its device service. `insecure`: its TLS certificate is
     not verified."""
 
     name: str
@@ -53,8 +53,8 @@ CameraListState = Literal[CameraCondition, "new", "paused", "unknown"]
 
 
 class ListedCamera(msgspec.Struct, frozen=True):
-    """A camera. Its state is "unknown" if no gateway answers; the numbers are those of the gateway with the
-    lease, None at another one."""
+    """A camera. Its state is "unknown" if no gateway answers; the numbers are those of the gateway with the lease, None
+    at another one."""
 
     camera: str
     url: str
@@ -99,7 +99,7 @@ def remove(kafka: KafkaSettings, name: str) -> None:
 
 
 def pause(kafka: KafkaSettings, name: str) -> None:
-    """Fetch no events of a camera. Raises NotFound."""
+    """Stop fetching events of a camera. Raises NotFound."""
     before = _existing(kafka, name)
     after = msgspec.structs.replace(before, paused=True)
     with _recorded(kafka, "cameras pause", before, after):
@@ -107,7 +107,7 @@ def pause(kafka: KafkaSettings, name: str) -> None:
 
 
 def resume(kafka: KafkaSettings, name: str) -> None:
-    """Fetch the events of a paused camera again. Raises NotFound."""
+    """Continue to fetch events of a paused camera. Raises NotFound."""
     before = _existing(kafka, name)
     after = msgspec.structs.replace(before, paused=False)
     with _recorded(kafka, "cameras resume", before, after):

@@ -1,4 +1,4 @@
-"""Settings: those in force, and a file to begin with."""
+"""Settings: the effective ones, and an example file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from arborcast.engine.settings.loading import (
 
 HIDDEN = "********"
 
-# A proxy or a collector may want a name and a password in its URL.
+# A URL of a proxy or a collector may have a name and a password.
 _PASSWORD = re.compile(r"(?<=://)[^/?#\s]*@")
 
 INTRODUCTION = """\
@@ -32,7 +32,7 @@ INTRODUCTION = """\
 # The data directory, relative to this file. Without this line it is .arborcast in the current folder.
 """
 
-# Of sections that are not here all of it is written.
+# All settings of the other sections are included.
 _MOST_USED: Mapping[str, tuple[str, ...]] = {
     "kafka": (
         "bootstrap_servers",
@@ -62,7 +62,7 @@ _WIDTH = 110
 
 
 class SettingInForce(NamedTuple):
-    """A setting with its value, hidden if it is a secret, and the place that sets it."""
+    """A setting with its value, hidden if it is a secret, and its origin."""
 
     key: str
     value: Scalar

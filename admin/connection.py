@@ -10,10 +10,10 @@ from arborcast.engine.settings.loading import Settings
 
 
 def kafka_of(settings: Settings) -> KafkaSettings:
-    """The Kafka of the engine that runs in this data directory; if none runs, the one in the settings.
+    """The Kafka of the engine that runs in this data directory; if none runs, that of the settings.
 
-    Raises InfrastructureError within seconds when no broker answers, and when the broker would be the embedded one and
-    does not run: the port may be another engine's.
+    Raises InfrastructureError within seconds if no broker answers, and if the broker is the embedded one and does not
+    run: the port may be another engine's.
     """
     kafka = reachable_kafka(settings)
     if kafka is settings.kafka and has_own_broker(settings):
@@ -21,23 +21,22 @@ def kafka_of(settings: Settings) -> KafkaSettings:
             f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
             'another; for an external Kafka set stack.broker = "external" and kafka.bootstrap_servers'
         )
-    from arborcast.engine.embedded import questions  # a command that only needs the gateway does without
+    from arborcast.engine.embedded import questions  # commands that use only the gateway do not load it
 
-    if away := questions.why_away(kafka):
+    if unreachable := questions.why_away(kafka):
         advice = (
             "is it running, and is kafka.bootstrap_servers right?"
             if kafka is settings.kafka
             else f"`arborcast status --home {settings.home}` shows the state of the engine"
         )
-        raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
+        raise InfrastructureError(f"Kafka cannot be reached: {unreachable} ({advice})")
     return kafka
 
 
 def gateway_url(settings: Settings) -> str:
-    """The address of the gateway of the engine that runs in this data directory; if none runs, the one in the settings.
+    """The address of the gateway of the engine that runs in this data directory; if none runs, that of the settings.
 
-    Raises InfrastructureError for the data directory of an engine that is stopped: another engine may listen at its
-    port.
+    Raises InfrastructureError if the data directory belongs to a stopped engine: another engine may listen at its port.
     """
     known = addresses(settings.home).get("gateway") or settings.gateway.public_url
     if known:

@@ -1,4 +1,4 @@
-"""The state that the control log describes, and changes to it. Only Kafka is needed, not the gateway."""
+"""The state of the control log, and changes to it. Only Kafka is needed, not the gateway."""
 
 from __future__ import annotations
 

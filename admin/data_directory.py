@@ -1,7 +1,7 @@
 """A copy of an embedded engine's data directory, and the drill that proves its restore.
 
-Unlike a backup of the logs it has history and tables, and the engine must not run meanwhile. It consists of
-`engine.tar` and `secrets.keys`, which should be stored apart.
+In contrast to a backup of the logs it has history and tables, and the engine must be stopped. It consists of
+`engine.tar` and `secrets.keys`, which should be stored separately.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
 ARCHIVE = "engine.tar"
 KEYS = "secrets.keys"
 
-# Files that have a meaning only while the engine runs, and its log files.
-_LEFT_OUT = frozenset({"run", "log", KEYS})
+# Files that are used only while the engine runs, and its log files.
+_EXCLUDED = frozenset({"run", "log", KEYS})
 
 
-class Stock(NamedTuple):
-    """The counts of an audit that a restored engine needs."""
+class AuditCounts(NamedTuple):
+    """The counts of an audit that a restored engine must reach."""
 
     accepted: int
     matches: int
     settled: int
 
-    def missing_from(self, other: Stock) -> list[str]:
-        """The counts that are lower in another stock, as text."""
-        words = ("accepted notifications", "matches", "deliveries that had ended")
-        pairs = zip(words, self, other, strict=True)
+    def missing_from(self, other: AuditCounts) -> list[str]:
+        """The counts that are lower in another audit, as text."""
+        labels = ("accepted notifications", "matches", "deliveries that had ended")
+        pairs = zip(labels, self, other, strict=True)
         return [f"{had - has:,} of {had:,} {what}" for what, had, has in pairs if has < had]
 
 
-def stock_of(report: Report) -> Stock:
-    """The stock of an audit."""
+def counts_of(report: Report) -> AuditCounts:
+    """The counts of an audit."""
     totals = report.totals
     settled = totals.delivered + totals.dead + totals.expired + totals.cancelled + totals.dropped
-    return Stock(report.notifications + report.waiting, report.matches, settled)
+    return AuditCounts(report.notifications + report.waiting, report.matches, settled)
 
 
 def back_up(settings: Settings, folder: Path, progress: Progress = untold) -> list[Path]:
-    """Stop the engine if it runs, copy its data directory, start it again; the files made.
+    """Stop the engine if it runs, copy its data directory, start it again; returns the files.
 
-    Raises HomeError when there is no data directory or the copy cannot be made; the engine is started in any case.
+    Raises HomeError if there is no data directory or the copy cannot be made; the engine is started in any case.
     """
     progress("stopping the engine")
     was_up = down(settings.home)
@@ -68,14 +68,14 @@ def back_up(settings: Settings, folder: Path, progress: Progress = untold) -> li
     finally:
         if was_up:
             progress("starting the engine")
-            # On the ports of the settings: where publishers and subscribers look for it.
+            # On the ports of the settings, which publishers and subscribers use.
             up(settings, UpOptions(detach=True))
 
 
 def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
-    """Copy a stopped engine's data directory into `folder`; the files made, complete on disk.
+    """Copy a stopped engine's data directory into `folder`; returns the files, complete on disk.
 
-    Raises HomeInUse while an engine runs there, HomeError when there is none or the copy cannot be made.
+    Raises HomeInUse while an engine runs there, HomeError if there is none or the copy cannot be made.
     """
     data = Home(home)
     if not data.run.is_dir():
@@ -83,16 +83,16 @@ def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
     made = [folder / ARCHIVE]
     with data.locked(), _explained(f"the backup cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        entries = [entry for entry in sorted(home.iterdir()) if entry.name not in _LEFT_OUT]
+        entries = [entry for entry in sorted(home.iterdir()) if entry.name not in _EXCLUDED]
         total = sum(file.lstat().st_size for entry in entries for file in (entry, *entry.rglob("*")))
         with _draft(folder / ARCHIVE) as draft, tarfile.open(draft, "w") as archive:
 
-            def told(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            def report_progress(member: tarfile.TarInfo) -> tarfile.TarInfo:
                 progress("copying bytes", archive.offset, total)
                 return member
 
             for entry in entries:
-                archive.add(entry, entry.name, filter=told)
+                archive.add(entry, entry.name, filter=report_progress)
         if (home / KEYS).exists():
             made.append(folder / KEYS)
             write_atomically(folder / KEYS, (home / KEYS).read_bytes(), mode=0o600)
@@ -102,17 +102,17 @@ def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
 def restore_copy(folder: Path, home: Path, progress: Progress = untold) -> None:
     """Make a data directory from a copy. Existing files are never overwritten: raises HomeError."""
     if home.exists() and any(home.iterdir()):
-        raise HomeError(f"{home} is not empty: a backup is only restored where nothing is")
+        raise HomeError(f"{home} is not empty: a backup is only restored into an empty directory")
     with _explained(f"the backup in {folder} cannot be restored to {home}"):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         total = (folder / ARCHIVE).stat().st_size
 
-        def told(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        def report_progress(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
             progress("copying bytes", member.offset, total)
             return tarfile.data_filter(member, path)
 
         with tarfile.open(folder / ARCHIVE) as archive:
-            archive.extractall(home, filter=told)  # noqa: S202  # `told` applies the data filter
+            archive.extractall(home, filter=report_progress)  # noqa: S202  # `report_progress` applies the data filter
         if (folder / KEYS).exists():
             write_atomically(home / KEYS, (folder / KEYS).read_bytes(), mode=0o600)
 
@@ -123,9 +123,9 @@ def drill(
     folder: Path,
     since_ms: int,
     progress: Progress = untold,
-) -> Stock:
-    """Back a running engine up, move its data directory away, restore and start it, and compare two audits; returns the
-    verified figures. The moved directory is deleted only then; otherwise it is moved back. `kafka` is determined twice,
+) -> AuditCounts:
+    """Back up a running engine, move its data directory away, restore and start it, and compare two audits; returns the
+    verified counts. Only then the moved directory is deleted; otherwise it is moved back. `kafka` is called twice,
     since the restarted engine may use other ports. Raises InfrastructureError if the restored engine lacks records, or
     its audit does not balance."""
     home, until_ms = settings.home, time_ms()
@@ -142,7 +142,7 @@ def drill(
         to_stderr(f"backed up: {file}, {file.stat().st_size:,} bytes")
     aside = home.with_name(f"{home.name}.lost-{os.getpid()}")
     home.rename(aside)
-    to_stderr(f"the data directory is gone (to {aside})")
+    to_stderr(f"the data directory was moved to {aside}")
     try:
         restore_copy(folder, home, progress)
         progress("starting the engine")
@@ -154,14 +154,14 @@ def drill(
         down(home)
         shutil.rmtree(home, ignore_errors=True)
         aside.rename(home)
-        to_stderr(f"the data directory is back as it was, its engine is stopped: {home}")
+        to_stderr(f"the data directory was moved back, its engine is stopped: {home}")
         raise
     shutil.rmtree(aside)
     to_stderr(f"after: {after}")
     return after
 
 
-def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int, progress: Progress) -> Stock:
+def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int, progress: Progress) -> AuditCounts:
     from arborcast.dispatch.operations.audit import audit
 
     report = audit(kafka, since_ms, until_ms, deep=True, patience_s=30, progress=progress)
@@ -169,12 +169,12 @@ def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int, progress: Progr
         raise InfrastructureError(
             f"{len(report.problems)} notifications do not balance: `arborcast audit --deep` names them"
         )
-    return stock_of(report)
+    return counts_of(report)
 
 
 @contextlib.contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """A file for this user alone that is there when it is complete."""
+    """A file for this user only, which gets its name when it is complete."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.touch(mode=0o600)

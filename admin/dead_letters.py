@@ -1,4 +1,4 @@
-"""Deliveries that were given up: found, sent again, deleted."""
+"""Dead letters: list, redrive, purge."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class LetterFilter(NamedTuple):
-    """Which letters; an empty field selects all. `since` and `until` are times of giving up, as spans before now (2h)
-    or ISO times; for `reason` see `dispatch.operations.dead_letters`. `chosen` are
-    pairs of notification and subscription."""
+    """A selection of letters; an empty field selects all. `since` and `until` are times of giving up, as spans before
+    now (2h) or ISO times; for `reason` see `dispatch.operations.dead_letters`. `chosen` are pairs of notification and
+    subscription."""
 
     subscription: str = ""
     endpoint: str = ""
@@ -41,11 +41,11 @@ class LetterFilter(NamedTuple):
 
     def text(self) -> str:
         """The conditions as text, as the options of a command."""
-        given = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
-        options = [f"--{name} {value}" for name, value in given.items() if value]
+        fields = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
+        options = [f"--{name} {value}" for name, value in fields.items() if value]
         return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
 
-    def wanted(self, kafka: KafkaSettings, control: ControlView | None = None) -> LetterConditions:
+    def conditions(self, kafka: KafkaSettings, control: ControlView | None = None) -> LetterConditions:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
         return LetterConditions(
             self.subscription,
@@ -57,21 +57,21 @@ class LetterFilter(NamedTuple):
             self.reason,
         )
 
-    def in_view(self, wanted: LetterConditions) -> ViewFilter:
+    def in_view(self, selection: LetterConditions) -> ViewFilter:
         """The same for a view of the log."""
 
-        def fits(entry: ViewEntry) -> bool:
+        def matches(entry: ViewEntry) -> bool:
             letter = letter_of(entry)
             chosen = not self.chosen or (letter.notification.id, letter.subscription) in self.chosen
-            return chosen and wanted.includes(letter)
+            return chosen and selection.includes(letter)
 
         return ViewFilter(
-            group=lambda each: wanted.endpoint in ("", each.endpoint) and wanted.topic(each.topic),
-            subscription=wanted.subscription,
-            notification=wanted.notification,
-            since_ms=wanted.since_ms,
-            until_ms=wanted.until_ms,
-            test=fits if wanted.reason or self.chosen else None,
+            group=lambda each: selection.endpoint in ("", each.endpoint) and selection.topic(each.topic),
+            subscription=selection.subscription,
+            notification=selection.notification,
+            since_ms=selection.since_ms,
+            until_ms=selection.until_ms,
+            test=matches if selection.reason or self.chosen else None,
         )
 
 
@@ -104,7 +104,7 @@ class WholeLetter(msgspec.Struct, frozen=True):
 
 
 class LetterList(NamedTuple):
-    """Letters, the number of further ones, and the largest groups of all, by endpoint and reason."""
+    """Letters, the number of the others, and the largest groups of all, by endpoint and reason."""
 
     letters: tuple[Letter, ...]
     more: int
@@ -112,7 +112,7 @@ class LetterList(NamedTuple):
 
 
 class Redrivable(NamedTuple):
-    """Numbers of letters: those that can be sent again, those whose subscription is over, and those that were given up
+    """Numbers of letters: those that can be redriven, those whose subscription has ended, and those that were given up
     less than `dispatch.operations.dead_letters.SETTLED_AFTER_S` ago."""
 
     possible: int
@@ -121,7 +121,7 @@ class Redrivable(NamedTuple):
 
 
 class Redriven(NamedTuple):
-    """Numbers of letters: those sent again, and those left alone, as in `Redrivable`."""
+    """Numbers of letters: those redriven, and those skipped, as in `Redrivable`."""
 
     redriven: int
     over: int
@@ -130,17 +130,17 @@ class Redriven(NamedTuple):
 
 def listed(
     kafka: KafkaSettings,
-    wanted: LetterFilter,
+    selection: LetterFilter,
     limit: int,
     control: ControlView | None = None,
     skip: int = 0,
     views: DeliveryViews | None = None,
 ) -> LetterList:
-    """Letters, the newest first, behind the first `skip`. `views` are kept for later questions. Raises ExpressionError,
+    """Letters, the newest first, behind the first `skip`. `views` are cached for later queries. Raises ExpressionError,
     ConfigError, InfrastructureError; as all functions here."""
-    asked = wanted.in_view(wanted.wanted(kafka, control))
+    view_filter = selection.in_view(selection.conditions(kafka, control))
     with opened(LettersView, kafka, views) as view:
-        entries, counts = view.page(asked, limit, skip, newest_first=True)
+        entries, counts = view.page(view_filter, limit, skip, newest_first=True)
     counted = Counter[tuple[str, str]]()
     for group, number in counts.items():
         counted[group.endpoint, group.reason] += number
@@ -152,15 +152,15 @@ def listed(
 
 
 def _letters(
-    kafka: KafkaSettings, wanted: LetterFilter, control: ControlView | None
+    kafka: KafkaSettings, selection: LetterFilter, control: ControlView | None
 ) -> Iterator[tuple[Delivery, DeadLetter]]:
-    for delivery, letter in letters(kafka, wanted.wanted(kafka, control)):
-        if not wanted.chosen or (letter.notification.id, letter.subscription) in wanted.chosen:
+    for delivery, letter in letters(kafka, selection.conditions(kafka, control)):
+        if not selection.chosen or (letter.notification.id, letter.subscription) in selection.chosen:
             yield delivery, letter
 
 
 def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> Iterator[WholeLetter]:
-    """The letters of a notification. Raises NotFound if there is none."""
+    """The letters of a notification. Raises NotFound without one."""
     found = False
     for _, letter in letters(kafka, LetterConditions(subscription, notification=notification)):
         found = True
@@ -179,69 +179,75 @@ def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> It
 
 
 def first_whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> WholeLetter:
-    """The first letter of a notification. Raises NotFound if there is none."""
+    """The first letter of a notification. Raises NotFound without one."""
     return next(whole(kafka, notification, subscription))
 
 
 def count(
-    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+    kafka: KafkaSettings, selection: LetterFilter, limit: int | None = None, control: ControlView | None = None
 ) -> int:
     """The number of letters, up to `limit`."""
-    return sum(1 for _ in islice(_letters(kafka, wanted, control), limit))
+    return sum(1 for _ in islice(_letters(kafka, selection, control), limit))
 
 
 def redrivable(
-    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+    kafka: KafkaSettings, selection: LetterFilter, limit: int | None = None, control: ControlView | None = None
 ) -> Redrivable:
-    """The numbers of letters that `redrive` sends again and leaves alone."""
-    left_alone = Counter[str]()
-    possible = sum(1 for _ in islice(_redrivable(kafka, wanted, control, left_alone), limit))
-    return Redrivable(possible, left_alone["over"], left_alone["too_new"])
+    """The numbers of letters that `redrive` redrives and skips."""
+    skipped = Counter[str]()
+    possible = sum(1 for _ in islice(_redrivable(kafka, selection, control, skipped), limit))
+    return Redrivable(possible, skipped["over"], skipped["too_new"])
 
 
 def redrive(
     kafka: KafkaSettings,
-    wanted: LetterFilter,
+    selection: LetterFilter,
     limit: int | None = None,
     control: ControlView | None = None,
     by: Operator | None = None,
 ) -> Redriven:
-    """Send letters again, at most `limit`: each at its old place, with all its attempts and its whole lifespan.
+    """Redrive letters, up to `limit`: each at its old place, with all its attempts and its whole lifespan.
     Subscriptions are looked up in `control`, or in the log. `by` is the operator, by default the user of this
     process."""
-    left_alone = Counter[str]()
-    wanted.wanted(kafka, control)  # a refused filter is no operation
-    with recorded(kafka, "dead-letters redrive", [change(wanted.text())], by) as said, DeadLetterAdmin(kafka) as desk:
-        redriven = desk.redrive(islice(_redrivable(kafka, wanted, control, left_alone), limit))
-        said.append(f"{redriven} redriven")
-    return Redriven(redriven, left_alone["over"], left_alone["too_new"])
+    skipped = Counter[str]()
+    selection.conditions(kafka, control)  # a refused filter is no operation
+    with (
+        recorded(kafka, "dead-letters redrive", [change(selection.text())], by) as results,
+        DeadLetterAdmin(kafka) as letter_admin,
+    ):
+        redriven = letter_admin.redrive(islice(_redrivable(kafka, selection, control, skipped), limit))
+        results.append(f"{redriven} redriven")
+    return Redriven(redriven, skipped["over"], skipped["too_new"])
 
 
 def purge(
     kafka: KafkaSettings,
-    wanted: LetterFilter,
+    selection: LetterFilter,
     limit: int | None = None,
     control: ControlView | None = None,
     by: Operator | None = None,
 ) -> int:
-    """Delete letters, at most `limit`, with their messages; returns their number."""
-    wanted.wanted(kafka, control)  # a refused filter is no operation
-    with recorded(kafka, "dead-letters purge", [change(wanted.text())], by) as said, DeadLetterAdmin(kafka) as desk:
-        purged = desk.purge(islice(_letters(kafka, wanted, control), limit))
-        said.append(f"{purged} deleted")
+    """Delete letters with their messages, up to `limit`; returns their number."""
+    selection.conditions(kafka, control)  # a refused filter is no operation
+    with (
+        recorded(kafka, "dead-letters purge", [change(selection.text())], by) as results,
+        DeadLetterAdmin(kafka) as letter_admin,
+    ):
+        purged = letter_admin.purge(islice(_letters(kafka, selection, control), limit))
+        results.append(f"{purged} deleted")
     return purged
 
 
 def _redrivable(
-    kafka: KafkaSettings, wanted: LetterFilter, control: ControlView | None, left_alone: Counter[str]
+    kafka: KafkaSettings, selection: LetterFilter, control: ControlView | None, skipped: Counter[str]
 ) -> Iterator[tuple[Delivery, DeadLetter]]:
     known = control_log.read_control(kafka) if control is None else control
     now_s = time.time()
-    for delivery, letter in _letters(kafka, wanted, known):
+    for delivery, letter in _letters(kafka, selection, known):
         if known.table.get(letter.subscription) is None:
-            left_alone["over"] += 1
+            skipped["over"] += 1
         elif not settled(letter, now_s):
-            left_alone["too_new"] += 1
+            skipped["too_new"] += 1
         else:
             yield delivery, letter
 

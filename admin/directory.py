@@ -29,7 +29,7 @@ class ProblemList(msgspec.Struct, frozen=True):
 
 
 def problems(home: Path) -> ProblemList:
-    """The differences between the topics and their directory, as the gateway recorded them in the data directory."""
+    """The differences between the topics and their directory, recorded by the gateway in the data directory."""
     found = load_problems(home / FILE)
     named = (
         DirectoryProblem(each.dn, each.path, each.since_ms, each.kind, each.reason, each.advice)

@@ -34,7 +34,7 @@ from arborcast.ingest.mqtt.rules import read_rules
 
 Level = Literal["ok", "warn", "fail"]
 
-# An idle engine needs less in total; under heavy load Spark's heap grows up to its limit.
+# An idle engine needs less; under heavy load Spark's heap grows up to its limit.
 _MEMORY_MB = 1_600
 
 # Every connection of a publisher, a subscriber or a Kafka client is an open file, and so is every log segment.
@@ -43,8 +43,8 @@ _FILES = 4_096
 # Timeout of a part's health check. The part's heartbeat has an interval of two seconds.
 _PATIENCE_S = 8.0
 
-# A package and the jar of the same thing, which must be of one version: a Spark that loads the connector of another
-# release fails in the middle of the first batch.
+# Packages and jars that must have the same version: a Spark with a connector of another release fails in the middle of
+# the first batch.
 _SAME_VERSION = (
     ("pyspark", "spark-sql-kafka-0-10_2.13-"),
     ("delta-spark", "delta-spark_4.2_2.13-"),
@@ -53,7 +53,7 @@ _SAME_VERSION = (
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `advice` is empty when there is nothing to do."""
+    """One finding. `advice` is empty if no action is needed."""
 
     name: str
     level: Level
@@ -162,12 +162,12 @@ def _tables(settings: Settings) -> Iterator[Check]:
     if not path or "://" in path or Path(path).is_relative_to(settings.home):
         return
     existing = next(folder for folder in [Path(path), *Path(path).absolute().parents] if folder.exists())
-    free_mb, wanted_mb = shutil.disk_usage(existing).free // 2**20, settings.stack.min_free_disk_mb
-    if free_mb < wanted_mb:
+    free_mb, required_mb = shutil.disk_usage(existing).free // 2**20, settings.stack.min_free_disk_mb
+    if free_mb < required_mb:
         yield Check(
             "tables",
             "warn",
-            f"{free_mb} MiB are free where {path} is, {wanted_mb} are asked for (stack.min_free_disk_mb)",
+            f"{free_mb} MiB are free at {path}, {required_mb} are required (stack.min_free_disk_mb)",
             "Make room, or set tables.path to another place: outcomes wait in Kafka until they can be written.",
         )
     elif not os.access(existing, os.W_OK):
@@ -314,14 +314,19 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
 
 
 def _kafka_safety(settings: Settings) -> Iterator[Check]:
-    # The embedded broker's configuration is the engine's own. A missing one is already reported.
+    # The embedded broker has the engine's own configuration. A missing broker is already reported.
     if settings.stack.broker == "embedded" or not questions.answers(settings.kafka):
         return
     kafka = dataclasses.replace(settings.kafka, request_timeout_s=min(settings.kafka.request_timeout_s, 3.0))
     try:
         facts = kafka_safety.examine(kafka)
     except ArborcastError as error:
-        yield Check("kafka logs", "warn", f"could not be examined: {error}", "Check that our user may describe them.")
+        yield Check(
+            "kafka logs",
+            "warn",
+            f"could not be examined: {error}",
+            "Check that the engine's Kafka user may describe them.",
+        )
         return
     findings = kafka_safety.unsafe(facts, kafka, settings.retry.lifespan_s, time_ms())
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Erasures of payloads: requests, and their progress. The job carries them out."""
+"""Erasures of payloads: requests, and their progress. The job executes them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from arborcast.topic_model.records.operations import Operator, change
 
 
 class ErasureRequest(NamedTuple):
-    """Notifications whose payloads are to be erased: all that fulfil each condition that is not empty, and were
-    accepted before `before` (a span before now, an ISO time; empty: now). `subject` is the whole text of an element, or
-    the whole value of an attribute."""
+    """The notifications of an erasure: those that fulfil each condition that is not empty, and were accepted before
+    `before` (a span before now, an ISO time; empty: now). `subject` is the whole text of an element, or the whole value
+    of an attribute."""
 
     subject: str = ""
     topic: TopicTest = TopicTest()
@@ -30,15 +30,15 @@ class ErasureRequest(NamedTuple):
     before: str = ""
 
     def check(self) -> None:
-        """Raises ConfigError for a request that names nothing."""
+        """Raises ConfigError for a request without conditions."""
         if not (self.subject.strip() or self.topic.text or self.notification or self.before):
             raise ConfigError(
-                "say what to erase: a subject, a topic, a notification, or the time before which all goes"
+                "name what to erase: a subject, a topic, a notification, or a time before which everything is erased"
             )
 
 
 class RequestedErasure(NamedTuple):
-    """An erasure, and until when copies are in Kafka and in files of the tables, by name: as the job has noted it, or,
+    """An erasure, and until when copies are in Kafka and in files of the tables, by name: as recorded by the job, or,
     before the erasure is done, at the earliest. 0: its configuration has no limit."""
 
     erasure: Erasure
@@ -48,8 +48,8 @@ class RequestedErasure(NamedTuple):
 def erase(
     kafka: KafkaSettings, request: ErasureRequest, by: Operator | None = None, control: ControlView | None = None
 ) -> RequestedErasure:
-    """Request an erasure, by the user of this process if `by` is not given. Raises ConfigError for a request that names
-    nothing, ExpressionError, InfrastructureError."""
+    """Request an erasure; `by` is by default the user of this process. Raises ConfigError for a request without
+    conditions, ExpressionError, InfrastructureError."""
     request.check()
     now_ms = time_ms()
     before_ms = moment_ms("before", request.before) if request.before else now_ms
@@ -59,35 +59,35 @@ def erase(
     scope = ErasureScope(secrets.token_hex(6), before_ms, topic, request.notification, request.subject.strip())
     by = by or this_user()
     requested = Erasure(scope, by.who, now_ms)
-    with recorded(kafka, "erase", [change(scope.id, None, _recorded_scope(scope))], by) as said:
+    with recorded(kafka, "erase", [change(scope.id, None, _recorded_scope(scope))], by) as results:
         control_log.append(kafka, [requested])
-        said.append("requested")
+        results.append("requested")
     return RequestedErasure(requested, _kept_until(kafka, now_ms))
 
 
 def listed(kafka: KafkaSettings, control: ControlView | None = None) -> list[RequestedErasure]:
-    """All erasures of which Kafka may have a copy, the latest first. Raises InfrastructureError."""
+    """All erasures with possible copies in Kafka, the latest first. Raises InfrastructureError."""
     found = (control_log.read_control(kafka) if control is None else control).erasures.all()
     earliest_ms = _kept_until(kafka, time_ms()) if any(not each.done_ms for each in found) else {}
     return [RequestedErasure(each, each.kept_until_ms if each.done_ms else earliest_ms) for each in found]
 
 
 def _kept_until(kafka: KafkaSettings, now_ms: int) -> dict[str, int]:
-    # Sixty MB of libraries, for this question alone.
+    # Sixty MB of libraries, only for this query.
     from arborcast.dispatch.operations.erasure import kept_until
 
     return kept_until(kafka, now_ms)
 
 
 def described(erasure: Erasure) -> str:
-    """Its conditions, in words."""
+    """Its conditions, as text."""
     scope = erasure.scope
     named = (("subject", scope.subject), ("topic", scope.topic), ("notification", scope.notification))
     return ", ".join([*(f"{name} {value}" for name, value in named if value), f"before {moment(scope.before_ms)}"])
 
 
 def _recorded_scope(scope: ErasureScope) -> dict[str, str]:
-    """Its conditions for the record of changes, in which a subject must not stay."""
+    """Its conditions for the record of changes, without the subject's text."""
     subject = hashlib.sha256(scope.subject.encode()).hexdigest() if scope.subject else ""
     named = {"topic": scope.topic, "notification": scope.notification, "subject_sha256": subject}
     return {**{name: value for name, value in named.items() if value}, "before": moment(scope.before_ms)}

@@ -27,7 +27,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class MemberList(NamedTuple):
-    """The engines. With a `problem` the administrator does not answer, and these are the engines that it named last."""
+    """The engines. With a `problem` the administrator does not answer, and these are the last known engines."""
 
     members: tuple[MemberStatus, ...]
     problem: str
@@ -91,7 +91,7 @@ def groups(settings: Settings) -> Groups:
 
 
 def links(control: ControlView) -> tuple[LinkStatus, ...]:
-    """The links of this engine, without the deliveries that wait for them; see `with_waiting`."""
+    """The links of this engine, without their waiting deliveries; see `with_waiting`."""
     found = (
         LinkStatus(
             link=each.id,
@@ -107,19 +107,18 @@ def links(control: ControlView) -> tuple[LinkStatus, ...]:
     return tuple(sorted(found, key=lambda each: each.link))
 
 
-def with_waiting(kafka: KafkaSettings, there: tuple[LinkStatus, ...]) -> tuple[LinkStatus, ...]:
-    """The same links with the number of deliveries that wait, and the time since the oldest waits. Raises
-    InfrastructureError."""
-    counted = Waiting(kafka).tally({each.link for each in there}) if there else {}
+def with_waiting(kafka: KafkaSettings, current: tuple[LinkStatus, ...]) -> tuple[LinkStatus, ...]:
+    """The same links with the number of waiting deliveries, and the time of the oldest. Raises InfrastructureError."""
+    counted = Waiting(kafka).tally({each.link for each in current}) if current else {}
     return tuple(
         msgspec.structs.replace(each, waiting=count, waiting_since_ms=since_ms)
-        for each in there
+        for each in current
         for count, since_ms in [counted.get(each.link, (0, 0))]
     )
 
 
 def _topology(settings: Settings) -> tuple[Topology, str]:
-    """The administrator's topology; while it does not answer, the one in the data directory, and the reason."""
+    """The administrator's topology; while it does not answer, that in the data directory, and the reason."""
     if not settings.federation.name:
         raise ConfigError("this engine is in no federation: federation.name is not set")
     # They load the gateway and an HTTP client: 10 MiB that a console without federation does not need.

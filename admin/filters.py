@@ -1,4 +1,4 @@
-"""Subscriptions and topics as an operator names them."""
+"""Subscriptions and topics in an operator's words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arborcast.topic_model.topics import TopicPath
 
 
 def subscription_id(text: str) -> str:
-    """The id of a subscription, for its id or its address, which ends with it."""
+    """The id of a subscription, from its id or its address, which ends with it."""
     return text.rstrip("/").rpartition("/")[2]
 
 
@@ -22,15 +22,15 @@ MOST_GROUPS = 20
 """Groups of a list of deliveries."""
 
 
-# Selected deliveries that the record of an operation names.
-_NAMED = 20
+# Limit of selected deliveries named in the record of an operation.
+_MOST_NAMED = 20
 
 
 def chosen_text(chosen: Collection[tuple[str, str]]) -> str:
     """Pairs of notification and subscription as text."""
     named = [f"{notification} for {subscription}" for notification, subscription in sorted(chosen)]
-    if len(named) > _NAMED:
-        named[_NAMED:] = [f"{len(named) - _NAMED} more"]
+    if len(named) > _MOST_NAMED:
+        named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} more"]
     return ", ".join(named)
 
 
@@ -43,7 +43,7 @@ class DeliveryGroup(NamedTuple):
 
 
 class TopicTest(NamedTuple):
-    """Topics that an expression selects; all, if `text` is empty. `namespaces` are pairs of prefix and URI."""
+    """The topics selected by an expression; all, if `text` is empty. `namespaces` are pairs of prefix and URI."""
 
     text: str = ""
     namespaces: tuple[tuple[str, str], ...] = ()

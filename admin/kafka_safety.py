@@ -23,10 +23,10 @@ from arborcast.core.settings import KafkaSettings
 
 _HOUR_MS = 3_600_000
 
-# A record from the future: the clock of its writer, or this one, is wrong by more than synchronised clocks differ.
+# A newest record later than this was written with a wrong clock, or this clock is wrong.
 _CLOCKS_MS = 2_000
 
-# Kafka's default for the longest request that a broker takes.
+# Kafka's default for the longest request to a broker.
 _LONGEST_REQUEST = 104_857_600
 
 # Logs that are not compacted, so that the last offset of each partition is that of a record.
@@ -37,7 +37,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class KafkaRisk:
-    """One thing that is not as it should be: "fail" where something acknowledged can be lost."""
+    """One unsafe setting: "fail" if acknowledged records can be lost."""
 
     level: Level
     what: str
@@ -54,8 +54,8 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """The settings of a Kafka cluster. `topics` holds the existing logs by full name; `newest_ms` the time of the
-    newest record of some of them."""
+    """The settings of a Kafka cluster. `topics` has the existing logs by full name; `newest_ms` the time of the newest
+    record of some of them."""
 
     brokers: int
     broker_configs: Mapping[str, str]
@@ -115,7 +115,7 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
         yield KafkaRisk(
             "warn",
             "the brokers create topics on first use (auto.create.topics.enable)",
-            "A log could come into being with one partition and a week's retention: set it to false.",
+            "A log could be created with one partition and a week's retention: set it to false.",
         )
     if facts.broker_configs.get("log.cleaner.enable") == "false":
         yield KafkaRisk(
@@ -129,7 +129,7 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
             "fail",
             f"the brokers take requests of {longest} bytes (socket.request.max.bytes), and kafka.max_record_bytes is "
             f"{kafka.max_record_bytes}",
-            "Raise the one or lower the other: a large message could be accepted and not be kept when it has to wait.",
+            "Raise the one or lower the other: a large message could be accepted, but not stored while it waits.",
         )
 
 
@@ -140,22 +140,21 @@ def _of_clocks(facts: ClusterFacts, now_ms: int) -> Iterator[KafkaRisk]:
         yield KafkaRisk(
             "warn",
             f"the newest record of {name} is from {ahead[name] / 1000:.0f} s in the future",
-            "The clock of a gateway, of the job, or of this machine is wrong, and lifespans and retries go by it: "
-            "have all of them synchronised (chronyc tracking, timedatectl).",
+            "The clock of a gateway, of the job, or of this machine is wrong, and lifespans and retries depend on it: "
+            "synchronise all of them (chronyc tracking, timedatectl).",
         )
 
 
 def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk]:
     missing = [each.name for each in specifications(kafka) if each.name not in facts.topics]
-    # Where there is none at all the engine was never started, and makes them.
+    # Without any topic the engine was never started; it will create them.
     if not missing or not facts.topics:
         return
     for name in missing:
         yield KafkaRisk(
             "fail" if name == kafka.topic("control") else "warn",
-            f"{name} does not exist, others of our logs do",
-            "It is made at the next start, without what it held: stop the engine and restore it first "
-            "(docs/backup.md).",
+            f"{name} does not exist, although other logs of the engine do",
+            "It is created empty at the next start: stop the engine and restore it first (docs/backup.md).",
         )
 
 
@@ -198,9 +197,9 @@ def _of_topic(
     leaderless = sum(each.leader < 0 for each in topic.partitions)
     behind = sum(each.in_sync < each.replicas for each in topic.partitions)
     if leaderless:
-        yield KafkaRisk("fail", f"{leaderless} partitions of {name} have no leader", "Start the brokers that are away.")
+        yield KafkaRisk("fail", f"{leaderless} partitions of {name} have no leader", "Start the missing brokers.")
     elif behind:
-        yield KafkaRisk("warn", f"{behind} partitions of {name} lack replicas", "A broker is away, or too slow.")
+        yield KafkaRisk("warn", f"{behind} partitions of {name} lack replicas", "A broker is down, or too slow.")
     largest = int(configs.get("max.message.bytes", "0"))
     if largest < int(specification.configs["max.message.bytes"]):
         yield KafkaRisk(
@@ -208,13 +207,13 @@ def _of_topic(
             f"{name} takes records of {largest} bytes, kafka.max_record_bytes = {kafka.max_record_bytes}",
             f"{alter} max.message.bytes={specification.configs['max.message.bytes']}",
         )
-    stamps, wanted = configs.get("message.timestamp.type", ""), specification.configs["message.timestamp.type"]
-    if stamps != wanted:
+    stamps, required = configs.get("message.timestamp.type", ""), specification.configs["message.timestamp.type"]
+    if stamps != required:
         yield KafkaRisk(
             "warn",
             f"{name} has message.timestamp.type = {stamps}",
             f"A gateway or a worker whose clock is wrong could have its records refused, or deleted early: {alter} "
-            f"message.timestamp.type={wanted}",
+            f"message.timestamp.type={required}",
         )
     yield from _of_retention(specification, configs, alter, longest_wait_s)
 
@@ -241,27 +240,27 @@ def _of_retention(
 ) -> Iterator[KafkaRisk]:
     name, policy = specification.name, configs.get("cleanup.policy", "")
     if ("compact" in policy) != specification.compacted or (specification.compacted and "delete" in policy):
-        wanted = "compact" if specification.compacted else "delete"
-        yield KafkaRisk("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
+        required = "compact" if specification.compacted else "delete"
+        yield KafkaRisk("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={required}")
         return
     if specification.name.endswith((LEASE_LOG, FEED_LOG, FRAGMENT_LOG, OPERATIONS_LOG)):
-        return  # old records of these are not needed, or in a table
+        return  # old records of these are not needed, or are in a table
     if specification.compacted:
         yield from _of_compaction(specification, configs, alter)
         return
-    kept_ms = int(configs.get("retention.ms", "-1"))
-    if 0 <= kept_ms < longest_wait_s * 1000:
+    retention_ms = int(configs.get("retention.ms", "-1"))
+    if 0 <= retention_ms < longest_wait_s * 1000:
         yield KafkaRisk(
             "fail",
-            f"{name} is kept for {kept_ms / _HOUR_MS:g} h, deliveries may be tried for {longest_wait_s / 3600:g} h",
+            f"{name} is kept for {retention_ms / _HOUR_MS:g} h, deliveries may wait for {longest_wait_s / 3600:g} h",
             f"{alter} retention.ms={int(longest_wait_s * 1000)}, or lower the lifespan",
         )
-    elif 0 <= kept_ms < int(specification.configs["retention.ms"]):
-        wanted_ms = int(specification.configs["retention.ms"])
+    elif 0 <= retention_ms < int(specification.configs["retention.ms"]):
+        required_ms = int(specification.configs["retention.ms"])
         yield KafkaRisk(
             "warn",
-            f"{name} is kept for {kept_ms / _HOUR_MS:g} h, kafka.retention_hours is {wanted_ms // _HOUR_MS}",
-            f"Audits and replays reach back so far only: {alter} retention.ms={wanted_ms}",
+            f"{name} is kept for {retention_ms / _HOUR_MS:g} h, kafka.retention_hours is {required_ms // _HOUR_MS}",
+            f"Audits and replays reach back so far only: {alter} retention.ms={required_ms}",
         )
     if int(configs.get("retention.bytes", "-1")) >= 0:
         yield KafkaRisk(
@@ -273,10 +272,10 @@ def _of_retention(
 
 def _of_compaction(specification: LogSpecification, configs: Mapping[str, str], alter: str) -> Iterator[KafkaRisk]:
     for key in ("min.compaction.lag.ms", "delete.retention.ms"):
-        wanted, is_ms = specification.configs.get(key), int(configs.get(key, "0"))
-        if wanted is not None and is_ms < int(wanted):
+        required, current_ms = specification.configs.get(key), int(configs.get(key, "0"))
+        if required is not None and current_ms < int(required):
             yield KafkaRisk(
                 "warn",
-                f"{specification.name} forgets what was ended after {is_ms / _HOUR_MS:g} h ({key})",
-                f"A process that was away for longer would miss it: {alter} {key}={wanted}",
+                f"{specification.name} removes ended entries after {current_ms / _HOUR_MS:g} h ({key})",
+                f"A process that is down for longer would miss them: {alter} {key}={required}",
             )

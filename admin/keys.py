@@ -1,4 +1,4 @@
-"""Key files: of the keys that seal subscribers' secrets, and of the secrets that a federation shares."""
+"""Key files: of the keys that seal subscribers' secrets, and of the shared secrets of a federation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def key_file(settings: Settings) -> Path:
 
 
 def new(path: Path, key_id: str = "") -> str:
-    """Put a new key first in the file, or make the file; returns the id, by default k and the time. Raises
+    """Add a new key at the beginning of the file, or create the file; returns the id, by default k and the time. Raises
     SecretError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
@@ -30,7 +30,7 @@ def new(path: Path, key_id: str = "") -> str:
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """The keys by id, first the one that seals. Raises SecretError."""
+    """The keys by id; the first one seals. Raises SecretError."""
     try:
         return keyring.parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, bytes]:
 
 
 def new_federation_secret(file: Path) -> None:
-    """Put a new secret before those in the file, or make the file. Raises ConfigError, OSError."""
+    """Add a new secret at the beginning of the file, or create the file. Raises ConfigError, OSError."""
     try:
         before = file.read_text(encoding="utf-8") if file.exists() else ""
     except UnicodeDecodeError as error:

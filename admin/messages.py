@@ -39,18 +39,18 @@ _SEARCHED_BYTES = 256 * 1024 * 1024
 _SEARCHED_S = 5.0
 _BEFORE = 200
 
-# The newest records that are looked at; further back as long as that takes no longer. Keys are compared and payloads
-# thrown away, but they have to come.
-_LOOKED_AT = 500
+# The newest records that are read; more if the time permits. Only keys are compared and payloads dropped, but they must
+# be transferred.
+_READ_AT_ONCE = 500
 _PATIENCE_S = 3.0
 
-# For the busiest topics: records of each partition. Keys are counted and payloads thrown away, but they have to come.
+# For the busiest topics: records of each partition. Only keys are counted, but payloads must be transferred.
 _NEWEST = 500
 _BUSIEST_WITHIN_S = 2.0
 
 
 class NewestMessage(NamedTuple):
-    """One decoded message. `kept`: the message is retained for later subscribers."""
+    """One decoded message. `kept`: it is retained for later subscribers."""
 
     id: str
     at_ms: int
@@ -60,8 +60,8 @@ class NewestMessage(NamedTuple):
 
 
 class LastMessages(NamedTuple):
-    """Messages, newest first. `looked_at` is the number of records read, of all topics; `complete` is set when the log
-    has no more. `problem` is the reason for a failed read."""
+    """Messages, newest first. `looked_at` is the number of records read, of all topics; `complete`: the log has no
+    more. `problem` is the reason for a failed read."""
 
     messages: tuple[NewestMessage, ...] = ()
     looked_at: int = 0
@@ -77,8 +77,8 @@ def last_messages(
     patience_s: float = _PATIENCE_S,
     erased: Sequence[ErasureScope] = (),
 ) -> LastMessages:
-    """The message that is kept for later subscribers, where there is one, else the newest few; without those that
-    erasures of these scopes cover. Never raises."""
+    """The retained message if `kept`, else the newest messages; without those that erasures of these scopes cover.
+    Never raises."""
     deadline = time.monotonic() + patience_s
     try:
         if kept:
@@ -98,7 +98,7 @@ def _newest(
     def take(record: ConsumerRecord) -> Iterator[NewestMessage | None]:
         if record.key == key:
             message = _message(record, kept, erased)
-            # Where none is kept any more, an older one is not, either.
+            # If the retained message is removed, older ones are obsolete, too.
             if message is not None or kept:
                 yield message
 
@@ -115,41 +115,41 @@ def _backwards(
     take: Callable[[ConsumerRecord], Iterable[T]],
     most: int,
     deadline: float,
-    step: int = _LOOKED_AT,
+    step: int = _READ_AT_ONCE,
 ) -> tuple[list[T], int, bool]:
-    """What `take` finds from the end of the log backwards, first in `step` records, then each time twice as far: the
-    newest first. With the number of records read, and whether the log has no more."""
+    """The items that `take` yields from the end of the log backwards, the newest first; it reads `step` records, then
+    each time twice as many. With the number of records read, and whether the log has no more."""
     found: list[T] = []
     begin, last = log.beginnings()[partition], log.ends()[partition]
     end = last
     while end > begin and len(found) < most and time.monotonic() < deadline:
         start = max(begin, end - step)
         log.seek({partition: start})
-        here: deque[T] = deque(maxlen=most - len(found))
+        batch: deque[T] = deque(maxlen=most - len(found))
         while log.positions()[partition] < end and time.monotonic() < deadline:
             for record in log.poll(0.2).get(partition, ()):
                 if record.offset < end:
-                    here.extend(take(record))
+                    batch.extend(take(record))
         if log.positions()[partition] < end:
             break  # later ones may be older than unseen ones
-        found += reversed(here)
+        found += reversed(batch)
         end, step = start, step * 2
     return found, last - end, end <= begin
 
 
 class LastAttempts(NamedTuple):
-    """Attempts of a subscription, newest first. `complete` is set when the log has no more."""
+    """Attempts of a subscription, newest first. `complete`: the log has no more."""
 
     attempts: tuple[Attempt, ...]
     complete: bool
 
 
 def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> LastAttempts:
-    """The newest pushes to a subscription that have a result. Raises InfrastructureError."""
+    """The newest pushes to a subscription with a result. Raises InfrastructureError."""
     name = subscription.encode()
 
     def take(record: ConsumerRecord) -> Iterator[Attempt]:
-        # The id is in the record as it is: most records need not be decoded.
+        # Records contain ids as they are: most need not be decoded.
         if record.value is not None and name in record.value:
             for each in attempts.readable(record.value)[0]:
                 if each.subscription == subscription and each.push:

@@ -1,4 +1,4 @@
-"""Points in time, in the form in which commands and pages show them."""
+"""Points in time, in the format of commands and pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since the epoch as local time, for a person."""
+    """Milliseconds since the epoch as local time, for people."""
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 

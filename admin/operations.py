@@ -1,4 +1,4 @@
-"""What operators did: each change is recorded before it is made, and its result afterwards."""
+"""Operations of operators: each change is recorded before it is made, and its result afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from arborcast.topic_model.records.operations import OperationEnded, Operator, R
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A change as it is listed."""
+    """A listed change."""
 
     at_ms: int
     door: str
@@ -52,16 +52,16 @@ def this_user() -> Operator:
 def recorded(
     kafka: KafkaSettings, what: str, changes: Sequence[RecordedChange], by: Operator | None = None, more: int = 0
 ) -> Iterator[list[str]]:
-    """Record an operation, which is made inside; see `OperationsLog.recorded`. `by` is the user of this process if it
-    is not given."""
+    """A context that records the operation made in it; see `OperationsLog.recorded`. `by` is by default the user of
+    this process."""
     operation = operations.begun(by or this_user(), what, changes, more)
-    with closing(OperationsLog(kafka)) as log, log.recorded(operation) as said:
-        yield said
+    with closing(OperationsLog(kafka)) as log, log.recorded(operation) as results:
+        yield results
 
 
 @contextmanager
 def recorded_file(settings: Settings, what: str, *changes: RecordedChange) -> Iterator[None]:
-    """The same for a change of a file, which needs no Kafka: while no broker answers the record is stored in the data
+    """The same for a change of a file, which needs no Kafka: without a broker the record is stored in the data
     directory, and the next gateway that starts there appends it. Raises OSError."""
     try:
         kafka = connection.kafka_of(settings)
@@ -85,12 +85,12 @@ def recorded_control(
 ) -> Iterator[list[str]]:
     """The same for control records, with the former values of their topics and subscriptions."""
     changes, more = control_changes(records, before)
-    with recorded(kafka, what, changes, by, more) as said:
-        yield said
+    with recorded(kafka, what, changes, by, more) as results:
+        yield results
 
 
 class OperationFilter(NamedTuple):
-    """Which changes; an empty field selects all. `who`, `what` and `subject` are parts of the text."""
+    """A selection of changes; an empty field selects all. `who`, `what` and `subject` are parts of the text."""
 
     since_ms: int = 0
     who: str = ""
@@ -103,14 +103,14 @@ class OperationFilter(NamedTuple):
         )
 
 
-def listed(kafka: KafkaSettings, wanted: OperationFilter, limit: int) -> tuple[list[Recorded], int]:
-    """The newest changes in the log, the newest first, and the number of further ones. Raises InfrastructureError,
+def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tuple[list[Recorded], int]:
+    """The newest changes in the log, the newest first, and the number of the others. Raises InfrastructureError,
     RecordVersionError."""
     found: deque[tuple[str, Recorded]] = deque(maxlen=limit)
     results: dict[str, str] = {}
     count = 0
     with LogScan(kafka, OPERATIONS_LOG) as log:
-        for record in log.read_from(log.at(max(0, wanted.since_ms - CLOCKS_APART_MS))):
+        for record in log.read_from(log.at(max(0, selection.since_ms - CLOCKS_APART_MS))):
             read = operations.decode(record.value)
             if isinstance(read, OperationEnded):
                 results[read.id] = read.result
@@ -120,7 +120,7 @@ def listed(kafka: KafkaSettings, wanted: OperationFilter, limit: int) -> tuple[l
                 one = Recorded(
                     read.at_ms, read.door, read.who, read.what, each.subject, each.before, each.after, more, ""
                 )
-                if wanted.includes(one):
+                if selection.includes(one):
                     found.append((read.id, one))
                     count += 1
     newest = [msgspec.structs.replace(one, result=results.get(name, "")) for name, one in reversed(found)]

@@ -22,8 +22,8 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
-    """A subscription that serves a queue. `busy_s` is the time since it received the request that it executes; None
-    if it executes none, or the job does not answer."""
+    """A subscription that serves a queue. `busy_s` is the time since it got its current request; None if it executes
+    none, or the job does not answer."""
 
     subscription: str
     endpoint: str
@@ -49,7 +49,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
 
 
 class RequestStatus(msgspec.Struct, frozen=True):
-    """A request that waits or is executed. `next_ms` is the time of its next attempt; 0 if it waits for its turn."""
+    """A waiting or executing request. `next_ms` is the time of its next attempt; 0 if it waits for its turn."""
 
     notification: str
     priority: int
@@ -59,7 +59,7 @@ class RequestStatus(msgspec.Struct, frozen=True):
 
 
 class QueueRequests(NamedTuple):
-    """The requests that wait longest, and the number of further ones."""
+    """The requests that wait longest, and the number of the others."""
 
     requests: tuple[RequestStatus, ...] = ()
     more: int = 0
@@ -89,7 +89,7 @@ def queues(control: ControlView, scrape: Scrape | None) -> list[QueueStatus]:
 
 
 def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> QueueStatus:
-    """One queue. Raises NotFound for a topic that is none."""
+    """One queue. Raises NotFound for a topic that is not a queue."""
     if not control.table.topics.policy(path).queue:
         raise NotFound(f"{path} is no work queue: `arborcast queues list` lists them")
     servers = [each for each in control.table.match(path) if each.queue]

@@ -1,4 +1,4 @@
-"""The page of one subscription for its subscriber: the signed link that opens it, and what only that page does."""
+"""The page of one subscription for its subscriber: its signed link, and the actions of only that page."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def link(settings: Settings, control: ControlView, name: str, days: float) -> st
 
 
 def linked(marks: Marks, control: ControlView, identifier: str, text: str, now_s: float) -> Subscription:
-    """The subscription whose page a link opens. Raises NotFound, the same for each reason but the end of the link."""
+    """The subscription of a link. Raises NotFound, with the same text for each reason except the link's end."""
     until, _, mark = text.partition(".")
     digits = until.isascii() and until.isdigit() and len(until) <= 12
     try:
         valid = digits and marks.is_marked(mark, _signed(identifier, int(until)), _CONTEXT)
     except SecretError:
-        valid = False  # of a key that was removed
+        valid = False  # of a removed key
     subscription = control.table.get(identifier)
     if valid and int(until) <= now_s:
         raise NotFound("this link has ended: ask the operator for another one")
@@ -68,12 +68,12 @@ def linked(marks: Marks, control: ControlView, identifier: str, text: str, now_s
 
 
 def receiver_of(subscription: str) -> Operator:
-    """The subscriber, as its changes are recorded."""
+    """The subscriber, as the operator of recorded changes."""
     return Operator("console", f"receiver of {subscription}")
 
 
 def send_test(kafka: KafkaSettings, subscription: Subscription, by: Operator | None = None) -> str:
-    """Append a notification for this subscription alone; its id. `by` is its subscriber if it is not given. Raises
+    """Append a notification for this subscription only; returns its id. `by` is by default the subscriber. Raises
     InfrastructureError."""
     now_ms = time_ms()
     made = Notification(
@@ -88,17 +88,18 @@ def send_test(kafka: KafkaSettings, subscription: Subscription, by: Operator | N
     )
     key, value = notifications.encode(made)
     with (
-        recorded(kafka, "subscriptions test", [change(subscription.id)], by or receiver_of(subscription.id)) as said,
+        recorded(kafka, "subscriptions test", [change(subscription.id)], by or receiver_of(subscription.id)) as results,
         closing(DurableWriter(kafka, "notifications")) as writer,
     ):
         writer.send(partition_of_key(key, writer.partitions), value, key)
         writer.settle(_WRITE_S)
-        said.append(f"notification {made.id}")
+        results.append(f"notification {made.id}")
     return made.id
 
 
 def _has_page(subscription: Subscription | None, now_ms: int) -> bool:
-    """Whether its subscriber may manage it, as over SOAP: no trigger, no link of a federation, not over."""
+    """Whether its subscriber may manage it, as over SOAP: it is no trigger and no link of a federation, and has not
+    ended."""
     if subscription is None or subscription.trigger is not None or subscription.peer is not None:
         return False
     return not subscription.expired(now_ms)

@@ -1,4 +1,4 @@
-"""Notifications of the past, delivered again to one subscription."""
+"""Past notifications, delivered again to one subscription."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class PlannedReplay(NamedTuple):
         InfrastructureError; then some may have been sent."""
         self.replay.progress = progress
         span = {"replay": self.replay.id, "since_ms": self.since_ms, "until_ms": self.until_ms, "of": len(self.places)}
-        with recorded(self.kafka, "replay", [change(self.subscription, None, span)], by) as said:
+        with recorded(self.kafka, "replay", [change(self.subscription, None, span)], by) as results:
             sent = self.replay.send(self.places)
-            said.append(f"{sent} sent")
+            results.append(f"{sent} sent")
         return sent
 
 
 def run(
     kafka: KafkaSettings, subscription: str, since_ms: int, until_ms: int, limit: int, by: Operator | None = None
 ) -> int:
-    """Deliver all notifications of an interval again; returns their number. Raises as `plan` and `PlannedReplay.send`
-    do."""
+    """Deliver all notifications of an interval again; returns their number. Raises as `plan` and
+    `PlannedReplay.send`."""
     planned = plan(kafka, subscription, since_ms, until_ms, TopicTest(), limit)
     return planned.send(by=by) if planned.places else 0
 

@@ -1,4 +1,4 @@
-"""Sealing of every secret in the control log with the first key, while the engine runs.
+"""Resealing of every secret in the control log with the first key, while the engine runs.
 
 The appended records are separate from the subscriptions' (`topic_model.projections.resealing`), so concurrent changes
 are not undone; an interrupted run has done a part, and the next one does the rest.
@@ -30,8 +30,8 @@ from arborcast.topic_model.routing import RoutingTable
 _READ_SECONDS = 120.0
 _AT_ONCE = 500
 
-# A gateway that has not read the new key file yet may seal with the old key between two looks.
-_LOOKS = 5
+# Limit of repetitions: a gateway that has not read the new key file yet may seal with the old key in between.
+_MOST_ROUNDS = 5
 
 
 @dataclass
@@ -42,9 +42,9 @@ class ResealingReport:
     subscriptions: int = 0
     secrets: int = 0
     sealed: Counter[str] = field(default_factory=Counter)
-    """How many secrets each key has sealed, by its id."""
+    """The number of secrets sealed with each key, by its id."""
     stuck: dict[str, str] = field(default_factory=dict)
-    """Subscriptions with secrets that cannot be opened, and why."""
+    """Subscriptions with secrets that cannot be opened, with the reason."""
 
 
 class SealedSecrets:
@@ -53,19 +53,19 @@ class SealedSecrets:
     def __init__(self) -> None:
         self._table = RoutingTable()
         self._cameras = Cameras()
-        # The table forgets those of ended subscriptions; in the log they stay until they are removed.
-        self._beside: set[str] = set()
+        # The table drops those of ended subscriptions; the log has them until they are removed.
+        self._ended: set[str] = set()
 
     def apply(self, record: ControlRecord) -> None:
         self._table.apply(record)
         self._cameras.apply(record)
         match record:
             case SecretsResealed(id=subscription_id):
-                self._beside.add(subscription_id)
+                self._ended.add(subscription_id)
             case Tombstone(key=key):
-                self._beside.discard(key.removeprefix(resealing_key("")))
+                self._ended.discard(key.removeprefix(resealing_key("")))
 
-    def look(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
+    def plan(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
         """The records that reseal every secret with the first key, and the records' subjects."""
         records: list[ControlRecord] = []
         report = ResealingReport()
@@ -93,18 +93,18 @@ class SealedSecrets:
                         continue
                     records.append(msgspec.structs.replace(camera, sealed=sealed))
                     report.secrets += 1
-        records += [Tombstone(resealing_key(each)) for each in sorted(self._beside) if self._table.get(each) is None]
+        records += [Tombstone(resealing_key(each)) for each in sorted(self._ended) if self._table.get(each) is None]
         return records, report
 
 
 def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> ResealingReport:
-    """Reseal every secret with the first key. Raises InfrastructureError when Kafka is unavailable; a second run
+    """Reseal every secret with the first key. Raises InfrastructureError if Kafka is unavailable; another run
     continues."""
     if dry_run:
         return _reseal(kafka, keys, dry_run=True)
-    with recorded(kafka, "keys reseal", [change(keys.current)]) as said:
+    with recorded(kafka, "keys reseal", [change(keys.current)]) as results:
         report = _reseal(kafka, keys, dry_run=False)
-        said.append(f"{report.secrets} secrets of {report.subscriptions} subscriptions")
+        results.append(f"{report.secrets} secrets of {report.subscriptions} subscriptions")
     return report
 
 
@@ -115,12 +115,12 @@ def _reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool) -> ResealingR
         closing(ControlFollower(kafka, lambda record, _offset: secrets.apply(record))) as follower,
         closing(ControlLog(kafka)) as log,
     ):
-        for looks in range(_LOOKS + 1):
+        for rounds in range(_MOST_ROUNDS + 1):
             follower.read_to_end(_READ_SECONDS)
-            records, report = secrets.look(keys)
+            records, report = secrets.plan(keys)
             if dry_run:
                 return report
-            if not records or looks == _LOOKS:
+            if not records or rounds == _MOST_ROUNDS:
                 break
             for start in range(0, len(records), _AT_ONCE):
                 log.append(records[start : start + _AT_ONCE])
@@ -129,7 +129,7 @@ def _reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool) -> ResealingR
 
 
 def remove_key(kafka: KafkaSettings, path: Path, name: str) -> None:
-    """Take a key out of the key file. Raises SecretError if a secret in the control log is sealed with it."""
+    """Remove a key from the key file. Raises SecretError if a secret in the control log is sealed with it."""
     used = reseal(kafka, KeyRing(key_files.read(path)), dry_run=True).sealed[name]
     if used:
         raise SecretError(f"{used} secrets are still sealed with {name}: run arborcast keys reseal first")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def measured(settings: Settings, limit: int, subscription: str = "", owner: str | None = None) -> Objectives:
     """The objective over 28 days of one subscription (id or address), of the subscriptions of one owner, or of all,
     with those that have spent most of the budget. Raises InfrastructureError for a table that cannot be read."""
-    # Sixty MB of libraries, for this question alone.
+    # Sixty MB of libraries, only for this query.
     from deltalake.exceptions import DeltaError
 
     from arborcast.dispatch.operations.slo import objectives

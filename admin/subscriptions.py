@@ -25,9 +25,9 @@ Change = Literal["pause", "resume", "end"]
 
 
 class SubscriptionFilter(NamedTuple):
-    """Which subscriptions; an empty field, or None, selects all. `part` is a part of an endpoint in any case of
-    letters, `topic` a topic that they get, `endpoints` the addresses of consumers that are meant; with
-    `pull_points` only those with a pull point."""
+    """A selection of subscriptions; an empty field, or None, selects all. `part` is a part of an endpoint in any case
+    of letters, `topic` a topic that they get, `endpoints` the addresses of their consumers; with `pull_points` only
+    those with a pull point."""
 
     state: str = ""
     endpoint: str | None = None
@@ -38,7 +38,7 @@ class SubscriptionFilter(NamedTuple):
 
 
 class Suspension(msgspec.Struct, frozen=True):
-    """Why the engine pushes nothing to a subscription."""
+    """The reason why the engine pushes nothing to a subscription."""
 
     at_ms: int
     failing_since_ms: int
@@ -62,7 +62,7 @@ class ListedSubscription(msgspec.Struct, frozen=True):
 
 
 class SubscriptionList(NamedTuple):
-    """Subscriptions, the suspended ones first, then by address; and the number of further ones."""
+    """Subscriptions, the suspended ones first, then by address; and the number of the others."""
 
     subscriptions: tuple[ListedSubscription, ...]
     more: int
@@ -80,13 +80,13 @@ class Recipient(msgspec.Struct, frozen=True):
 
 def listed(
     control: ControlView,
-    wanted: SubscriptionFilter,
+    selected: SubscriptionFilter,
     limit: int,
     after: str = "",
     failing: frozenset[str] = frozenset(),
 ) -> SubscriptionList:
-    """The first subscriptions of the list, or those behind the subscription `after`. Those of `failing` endpoints come
-    behind the suspended ones."""
+    """The first subscriptions of the list, or those behind the subscription `after`. Those of `failing` endpoints
+    follow the suspended ones."""
     suspended = control.suspensions.ids()
 
     def key(each: Subscription) -> tuple[bool, bool, str, str]:
@@ -95,19 +95,19 @@ def listed(
     now_ms = time_ms()
     last = control.table.get(after) if after else None
     begin = key(last) if last is not None else None
-    found = [each for each in _wanted(control, wanted, now_ms) if begin is None or key(each) > begin]
+    found = [each for each in _selected(control, selected, now_ms) if begin is None or key(each) > begin]
     first = heapq.nsmallest(limit, found, key=key)
     return SubscriptionList(tuple(_listed(control, each, now_ms) for each in first), len(found) - len(first))
 
 
 def one(control: ControlView, name: str) -> ListedSubscription | None:
-    """The subscription of this id; None if there is none, or it is a trigger."""
+    """The subscription of this id; None without one, or for a trigger."""
     found = control.table.get(name)
     return None if found is None or found.trigger is not None else _listed(control, found, time_ms())
 
 
 def recipients(control: ControlView, path: TopicPath, limit: int | None = None) -> list[Recipient]:
-    """The subscriptions that get the notifications of a topic, at most `limit`, by id and expression."""
+    """The subscriptions that get the notifications of a topic, up to `limit`, by id and expression."""
     now_ms = time_ms()
     routes = sorted(control.table.who(path, limit), key=lambda route: (route.subscription_id, route.expression))
     return [
@@ -138,8 +138,8 @@ def all_suspended(control: ControlView, endpoint: str | None = None) -> list[str
 
 
 def end_suspensions(kafka: KafkaSettings, control: ControlView, names: Iterable[str]) -> None:
-    """Let suspended subscriptions go on. Their own records stay, since a client may change them at the same time.
-    Raises InfrastructureError."""
+    """Resume suspended subscriptions. Their own records stay, since a client may change them at the same time. Raises
+    InfrastructureError."""
     records = [record for each in names for record in control.suspensions.taking_back(each)]
     if records:
         with recorded_control(kafka, "subscriptions resume", records, control.table.get):
@@ -147,8 +147,8 @@ def end_suspensions(kafka: KafkaSettings, control: ControlView, names: Iterable[
 
 
 def changes(control: ControlView, change: Change, subscription: Subscription) -> list[ControlRecord]:
-    """The records that pause, resume or end a subscription; none if it is so already. `resume` ends a suspension,
-    too."""
+    """The records that pause, resume or end a subscription; none if it already has that state. `resume` ends a
+    suspension, too."""
     if change == "end":
         return ending(subscription.id, "removed", time_ms())
     paused = change == "pause"
@@ -168,24 +168,24 @@ def conditions_of(subscription: Subscription) -> str:
     )
 
 
-def _wanted(control: ControlView, wanted: SubscriptionFilter, now_ms: int) -> Iterator[Subscription]:
+def _selected(control: ControlView, selected: SubscriptionFilter, now_ms: int) -> Iterator[Subscription]:
     everything = control.table.subscriptions()
-    if wanted.topic is not None:
-        routes = control.table.who(wanted.topic)
+    if selected.topic is not None:
+        routes = control.table.who(selected.topic)
         everything = iter({route.subscription_id: route.subscription for route in routes}.values())
-    exact = None if wanted.endpoint is None else to_uri(wanted.endpoint)
-    part, part_uri = wanted.part.lower(), to_uri(wanted.part)
+    exact = None if selected.endpoint is None else to_uri(selected.endpoint)
+    part, part_uri = selected.part.lower(), to_uri(selected.part)
     for each in everything:
         address = each.consumer.address
         if each.trigger is not None or (exact is not None and address != exact):
             continue
-        if wanted.endpoints is not None and address not in wanted.endpoints:
+        if selected.endpoints is not None and address not in selected.endpoints:
             continue
-        if wanted.pull_points and not each.pull_point:
+        if selected.pull_points and not each.pull_point:
             continue
         if part and part not in address.lower() and address != part_uri:
             continue
-        if not wanted.state or control.suspensions.state_of(each, now_ms) == wanted.state:
+        if not selected.state or control.suspensions.state_of(each, now_ms) == selected.state:
             yield each
 
 
@@ -198,7 +198,7 @@ def _listed(control: ControlView, each: Subscription, now_ms: int) -> ListedSubs
         paused=each.paused,
         reliability=each.policy.reliability,
         endpoint=each.consumer.address,
-        # A prefix means something else in each subscription: such an expression is shown in its normal form.
+        # Prefixes are defined in each subscription: such an expression is shown in its normal form.
         expression=" and ".join(one.normal if one.namespaces else one.text for one in each.topics),
         owner=each.owner,
         address=each.address,

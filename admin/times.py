@@ -1,4 +1,4 @@
-"""Times as an operator writes them."""
+"""Times in an operator's words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def beginning(text: str, now: float, what: str = "since") -> float:
-    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (this machine's zone if it names none).
+    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (in this machine's zone without one).
 
-    Raises ConfigError for anything else.
+    Raises ConfigError for other texts.
     """
     span = _SPAN.fullmatch(text.strip())
     if span:

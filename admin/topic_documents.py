@@ -35,7 +35,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 Format = Literal["ldif", "topicset", "json"]
 
-# Refused topics of an import that are named.
+# Limit of named refused topics of an import.
 _MAX_NAMED = 10
 
 _SUFFIXES: Mapping[str, Format] = {".ldif": "ldif", ".xml": "topicset", ".json": "json"}
@@ -63,7 +63,7 @@ def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Form
 
 
 def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -> bytes:
-    """The topics as a document; LDIF as `ldapadd` takes it, parents first, with the base entry."""
+    """The topics as a document; LDIF as for `ldapadd`, parents first, with the base entry."""
     if form == "json":
         return write_json(records)
     if form == "topicset":
@@ -92,16 +92,16 @@ def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicR
 
 def import_topics(
     kafka: KafkaSettings,
-    wanted: Sequence[TopicRecord],
+    topics: Sequence[TopicRecord],
     *,
     replace: bool = False,
     dry_run: bool = False,
     progress: Progress = untold,
 ) -> Import:
-    """Bring topics in, all or none; with `dry_run`, only plan it. Raises TopicError, InfrastructureError."""
+    """Import topics, all or none; with `dry_run`, only plan it. Raises TopicError, InfrastructureError."""
     tree = control_log.read_tree(kafka)
     before = {each.path: each for each in tree.records()}
-    planned = plan_import(tree, wanted, replace=replace, progress=progress)
+    planned = plan_import(tree, topics, replace=replace, progress=progress)
     if not dry_run:
         write_import(kafka, "topics import", planned.records, before, progress)
     return planned
@@ -119,7 +119,7 @@ def write_import(
     progress: Progress = untold,
 ) -> None:
     """Append the records of an import. Raises InfrastructureError; earlier records are then in the log, and the same
-    import completes it. `before` are the topics that were there."""
+    import completes it. `before` are the former topics."""
     if not records:
         return
     with (
@@ -142,20 +142,20 @@ class Import:
 
 
 def plan_import(
-    tree: TopicTree, wanted: Sequence[TopicRecord], *, replace: bool = False, progress: Progress = untold
+    tree: TopicTree, topics: Sequence[TopicRecord], *, replace: bool = False, progress: Progress = untold
 ) -> Import:
     """The records that import these topics; `replace` also removes every other topic. Changes `tree`. All or nothing:
     raises TopicError with the names of invalid topics."""
-    # Removals first: a removed topic's code, or its being final, must not block its replacement.
-    gone = sorted(set(tree.paths()) - {record.path for record in wanted}, reverse=True) if replace else []
-    records: list[ControlRecord] = [TopicRemoved(path) for path in gone]
-    records += [Tombstone(topic_key(path)) for path in gone]
+    # Removals first: the code of a removed topic, or its `final`, must not block its replacement.
+    removed = sorted(set(tree.paths()) - {record.path for record in topics}, reverse=True) if replace else []
+    records: list[ControlRecord] = [TopicRemoved(path) for path in removed]
+    records += [Tombstone(topic_key(path)) for path in removed]
     for record in records:
         tree.apply(record)
     refused: list[TopicError] = []
     added = changed = 0
-    for number, topic in enumerate(sorted(wanted, key=lambda record: record.path)):
-        progress("comparing topics", number, len(wanted))
+    for number, topic in enumerate(sorted(topics, key=lambda record: record.path)):
+        progress("comparing topics", number, len(topics))
         known = topic.path in tree
         try:
             planned = plan_update(tree, topic) if known else plan_create(tree, topic)
@@ -171,4 +171,4 @@ def plan_import(
         named = "; ".join(str(error) for error in refused[:_MAX_NAMED])
         more = f"; and {len(refused) - _MAX_NAMED} more" if len(refused) > _MAX_NAMED else ""
         raise TopicError(f"nothing was imported, {len(refused)} topics cannot be: {named}{more}")
-    return Import(tuple(records), added, changed, len(gone))
+    return Import(tuple(records), added, changed, len(removed))

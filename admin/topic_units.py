@@ -1,4 +1,4 @@
-"""Organizational units of another system's LDAP server, brought in as topics."""
+"""Import of organizational units of another system's LDAP server as topics."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 
 class UnitsImport(NamedTuple):
-    """The topics to add or added, the number of entries that are no units, and the attributes that are left out, with
-    the number of topics that have them."""
+    """The topics to add or added, the number of entries that are no units, and the ignored attributes, with the number
+    of topics that have them."""
 
     additions: Additions
     others: int
@@ -40,8 +40,8 @@ def import_units(
     dry_run: bool = False,
     progress: Progress = untold,
 ) -> UnitsImport:
-    """Add the topics that are not there; with `dry_run`, only plan it. Topics that are there stay as they are, so the
-    same import again adds nothing. Raises DirectoryError, TopicError, InfrastructureError."""
+    """Add the missing topics; with `dry_run`, only plan it. Existing topics stay unchanged, so the same import again
+    adds nothing. Raises DirectoryError, TopicError, InfrastructureError."""
     units = read(server, root, progress)
     additions = plan_additions(control_log.read_tree(kafka), units, progress)
     if not dry_run:
@@ -67,8 +67,8 @@ def read(server: DirectorySettings, root: TopicPath | None, progress: Progress =
 
 @dataclass(frozen=True)
 class Additions:
-    """The result of an import of units: topics to add, the number of existing topics, which stay unchanged, and units
-    that are skipped or changed."""
+    """The result of an import of units: topics to add, the number of existing topics, which stay unchanged, and skipped
+    or changed units."""
 
     topics: tuple[TopicRecord, ...]
     unchanged: int
@@ -76,7 +76,7 @@ class Additions:
 
 
 def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
-    """Topics that are missing. A topic whose code is already in use is added without its code. Changes `tree`."""
+    """The missing topics. A topic whose code is already in use is added without its code. Changes `tree`."""
     added: list[TopicRecord] = []
     problems = list(units.problems)
     unchanged = 0

@@ -1,4 +1,4 @@
-"""The topic tree: topics that an operator names, and changes, one by one."""
+"""The topic tree: topics in an operator's words, and single changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TreeChange(NamedTuple):
 
 
 def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
-    """The one topic that a person names: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for anything wider."""
+    """The topic of an operator's text: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for several topics."""
     pattern = compile_normal(parse_friendly(text, namespaces).normal)
     if not isinstance(pattern, XPathPattern) and len(pattern.alternatives) == 1:
         (only,) = pattern.alternatives
@@ -47,7 +47,7 @@ def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
 
 
 def topic_named(text: str, tree: TopicTree, namespaces: Mapping[str, str] = MappingProxyType({})) -> TopicPath:
-    """The one topic that a person names, by its path or by its code (`code:1.4.A`). Raises TopicError,
+    """The topic of an operator's text, by its path or by its code (`code:1.4.A`). Raises TopicError,
     ExpressionError."""
     return one_topic(with_codes(text, namespaces, tree.paths_with_code), namespaces)
 
@@ -67,13 +67,13 @@ def matching(
 
 
 def listed(tree: TopicTree, expression: str, namespaces: Mapping[str, str]) -> list[TopicRecord]:
-    """The topics that an expression selects, with their facts. Raises ExpressionError."""
+    """The topics that an expression selects, with their properties. Raises ExpressionError."""
     return _records(tree, matching(tree, expression, namespaces))
 
 
 def with_code(tree: TopicTree, code: str) -> list[TopicRecord]:
-    """The topics of this code. There are several if a directory was edited so: the first one counts. Raises TopicError
-    if there is none."""
+    """The topics with this code. An edited directory may have several: the first one counts. Raises TopicError without
+    one."""
     found = _records(tree, tree.paths_with_code(code))
     if not found:
         raise TopicError(f"no topic has the code {code!r}; `arborcast topics list` shows them")
@@ -86,8 +86,8 @@ def nodes(tree: TopicTree, depth: int | None = None) -> list[TopicNode]:
 
 
 def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False, by: Operator | None = None) -> TreeChange:
-    """Add a topic; with `update`, replace the facts of an existing one. Raises TopicError, InfrastructureError, as the
-    other changes. `by` is the operator, by default the user of this process."""
+    """Add a topic; with `update`, replace the properties of an existing one. Raises TopicError, InfrastructureError, as
+    the other changes. `by` is the operator, by default the user of this process."""
 
     def plan(tree: TopicTree) -> list[ControlRecord]:
         return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
@@ -101,12 +101,12 @@ def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False, by
 
 
 def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath, by: Operator | None = None) -> TreeChange:
-    """Move a topic, with all below it, to a path that is free."""
+    """Move a topic, with all topics below it, to a free path."""
     return _change(kafka, "topics move", lambda tree: plan_move(tree, old, new), by)
 
 
 def rename(kafka: KafkaSettings, path: TopicPath, name: str, by: Operator | None = None) -> TreeChange:
-    """Give a topic another name, where it is."""
+    """Change the last step of a topic's path."""
     return _change(kafka, "topics rename", lambda tree: plan_rename(tree, path, name), by)
 
 

@@ -1,4 +1,4 @@
-"""The story of a notification: each step, each delivery, and why a subscription got it or not."""
+"""The history of a notification: each step, each delivery, and why a subscription got it or not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arborcast.topic_model.records.notifications import made_at
 
 
 class UnknownNotification(NotFound):
-    """The notification is in neither the tables nor the logs. `notes` name what could not be read."""
+    """The notification is in neither the tables nor the logs. `notes` name unavailable sources."""
 
     def __init__(self, message: str, notes: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -28,31 +28,35 @@ def trace(
     connect: Callable[[Settings], KafkaSettings] = kafka_of,
 ) -> Story:
     """The history of a notification; with a subscription (id or address), of that delivery only. Read from the tables
-    and the newer records of the logs; without Kafka from the tables alone. Raises UnknownNotification."""
-    # They load the library of the tables, and the one of content filters.
+    and the newer records of the logs; without Kafka only from the tables. Raises UnknownNotification."""
+    # They load the libraries of the tables and of content filters.
     from arborcast.dispatch.operations.trace.explain import explain
     from arborcast.dispatch.operations.trace.gathering import Gatherer
 
-    kafka, away = settings.kafka, ""
+    kafka, unavailable = settings.kafka, ""
     try:
         kafka = connect(settings)
     except InfrastructureError as error:
-        away = str(error)
+        unavailable = str(error)
     only = subscription_id(subscription) or None
-    gatherer = Gatherer(kafka, settings.tables, settings.home, away)
+    gatherer = Gatherer(kafka, settings.tables, settings.home, unavailable)
     story = explain(gatherer.gather(notification, only), only)
     if not story.found:
-        searched = f"the tables do not have it, and {away}" if away else "neither the tables nor the logs have it"
+        searched = (
+            f"the tables do not have it, and {unavailable}"
+            if unavailable
+            else "neither the tables nor the logs have it"
+        )
         hint = _hint(notification, settings.tables.notifications_days)
         message = f"there is no record of a notification {notification}: {searched}; {hint}"
-        raise UnknownNotification(message, () if away else story.notes)
+        raise UnknownNotification(message, () if unavailable else story.notes)
     return story
 
 
 def _hint(notification: str, kept_days: int) -> str:
     made_ms = made_at(notification)
     if not made_ms:
-        return "an id is what pushes carry as arborcast-notification-id, 32 hexadecimal digits"
+        return "an id is the value of arborcast-notification-id in pushes, 32 hexadecimal digits"
     return (
         f"the id was made at {utc(made_ms):%Y-%m-%d %H:%M:%S} UTC, and tables.notifications_days = {kept_days}; "
         "a Notify that was not answered with 202 was not accepted"

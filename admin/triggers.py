@@ -13,7 +13,7 @@ from arborcast.topic_model.projections.suspensions import State
 
 
 class ListedTrigger(msgspec.Struct, frozen=True):
-    """A trigger. `payload` is None if it publishes the payload that matched."""
+    """A trigger. `payload` is None if it publishes the payload of the matching notification."""
 
     trigger: str
     id: str
@@ -27,14 +27,14 @@ class ListedTrigger(msgspec.Struct, frozen=True):
 
 
 class TriggerList(NamedTuple):
-    """Triggers by name, and the number of further ones."""
+    """Triggers by name, and the number of the others."""
 
     triggers: tuple[ListedTrigger, ...]
     more: int
 
 
 def one(control: ControlView, name: str) -> dict[str, str | None] | None:
-    """What the trigger of this name does; None if there is none."""
+    """The action of the trigger of this name; None without one."""
     for each in listed(control, sys.maxsize).triggers:
         if each.trigger == name:
             return {"on": each.expression, "publishes": each.publishes, "payload": each.payload}
@@ -43,7 +43,7 @@ def one(control: ControlView, name: str) -> dict[str, str | None] | None:
 
 def listed(control: ControlView, limit: int) -> TriggerList:
     """The first triggers of the list."""
-    there = sorted(
+    ordered = sorted(
         filter(None, (control.table.get(each.id) for each in control.table.triggers)),
         key=lambda each: each.consumer.address,
     )
@@ -51,7 +51,7 @@ def listed(control: ControlView, limit: int) -> TriggerList:
         ListedTrigger(
             trigger=each.trigger.name,
             id=each.id,
-            # Without its topic nothing can be published.
+            # Without its topic it cannot publish.
             state="no topic" if each.trigger.target is None else control.suspensions.state_of(each),
             expression=" and ".join(filter.text for filter in each.topics),
             only_if=conditions_of(each),
@@ -60,8 +60,8 @@ def listed(control: ControlView, limit: int) -> TriggerList:
             owner=each.owner,
             created_ms=each.created_ms,
         )
-        for each in there[:limit]
+        for each in ordered[:limit]
         if each.trigger is not None
     )
     shown = tuple(found)
-    return TriggerList(shown, len(there) - len(shown))
+    return TriggerList(shown, len(ordered) - len(shown))

@@ -24,7 +24,7 @@ from arborcast.topic_model.routing import RoutingTable
 
 
 class ListedUser(msgspec.Struct, frozen=True):
-    """A user; `clear` if the password is kept in clear text as well."""
+    """A user; `clear` if the password is also stored in clear text."""
 
     name: str
     groups: tuple[str, ...]
@@ -32,7 +32,7 @@ class ListedUser(msgspec.Struct, frozen=True):
 
 
 class CheckedUser(NamedTuple):
-    """Whether a password is right, and then the groups of its user."""
+    """Whether a password is right, and if so the groups of its user."""
 
     name: str
     right: bool
@@ -40,8 +40,8 @@ class CheckedUser(NamedTuple):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A subscription or trigger whose owner could not make it today. `certain` is False if the owner may be known
-    elsewhere only."""
+    """A subscription or trigger whose owner has no right to make it now. `certain` is False if the owner may be known
+    only elsewhere."""
 
     id: str
     owner: str
@@ -53,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Rights(NamedTuple):
-    """How users are found, the policy, and whether there may be users `elsewhere`, which cannot be looked up."""
+    """The search for users, the policy, and whether there may be users `elsewhere`, which cannot be looked up."""
 
     find: Callable[[str], Identity | None]
     policy: AccessPolicy
@@ -75,7 +75,7 @@ def add(path: Path, name: str, password: Callable[[], str], groups: Iterable[str
 
 
 def remove(path: Path, name: str) -> None:
-    """Remove a user. Raises NotFound if there is none of this name."""
+    """Remove a user. Raises NotFound without one of this name."""
     users = dict(_read(path))
     if users.pop(name, None) is None:
         raise NotFound(f"there is no user {name} in {path}")
@@ -89,32 +89,32 @@ def listed(path: Path) -> list[ListedUser]:
 
 
 def one(path: Path, name: str) -> ListedUser | None:
-    """The user of this name; None if there is none. Raises ConfigError."""
+    """The user of this name; None without one. Raises ConfigError."""
     return next((each for each in listed(path) if each.name == name), None)
 
 
 def check_password(path: Path, name: str, password: str) -> CheckedUser:
-    """Whether this is the password of the user. Raises ConfigError for a file that is none."""
+    """Whether this is the password of the user. Raises ConfigError for an invalid file."""
     identity = FileUsers(path).check(name, password)
     return CheckedUser(name, identity is not None, tuple(sorted(identity.groups)) if identity else ())
 
 
 def rights_of(settings: Settings) -> Rights:
-    """Raises ConfigError, also if there is no authentication."""
+    """Raises ConfigError, also without authentication."""
     access = settings.access
     methods = access.chosen()
     if not methods:
         raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
     policy = WatchedFile(Path(access.policy_file), read_policy).value if access.policy_file else DEFAULT
     elsewhere = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
-    # With bearer tokens alone the issuer manages all users, and there is no user file.
+    # With bearer tokens only, the issuer manages all users, and there is no user file.
     only_elsewhere = set(methods) == {"bearer"}
     find = (lambda _name: None) if only_elsewhere else user_source(access, settings.directory).find
     return Rights(find, policy, elsewhere)
 
 
 def lost_rights(rights: Rights, table: RoutingTable) -> list[Finding]:
-    """The subscriptions and triggers whose owners could not make them today."""
+    """The subscriptions and triggers whose owners have no right to make them now."""
     return [
         Finding(
             id=each.subscription.id,

@@ -1,4 +1,4 @@
-"""Deliveries that wait: in their turn, or for another attempt, which can be requested."""
+"""Waiting deliveries: in their turn, or for another attempt, which can be requested."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ awaited: its receiver reports the result later."""
 
 
 class WaitingFilter(NamedTuple):
-    """Which deliveries; an empty field selects all. `subscription` is an id or an address, `endpoint` the current
-    address of the subscription's consumer. `chosen` are pairs of notification and subscription."""
+    """A selection of deliveries; an empty field selects all. `subscription` is an id or an address, `endpoint` the
+    current address of the subscription's consumer. `chosen` are pairs of notification and subscription."""
 
     subscription: str = ""
     endpoint: str = ""
@@ -40,23 +40,23 @@ class WaitingFilter(NamedTuple):
 
     def text(self) -> str:
         """The conditions as text, as the options of a command."""
-        given = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
-        options = [f"--{name} {value}" for name, value in given.items() if value]
+        fields = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
+        options = [f"--{name} {value}" for name, value in fields.items() if value]
         return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
 
-    def asked(self, kafka: KafkaSettings, control: ControlView) -> DeliverySelection:
+    def selection(self, kafka: KafkaSettings, control: ControlView) -> DeliverySelection:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
         name, endpoint = subscription_id(self.subscription), to_uri(self.endpoint)
 
-        def asked(each: str) -> bool:
+        def includes(each: str) -> bool:
             return (not name or each == name) and (not endpoint or to_uri(_endpoint(control, each)) == endpoint)
 
-        return DeliverySelection(asked, self.topic.test(kafka, control), self.notification, self.chosen)
+        return DeliverySelection(includes, self.topic.test(kafka, control), self.notification, self.chosen)
 
 
 class WaitingEntry(msgspec.Struct, frozen=True):
-    """A delivery, with the state of its subscription (`over` if that ended) and the result of the last attempt.
-    `next_ms` is a time after now: of the next attempt, or of the end of the wait for a result; 0 if there is none."""
+    """A delivery, with the state of its subscription (`over` if it has ended) and the result of the last attempt.
+    `next_ms` is a time after now: of the next attempt, or the deadline of a result; 0 without one."""
 
     notification: str
     subscription: str
@@ -75,9 +75,9 @@ class WaitingEntry(msgspec.Struct, frozen=True):
 
 
 class WaitingList(NamedTuple):
-    """The deliveries that wait longest, and the number of further ones. If not `complete`, results of some last
-    attempts are left out, because the log of attempts is long. `groups` are the largest ones of all, by endpoint and
-    state of the subscription."""
+    """The deliveries that wait longest, and the number of the others. If not `complete`, results of some last attempts
+    are missing, because the log of attempts is long. `groups` are the largest ones of all, by endpoint and state of the
+    subscription."""
 
     waiting: tuple[WaitingEntry, ...]
     more: int
@@ -87,7 +87,7 @@ class WaitingList(NamedTuple):
 
 def oldest(
     kafka: KafkaSettings,
-    wanted: WaitingFilter,
+    selected: WaitingFilter,
     limit: int,
     control: ControlView | None = None,
     skip: int = 0,
@@ -96,14 +96,14 @@ def oldest(
     within_s: float = 10.0,
 ) -> WaitingList:
     """The deliveries that wait longest, or shortest, in this order, behind the first `skip`. Subscriptions are looked
-    up in `control`, or in the log. `views` are kept for later questions. Last attempts are searched for up to this
-    time; with 0 only those are shown that `views` has from an earlier search.
+    up in `control`, or in the log. `views` are cached for later queries. Last attempts are searched for up to this
+    time; with 0 only those that `views` has from an earlier search are shown.
 
     Raises ExpressionError, ConfigError, InfrastructureError.
     """
     known = control_log.read_control(kafka) if control is None else control
     waiting = Waiting(kafka, views)
-    waits, more, counts = waiting.oldest(wanted.asked(kafka, known), limit, skip, newest_first=newest_first)
+    waits, more, counts = waiting.oldest(selected.selection(kafka, known), limit, skip, newest_first=newest_first)
     waits, complete = waiting.with_last(waits, within_s)
     now_ms = time_ms()
     grouped = Counter[tuple[str, str]]()
@@ -114,14 +114,14 @@ def oldest(
 
 
 class DeliveryCounts(NamedTuple):
-    """Of a subscription: deliveries that wait, and dead letters."""
+    """Of a subscription: waiting deliveries, and dead letters."""
 
     pending: int
     dead: int
 
 
 def counts(kafka: KafkaSettings, subscriptions: Iterable[str], views: DeliveryViews) -> Mapping[str, DeliveryCounts]:
-    """The numbers of deliveries of each subscription. `views` are kept for later questions. Raises
+    """The numbers of deliveries of each subscription. `views` are cached for later queries. Raises
     InfrastructureError."""
     with opened(PendingView, kafka, views) as view:
         pending = {each: view.count(each) for each in subscriptions}
@@ -131,20 +131,20 @@ def counts(kafka: KafkaSettings, subscriptions: Iterable[str], views: DeliveryVi
 
 def retry(
     kafka: KafkaSettings,
-    wanted: WaitingFilter,
+    selected: WaitingFilter,
     limit: int | None = None,
     control: ControlView | None = None,
     by: Operator | None = None,
     views: DeliveryViews | None = None,
 ) -> int:
-    """Request an attempt of deliveries now, those that wait longest first, at most `limit`; returns their number. A
-    paused or suspended subscription gets none before it is resumed. Subscriptions are looked up in `control`, or in the
-    log; `by` is the operator, by default the user of this process. Raises as `oldest`."""
+    """Request an attempt of deliveries now, the longest waiting first, up to `limit`; returns their number. A paused or
+    suspended subscription gets none before it is resumed. Subscriptions are looked up in `control`, or in the log; `by`
+    is the operator, by default the user of this process. Raises as `oldest`."""
     known = control_log.read_control(kafka) if control is None else control
-    asked = wanted.asked(kafka, known)  # a refused filter is no operation
-    with recorded(kafka, "waiting retry", [change(wanted.text())], by) as said:
-        requested = Waiting(kafka, views).request_attempts(asked, sys.maxsize if limit is None else limit)
-        said.append(f"{requested} requested")
+    includes = selected.selection(kafka, known)  # a refused filter is no operation
+    with recorded(kafka, "waiting retry", [change(selected.text())], by) as results:
+        requested = Waiting(kafka, views).request_attempts(includes, sys.maxsize if limit is None else limit)
+        results.append(f"{requested} requested")
     return requested
 
 
@@ -155,14 +155,14 @@ def probe(
     by: Operator | None = None,
     views: DeliveryViews | None = None,
 ) -> None:
-    """Request an attempt of the delivery that waits longest for an endpoint, also while its breaker is open. Raises
-    NotFound if none waits, and as `oldest`."""
+    """Request an attempt of the delivery that waits longest for an endpoint, even with an open breaker. Raises NotFound
+    if none waits, and as `oldest`."""
     known = control_log.read_control(kafka) if control is None else control
-    asked = WaitingFilter(endpoint=endpoint).asked(kafka, known)
-    with recorded(kafka, "waiting probe", [change(endpoint)], by) as said:
-        if not Waiting(kafka, views).request_attempts(asked, 1):
+    includes = WaitingFilter(endpoint=endpoint).selection(kafka, known)
+    with recorded(kafka, "waiting probe", [change(endpoint)], by) as results:
+        if not Waiting(kafka, views).request_attempts(includes, 1):
             raise NotFound(f"no delivery waits for {endpoint}: a probe is the push of a waiting delivery")
-        said.append("1 requested")
+        results.append("1 requested")
 
 
 def _state(control: ControlView, subscription: str, now_ms: int) -> str:

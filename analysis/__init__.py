@@ -1,18 +1,18 @@
-"""For notebooks and questions: `from arborcast import tables`.
+"""For notebooks: `from arborcast import tables`.
 
-    tables.attempts.pandas(since=timedelta(hours=1))     a table, or a span of time of it; no Java needed
-    tables.timeline(notification_id)                     what became of a notification; .table has the steps
-    tables.plot.latency(by="endpoint")                   who keeps us waiting; and other pictures, see `plots`
+    tables.attempts.pandas(since=timedelta(hours=1))     a table, or a period of it; no Java needed
+    tables.timeline(notification_id)                     the history of a notification; .table has the steps
+    tables.plot.latency(by="endpoint")                   response times; for other charts see `plots`
     tables.plot.tree("plant")                            the busiest topics below one
-    tables.audit()                                       whether everything is accounted for
+    tables.audit()                                       whether every delivery is accounted for
     spark()                                              a Spark session with every table as a view
 
-Which engine? The one that ARBORCAST_CONFIG or ARBORCAST_HOME names, else the one below the current folder, as with the
-`arborcast` command.
+The engine is that of ARBORCAST_CONFIG or ARBORCAST_HOME, else the one below the current folder, as for the `arborcast`
+command.
 
-reader, questions, rows     rows, without pictures
-plots, timeline, topic_tree what is drawn; decided in pure functions
-charts, picture             how: forms, sizes, colours, and words where there is nothing to draw
+    reader, questions, rows     rows, without charts
+    plots, timeline, topic_tree contents of charts; decided in pure functions
+    charts, picture             drawing: forms, sizes, colours, and the text of an empty chart
 """
 
 from __future__ import annotations

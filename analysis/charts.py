@@ -1,4 +1,4 @@
-"""The forms that pictures have: ranges, bars, lines, spans of time; and which rows there is room for."""
+"""The forms of charts: ranges, bars, lines, periods; and the selection of rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from arborcast.engine.monitoring.figures import WORDS, many, seconds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Of fewer a quantile says nothing.
+# With fewer values a quantile has no meaning.
 ENOUGH = 10
 
 # Maximum number of readable rows; the others share one.
@@ -38,19 +38,20 @@ _ROWS = 15
 
 _QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 
-# As many points as a line has room for.
+# Maximum number of points of a line.
 _POINTS = 180
 
-# Up to so many points each is marked, so that a single one is seen, too.
+# Up to this number of points each is marked, so that single ones are visible, too.
 _MARKED = 60
 
-# What a bin of time may be wide, in seconds.
+# Widths of a bin of time, in seconds.
 _BINS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 86_400)
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups with a row of their own, and sums of the others: those beyond the space, and those with too few values."""
+    """Groups with a row of their own, and groups that are summed up: those beyond the space, and those with too few
+    values."""
 
     shown: Sequence[str]
     others: Sequence[str]
@@ -58,14 +59,14 @@ class Grouping:
 
 
 def grouped(counts: Mapping[str, int], rank: Mapping[str, float], most: int = _ROWS, enough: int = ENOUGH) -> Grouping:
-    """The groups of the highest rank among those with enough in them. Where none has, all are shown."""
-    able = [name for name, count in counts.items() if count >= enough] or list(counts)
-    order = sorted(able, key=lambda name: (-rank[name], name))
-    return Grouping(order[:most], order[most:], sorted(counts.keys() - set(able)))
+    """The groups of the highest rank among those with enough values. If no group has enough, all are shown."""
+    enough_values = [name for name, count in counts.items() if count >= enough] or list(counts)
+    order = sorted(enough_values, key=lambda name: (-rank[name], name))
+    return Grouping(order[:most], order[most:], sorted(counts.keys() - set(enough_values)))
 
 
 def bin_seconds(span_s: float, points: int = _POINTS) -> int:
-    """How wide the bins of a line are: round, and at most so many."""
+    """The round width of a line's bins, for at most `points` of them."""
     return next((width for width in _BINS if span_s / width <= points), _BINS[-1])
 
 
@@ -75,7 +76,7 @@ def quantiles(values: Any) -> dict[str, float]:
 
 
 def spread(values: Any, groups: Any, by: str) -> tuple[Any, list[bool]]:
-    """Quantiles of each group that is shown, and of those that are summed up."""
+    """Quantiles of each group with a row, and of the summed groups."""
     import pandas as pd
 
     split = values.groupby(groups)
@@ -113,16 +114,16 @@ def ranges(title: str, rows: Any, quiet: Sequence[bool], counted: str) -> Pictur
 
 
 def stacked(title: str, counts: Any, unit: str, by: str, colours: Mapping[str, str] | None = None) -> Picture:
-    """A bar for each row with the most, its columns one after another; the rest as numbers."""
+    """A bar for each of the largest rows, with its columns one after another; the others as numbers."""
     counts = counts.loc[counts.sum(axis=1).sort_values(ascending=False, kind="stable").index]
     order = list(counts.columns) if colours else list(counts.sum().sort_values(ascending=False).index)
     table = counts[order]
     if colours is None:
-        kept = order[: len(CLASSES) - 1] if len(order) > len(CLASSES) else order
-        colours = dict(zip(kept, CLASSES, strict=False))
-        if len(kept) < len(order):
+        largest = order[: len(CLASSES) - 1] if len(order) > len(CLASSES) else order
+        colours = dict(zip(largest, CLASSES, strict=False))
+        if len(largest) < len(order):
             colours["others"] = GREY
-            table = table[kept].assign(others=table[order[len(kept) :]].sum(axis=1))
+            table = table[largest].assign(others=table[order[len(largest) :]].sum(axis=1))
     shown, rest = table.head(_ROWS), table.iloc[_ROWS:]
     sums = shown.sum(axis=1)
     with canvas(title, 1.6 + 0.27 * (len(shown) + (len(rest) > 0))) as (figure, (axes,)):
@@ -148,7 +149,7 @@ def ranked(title: str, counts: Any, by: str) -> Picture:
 def _finish_bars(
     axes: Axes, names: Sequence[str], sums: Sequence[float], others: int, rest: float, unit: str, by: str
 ) -> None:
-    """Names, numbers at the ends of bars, and a last row for groups without a bar: a sum of many would dwarf the
+    """Names, numbers at the ends of bars, and a last row for groups without a bar: the bar of a sum would dwarf the
     others."""
     text = f"{rest:,.0f} together, {rest / others:,.1f} each" if others else ""
     _put_rows_and_others(axes, names, others, by, text)
@@ -162,7 +163,7 @@ def _finish_bars(
 
 
 def _put_rows_and_others(axes: Axes, names: Sequence[str], others: int, by: str, text: str) -> None:
-    """A row for each name and, where there are others, one for them all, with a text in place of a bar."""
+    """A row for each name and, if there are others, one for all of them, with a text instead of a bar."""
     put_rows(axes, [*names, *([f"{others:,} other {by}s"] if others else [])], quiet=[False] * len(names) + [True])
     if others:
         transform = axes.get_yaxis_transform()
@@ -179,7 +180,7 @@ def lines(title: str, table: Any, unit: ticks.Unit) -> Picture:
     """Columns over time, from 0 up."""
     times = [at.timestamp() for at in table.index]
     with canvas(title, 3.0) as (figure, (axes,)):
-        # Blue solid and orange dashed: apart in grey, too.
+        # Blue solid and orange dashed: distinguishable in grey, too.
         for column, colour, style in zip(table.columns, (BLUE, ORANGE), ("-", "--"), strict=False):
             values = table[column].to_list()
             every = range(len(values))
@@ -205,7 +206,7 @@ def lines(title: str, table: Any, unit: ticks.Unit) -> Picture:
 
 
 def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
-    # A state lasts until the next one, the last until the tables end.
+    # A state lasts until the next one, the last until the end of the tables.
     spans = changes.assign(until=changes.groupby("endpoint")["at"].shift(-1).fillna(newest))
     spans = spans[(spans.sick | (spans.breaker == "open")) & (spans.until > begin)]
     if spans.empty:
@@ -221,14 +222,14 @@ def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
     table = table.reindex(columns=["left alone", "served apart"], fill_value=0.0).rename_axis(columns=None)
     table = table.loc[table.sum(axis=1).sort_values(ascending=False, kind="stable").index]
     shown = list(table.index[:_ROWS])
-    title = f"{many(len(table), 'endpoint')} that did not answer as they should"
+    title = f"{many(len(table), 'endpoint')} with failures"
     with canvas(title, 1.6 + 0.27 * min(len(table), _ROWS + 1)) as (figure, (axes,)):
         others = table.iloc[_ROWS:].mean()
         text = f"left alone {others['left alone']:.1f} min each, served apart {others['served apart']:.1f} min"
         _put_rows_and_others(axes, shown, len(table) - len(shown), "endpoint", text)
         number_of = {name: number for number, name in enumerate(shown)}
         colours = {"left alone": VERMILION, "served apart": SKY}
-        # A blink shall be seen, too.
+        # A short period must be visible, too.
         least = (newest - begin).total_seconds() / 400
         for span in spans[spans.endpoint.isin(shown)].itertuples():
             at = span.since.timestamp()
@@ -242,7 +243,7 @@ def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
 
 
 def is_alone(values: Sequence[float], number: int) -> bool:
-    """Whether nothing is known beside a point, so that no line leads to it."""
+    """Whether a point has no neighbours, so that no line leads to it."""
     beside = [values[other] for other in (number - 1, number + 1) if 0 <= other < len(values)]
     return all(math.isnan(value) for value in beside)
 

@@ -1,4 +1,4 @@
-"""A chart with its numbers, or a text about missing data and what to do."""
+"""A chart with its numbers, or the text of an empty one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The palette of Okabe and Ito, which the colour-blind can tell apart.
+# The palette of Okabe and Ito, for colour-blind readers.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#333333"
 GREY, PALE = "#8A8A8A", "#E4E4E4"
@@ -58,7 +58,7 @@ _HOST = re.compile(r"[a-z][a-z0-9+.-]*://[^/]+")
 ASIDE: dict[str, Any] = {"fontsize": 8, "color": "#666666"}
 
 _STYLE: dict[Any, Any] = {
-    # Names are foreign: a $ does not begin a formula.
+    # Names come from outside: a $ does not begin a formula.
     "text.parse_math": False,
     "font.size": 9,
     "axes.titlelocation": "left",
@@ -79,20 +79,20 @@ class NothingToShow(ArborcastError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture:
-    """`table` has the numbers of the chart. `figure` None: no chart, with the reason in `said`."""
+    """`table` has the numbers of the chart. `figure` None: no chart; `text` is the reason."""
 
     title: str
     table: pd.DataFrame
     figure: Figure | None = None
-    said: str = ""
+    text: str = ""
 
     def __repr__(self) -> str:
-        return f"{self.title}: {self.said}" if self.said else self.title
+        return f"{self.title}: {self.text}" if self.text else self.title
 
     def png(self) -> bytes:
         """The chart as PNG. Raises NothingToShow."""
         if self.figure is None:
-            raise NothingToShow(self.said)
+            raise NothingToShow(self.text)
         stream = io.BytesIO()
         with styled():
             self.figure.savefig(stream, format="png", dpi=_FILE_DPI)
@@ -108,12 +108,12 @@ class Picture:
             return {"text/html": f"<p>{as_html(repr(self))}</p>", "text/plain": repr(self)}, {}
         width, height = (round(inches * _DPI) for inches in self.figure.get_size_inches())
         image = base64.b64encode(self.png()).decode("ascii")
-        told = {"width": width, "height": height, "alt": self.title}
-        return {"image/png": image, "text/plain": repr(self)}, {"image/png": told}
+        metadata = {"width": width, "height": height, "alt": self.title}
+        return {"image/png": image, "text/plain": repr(self)}, {"image/png": metadata}
 
 
-def or_words(title: str) -> Callable[[Callable[_Parameters, Picture]], Callable[_Parameters, Picture]]:
-    """For a function that makes a chart: without rows, a chart with the text."""
+def text_if_empty(title: str) -> Callable[[Callable[_Parameters, Picture]], Callable[_Parameters, Picture]]:
+    """Decorates a function that makes a chart: without rows, the result is a picture with the text of the error."""
 
     def around(make: Callable[_Parameters, Picture]) -> Callable[_Parameters, Picture]:
         @functools.wraps(make)
@@ -123,7 +123,7 @@ def or_words(title: str) -> Callable[[Callable[_Parameters, Picture]], Callable[
             except (NothingToShow, NoSuchTable) as error:
                 import pandas as pd
 
-                return Picture(title, pd.DataFrame(), said=str(error))
+                return Picture(title, pd.DataFrame(), text=str(error))
 
         return made
 
@@ -132,11 +132,11 @@ def or_words(title: str) -> Callable[[Callable[_Parameters, Picture]], Callable[
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The style of charts while one is drawn; other charts of a notebook keep theirs."""
+    """The style of charts while one is drawn; other charts of a notebook are not affected."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        # Topics may be in every script, and no font has them all.
+        # Topics may be in every script, and no font has all of them.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         yield
 
@@ -150,14 +150,14 @@ def canvas(title: str, height: float, *, panels: Sequence[float] = (1,)) -> Iter
     except ImportError as error:
         raise NothingToShow("pictures need matplotlib: pip install 'arborcast[notebook]'") from error
     with styled():
-        # Text at the very edge looks cut.
+        # Text at the edge would look cut off.
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
         figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout=layout)
         axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=panels)
         found = list(axes[0])
         figure.suptitle(title, x=0.014, ha="left", fontsize=11, fontweight="bold")
         yield figure, found
-        # Tick labels are created when first drawn; they need the style.
+        # Tick labels are created when they are first drawn; they need the style.
         figure.draw_without_rendering()
 
 
@@ -174,7 +174,7 @@ def plain_topics(paths: Iterable[str]) -> dict[str, str]:
 
 
 def at_one_host(addresses: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The common host of these addresses with their different parts; nothing for several hosts."""
+    """The common host of these addresses with their different parts; empty for several hosts."""
     hosts = {found[0] if (found := _HOST.match(each)) else "" for each in addresses}
     if len(addresses) < 2 or len(hosts) != 1 or hosts == {""}:
         return "", {}
@@ -183,7 +183,7 @@ def at_one_host(addresses: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def put_ticks(axes: Axes, ticks: Ticks, axis: str = "x") -> None:
-    """Ticks and the axis from the first to the last of them, or as far as it reaches."""
+    """Ticks, and the axis from the first to the last of them."""
     values, labels = [at for at, _ in ticks], [text for _, text in ticks]
     if axis == "x":
         axes.set_xticks(values, labels, minor=False)
@@ -222,7 +222,7 @@ def put_columns(axes: Axes, heads: Sequence[str], rows: Sequence[Sequence[str]])
 
 
 def put_legend(axes: Axes, colours: Sequence[tuple[str, str]]) -> None:
-    """A key below the picture, where it covers nothing."""
+    """A legend below the chart."""
     if not colours:
         return
     from matplotlib.patches import Patch

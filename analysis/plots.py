@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pyarrow.dataset as ds
 
 from arborcast.analysis.charts import bin_seconds, decades, lines, quantiles, ranges, ranked, spread, stacked, troubled
-from arborcast.analysis.picture import BLUE, STATES, VERMILION, NothingToShow, Picture, canvas, or_words, put_ticks
+from arborcast.analysis.picture import BLUE, STATES, VERMILION, NothingToShow, Picture, canvas, put_ticks, text_if_empty
 from arborcast.analysis.reader import NoSuchTable, When, as_time
 from arborcast.analysis.topic_tree import tree
 from arborcast.engine.monitoring import ticks
@@ -34,7 +34,7 @@ class Plots:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    @or_words("How long receivers take to answer")
+    @text_if_empty("How long receivers take to answer")
     def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Duration of pushes, the slowest first. Groups with fewer than ten pushes are summed up."""
         if by not in get_args(By):
@@ -43,7 +43,7 @@ class Plots:
         rows, quiet = spread(frame.duration_ms, _groups(frame, by), by)
         return ranges(f"How long receivers take to answer, by {by}", rows, quiet, "pushes")
 
-    @or_words("How many arrive within how long")
+    @text_if_empty("How many arrive within how long")
     def arrivals(self, since: When | None = None) -> Picture:
         """Share of deliveries by their time from acceptance to the answer. With waiting, batches and all attempts."""
         import pandas as pd
@@ -80,7 +80,7 @@ class Plots:
                 )
         return Picture("How many arrive within how long", pd.DataFrame(table), figure)
 
-    @or_words("What goes wrong")
+    @text_if_empty("What goes wrong")
     def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Failed pushes by class of failure, the most frequent first."""
         frame = self._pushes([_column(by), "state", "error"], since)
@@ -91,7 +91,7 @@ class Plots:
         title = f"{len(failed):,} of {many(len(frame), 'push', 'pushes')} failed, by {by} and class of the failure"
         return stacked(title, counts, "failed pushes", by)
 
-    @or_words("How deliveries ended")
+    @text_if_empty("How deliveries ended")
     def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Ended deliveries by outcome, the most frequent first."""
         frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
@@ -105,7 +105,7 @@ class Plots:
         title = f"How {many(len(frame), 'delivery', 'deliveries')} ended, by {by}"
         return stacked(title, counts, "deliveries", by, STATES)
 
-    @or_words("Endpoints that did not answer")
+    @text_if_empty("Endpoints that did not answer")
     def breakers(self, since: When | None = None) -> Picture:
         """Endpoints with an open breaker or served by the redelivery, over time."""
         begin = self._since(since)
@@ -115,7 +115,7 @@ class Plots:
         newest = max(self._tables.newest() or begin, changes["at"].max().to_pydatetime())
         return troubled(changes, begin, newest)
 
-    @or_words("Accepted and delivered")
+    @text_if_empty("Accepted and delivered")
     def throughput(self, since: When | None = None) -> Picture:
         """Accepted notifications and deliveries per second."""
         import pandas as pd
@@ -138,7 +138,7 @@ class Plots:
         title = f"Notifications accepted and deliveries made, a second (average of {width} s)"
         return lines(title, table, "rate")
 
-    @or_words("Lag")
+    @text_if_empty("Lag")
     def lag(self, since: When | None = None) -> Picture:
         """Age of the oldest notification at its first push. A rising line means that the engine does not keep up.
         Without deliveries behind an endpoint that does not answer."""
@@ -153,7 +153,7 @@ class Plots:
             f"How old notifications were when their first push began, the oldest of {width} s", table, "seconds"
         )
 
-    @or_words("Where the time goes")
+    @text_if_empty("Where the time goes")
     def stages(self, since: When | None = None) -> Picture:
         """Time until stored, until the first push, until its answer."""
         import pandas as pd
@@ -178,7 +178,7 @@ class Plots:
             "Where the time of a delivery goes, at the first attempt", rows, [False] * len(rows), "deliveries"
         )
 
-    @or_words("How long batches take")
+    @text_if_empty("How long batches take")
     def batches(self, since: When | None = None) -> Picture:
         """Duration of batches by size. From the first push to the end of the last; batches without pushes are left
         out."""
@@ -216,7 +216,7 @@ class Plots:
             axes.set_xlim(0.8, most * 1.3)
         return Picture("How long batches take", table, figure)
 
-    @or_words("The topic tree")
+    @text_if_empty("The topic tree")
     def tree(self, root: str = "", since: When | None = None) -> Picture:
         """The busiest topics (at and below `root`) with their numbers of subscriptions. The rest is summed up."""
         topics = self._tables.topics.pandas(["topic"]).topic
@@ -231,7 +231,7 @@ class Plots:
             published = {TopicPath(topic): int(count) for topic, count in rows.topic.value_counts().items()}
         return tree(published, wanted, root)
 
-    @or_words("Who gets what")
+    @text_if_empty("Who gets what")
     def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
         """Number of subscriptions of each topic, or of topics of each subscription or endpoint."""
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])

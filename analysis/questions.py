@@ -130,13 +130,13 @@ class Tables:
 
         chosen = notification_id or self.most_tried()
         if not chosen:
-            said = "there are no notifications yet: publish one (arborcast publish, or arborcast up --demo)"
-            return Timeline("A notification's life", pd.DataFrame(), said=said)
+            text = "there are no notifications yet: publish one (arborcast publish, or arborcast up --demo)"
+            return Timeline("A notification's life", pd.DataFrame(), text=text)
         evidence = self._evidence(chosen)
         story = explain(evidence)
         if not story.found:
-            said = f"nothing is known of {chosen}: an id is what pushes carry as arborcast-notification-id"
-            return Timeline("A notification's life", pd.DataFrame(), said="; ".join([said, *story.notes]))
+            text = f"there are no records of {chosen}: an id is the value of arborcast-notification-id in pushes"
+            return Timeline("A notification's life", pd.DataFrame(), text="; ".join([text, *story.notes]))
         return timeline(story, evidence.attempts, evidence.waiting)
 
     def trace(self, notification_id: str) -> pd.DataFrame:

@@ -130,8 +130,8 @@ class TableReader:
 
         from arborcast.analysis.rows import Rows
 
-        told = [(each.name, each.type, each.unit, each.help) for each in self.spec.columns]
-        frame = pd.DataFrame(told, columns=["column", "type", "unit", "meaning"]).set_index("column")
+        rows = [(each.name, each.type, each.unit, each.help) for each in self.spec.columns]
+        frame = pd.DataFrame(rows, columns=["column", "type", "unit", "meaning"]).set_index("column")
         return Rows.of(frame, "it has no columns")
 
     def _between(self, since: When | None, until: When | None) -> ds.Expression | None:
@@ -148,7 +148,7 @@ class TableReader:
                 if column == "day" and "day" not in self.spec.partition_by:
                     continue
                 field = ds.field(column)
-                # Exclusive: consecutive spans contain every row once.
+                # Exclusive: consecutive periods contain every row once.
                 upper = field <= value if column == "day" else field < value
                 condition = _and(condition, field >= value if is_lower else upper)
         return condition

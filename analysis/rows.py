@@ -20,12 +20,12 @@ _WIDEST = 160
 class Rows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
     """A frame; derived frames are plain ones. `nothing` is the text without rows."""
 
-    _metadata = ["nothing"]  # noqa: RUF012  # as pandas wants it
+    _metadata = ["nothing"]  # noqa: RUF012  # the name and type are those of pandas
     nothing = ""
 
     @classmethod
     def of(cls, frame: pd.DataFrame, nothing: str) -> Rows:
-        """The frame, to be shown so."""
+        """The frame, with its text for no rows."""
         rows = cls(frame)
         rows.nothing = nothing
         return rows
@@ -38,7 +38,7 @@ class Rows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         if self.empty:
             return f"<p>{as_html(self.nothing)}</p>"
         shown = self.head(_MOST)
-        # A counting index is not shown.
+        # An index of plain numbers is not shown.
         frame = shown if isinstance(self.index, pd.RangeIndex) else shown.reset_index()
         left = [not pd.api.types.is_numeric_dtype(frame[column]) for column in frame]
         heads = "".join(_cell("th", name, at_left) for name, at_left in zip(frame.columns, left, strict=True))

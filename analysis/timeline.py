@@ -41,14 +41,14 @@ _LOGARITHMIC_FROM = 40
 _MANY_DECADES = 5
 
 # Maximum length of a line.
-_TOLD = 38
+_LABEL_CHARACTERS = 38
 
 # Length of a line below the lanes.
 _NOTE = 85
 
 _MARKS = {"delivered": "o", "parked": "X", "dead": "s", "expired": "D", "cancelled": "D", "dropped": "v"}
 
-_WELL = {"delivered": 1, "skipped": 2, "no match": 3}
+_RANK = {"delivered": 1, "skipped": 2, "no match": 3}
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class TimelineLane:
-    """One subscription, or the sum of several. `open_until_ms`: it still waits, until then as far as known."""
+    """One subscription, or the sum of several. `open_until_ms`: it still waits, known until this time."""
 
     name: str
     endpoint: str
     outcome: str
-    told: str
+    label: str
     marks: Sequence[Mark]
     open_until_ms: float | None = None
     several: int = 1
@@ -112,11 +112,11 @@ def lanes(
     for story in deliveries:
         open_ = story.outcome in {"waiting", "pending"}
         known = marks.get(story.subscription, [])
-        told = _told(story, known, later.get(story.subscription) if open_ else None)
+        label = _label_of(story, known, later.get(story.subscription) if open_ else None)
         found.append(
-            TimelineLane(story.subscription, story.endpoint, story.outcome, told, known, horizon if open_ else None)
+            TimelineLane(story.subscription, story.endpoint, story.outcome, label, known, horizon if open_ else None)
         )
-    return sorted(found, key=lambda lane: (_WELL.get(lane.outcome, 0), -lane.end_ms, lane.endpoint, lane.name))
+    return sorted(found, key=lambda lane: (_RANK.get(lane.outcome, 0), -lane.end_ms, lane.endpoint, lane.name))
 
 
 def _mark(row: Row, accepted_at: datetime) -> Mark:
@@ -131,7 +131,7 @@ def _ms(at: datetime, accepted_at: datetime) -> float:
     return (at - accepted_at).total_seconds() * 1000
 
 
-def _told(story: DeliveryStory, marks: Sequence[Mark], next_at: datetime | None) -> str:
+def _label_of(story: DeliveryStory, marks: Sequence[Mark], next_at: datetime | None) -> str:
     tries = sum(mark.pushed for mark in marks)
     attempts = f"{tries} attempt" + "s" * (tries != 1)
     if story.outcome == "waiting":
@@ -144,14 +144,14 @@ def _told(story: DeliveryStory, marks: Sequence[Mark], next_at: datetime | None)
 
 
 def folded(found: Sequence[TimelineLane], most: int = _MOST_LANES) -> list[TimelineLane]:
-    """At most this number of lanes; the last one sums up the rest."""
+    """Up to `most` lanes; the last one sums up the others."""
     if len(found) <= most:
         return list(found)
-    shown, rest = found[: most - 1], found[most - 1 :]
-    counts = Counter(lane.outcome for lane in rest)
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.most_common())
-    marks = [mark for lane in rest for mark in lane.marks]
-    return [*shown, TimelineLane("", "", "", told, marks, several=len(rest))]
+    shown, others = found[: most - 1], found[most - 1 :]
+    counts = Counter(lane.outcome for lane in others)
+    label = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.most_common())
+    marks = [mark for lane in others for mark in lane.marks]
+    return [*shown, TimelineLane("", "", "", label, marks, several=len(others))]
 
 
 def scale(found: Iterable[TimelineLane]) -> tuple[bool, ticks.Ticks]:
@@ -262,11 +262,11 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
 def _before(story: Story, begin: datetime) -> str:
     """The steps before the first push."""
     at = f"accepted {begin:%Y-%m-%d %H:%M:%S}.{begin.microsecond // 1000:03d} UTC"
-    said = []
+    text = []
     for step in story.steps[1:]:
         after = f" after {(step.at - begin).total_seconds() * 1000:,.0f} ms" if step.at else ""
-        said.append(step.what + after)
-    return f"{one_line(story.notification)}, {at}\n{', '.join(said)}"
+        text.append(step.what + after)
+    return f"{one_line(story.notification)}, {at}\n{', '.join(text)}"
 
 
 def _draw(axes: Axes, row: int, lane: TimelineLane) -> None:
@@ -291,11 +291,11 @@ def _draw(axes: Axes, row: int, lane: TimelineLane) -> None:
             zorder=3,
             clip_on=False,
         )
-    bad = lane.outcome not in _WELL and lane.several == 1
+    bad = lane.outcome not in _RANK and lane.several == 1
     axes.text(
         1.02,
         row,
-        textwrap.fill(lane.told, _TOLD),
+        textwrap.fill(lane.label, _LABEL_CHARACTERS),
         transform=axes.get_yaxis_transform(),
         va="center",
         fontsize=8,

@@ -1,4 +1,4 @@
-"""The topic tree, folded: the busiest branches of thousands of topics, on as many rows as one reads."""
+"""The topic tree, folded: the busiest branches of thousands of topics, on a readable number of rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# What a page holds.
+# Rows of a page.
 _ROWS = 32
 
-# One large family shall not hide all others, as long as there are others.
+# A large family must not displace all others.
 _FAMILY = 12
 
-# In characters: what the page has room for, and the bounds of a column.
+# In characters: the width of the page, and the bounds of a column.
 _CHARACTERS, _NARROWEST, _WIDEST = 92, 8, 30
 
 # More columns than these are too narrow for names.
@@ -41,14 +41,14 @@ class Branch:
 
     @property
     def weight(self) -> tuple[int, int, str]:
-        """What comes first is smallest."""
+        """The sort key: the busiest first."""
         return -self.notifications, -self.topics, self.path
 
 
 @dataclass(frozen=True)
 class Cell:
     """A branch on the page: its column, its first row and its number of rows. `hidden`: the number of branches that
-    this cell stands for, with their sums in `branch`. `is_leaf`: no part of its subtree is shown."""
+    this cell sums up, with their sums in `branch`. `is_leaf`: no part of its subtree is shown."""
 
     branch: Branch
     column: int
@@ -59,7 +59,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """What it is called, and how many topics it has if not only one."""
+        """Its name, and its number of topics if it has several."""
         many = self.branch.topics > max(1, self.hidden)
         if self.hidden:
             return f"… {self.hidden:,} more" + (f", {self.branch.topics:,} topics" if many else "")
@@ -67,13 +67,13 @@ class Cell:
 
 
 def branches(
-    notifications: Mapping[TopicPath, int], wanted: Mapping[TopicPath, Iterable[str]], root: str = ""
+    notifications: Mapping[TopicPath, int], subscriptions_of: Mapping[TopicPath, Iterable[str]], root: str = ""
 ) -> list[Branch]:
-    """The trees of these topics (the keys of `wanted`), or of those at and below `root`. A path above a topic need not
-    be a topic; one with a single branch is merged with it."""
+    """The trees of these topics (the keys of `subscriptions_of`), or of those at and below `root`. A path above a topic
+    need not be a topic; one with a single branch is merged with it."""
     every: dict[TopicPath, Branch] = {}
     top: list[Branch] = []
-    for topic in sorted(wanted):
+    for topic in sorted(subscriptions_of):
         if root and topic != root and not topic.startswith(f"{root}/"):
             continue
         line = [topic, *(path for path in ancestors(topic) if not root or path == root or path.startswith(f"{root}/"))]
@@ -84,7 +84,7 @@ def branches(
                 (every[above].below if above in every else top).append(every[path])
             every[path].topics += 1
             every[path].notifications += notifications.get(topic, 0)
-            every[path].subscriptions.update(wanted[topic])
+            every[path].subscriptions.update(subscriptions_of[topic])
         every[topic].is_topic = True
     return _named([_shortened(branch) for branch in top])
 
@@ -99,7 +99,7 @@ def _shortened(branch: Branch) -> Branch:
 
 
 def _named(family: list[Branch]) -> list[Branch]:
-    """Without namespaces, where siblings can be told apart without them."""
+    """Without namespaces, if siblings differ without them."""
     plain = plain_topics(branch.label for branch in family)
     for branch in family:
         branch.label = plain[branch.label]
@@ -108,13 +108,13 @@ def _named(family: list[Branch]) -> list[Branch]:
 
 
 def fold(top: Sequence[Branch], rows: int = _ROWS) -> list[Cell]:
-    """Cells on at most so many rows: the busiest branches first, then the largest; each branch that is shown in part
-    has a last row for the rest."""
+    """Cells on up to `rows` rows: the busiest branches first, then the largest; each branch that is shown in part has a
+    last row for the others."""
     shown = _chosen(top, rows)
     cells: list[Cell] = []
 
     def place(family: Sequence[Branch], column: int, row: int) -> int:
-        """How many rows the family takes."""
+        """Returns the number of rows of the family."""
         first = row
         visible = sorted((each for each in family if each.path in shown), key=lambda each: each.weight)
         for branch in visible:
@@ -139,9 +139,9 @@ def fold(top: Sequence[Branch], rows: int = _ROWS) -> list[Cell]:
 
 
 def _chosen(top: Sequence[Branch], rows: int) -> set[str]:
-    """The paths of the branches that have room."""
+    """The paths of the branches with a row."""
     shown: set[str] = set()
-    # The families that are on the page: how many of each, and how many there are.
+    # The families on the page: the number of shown branches of each, and the number of all.
     counts: dict[str, int] = {}
     later: list[tuple[tuple[int, int, str], str, int, Branch, int]] = []
     waiting = [(branch.weight, "", len(top), branch, 0) for branch in top]
@@ -157,7 +157,7 @@ def _chosen(top: Sequence[Branch], rows: int) -> set[str]:
         if count >= _FAMILY and not is_second:
             later.append(entry)
             continue
-        # The first one takes the row of its parent; the last one takes that of the rest.
+        # The first one uses the row of its parent; the last one uses that of the others.
         more = (1 if count or not family else 0) + (size > 1 and count == 0) - (0 < count == size - 1)
         if used + more > rows:
             continue
@@ -171,18 +171,21 @@ def _chosen(top: Sequence[Branch], rows: int) -> set[str]:
 
 
 def tree(
-    notifications: Mapping[TopicPath, int], wanted: Mapping[TopicPath, Iterable[str]], root: str = "", rows: int = _ROWS
+    notifications: Mapping[TopicPath, int],
+    subscriptions_of: Mapping[TopicPath, Iterable[str]],
+    root: str = "",
+    rows: int = _ROWS,
 ) -> Picture:
-    """The icicle: branches from left to right, darker where more is published; beside it what each row carries. Raises
-    NothingToShow."""
-    if not wanted:
+    """The icicle: branches from left to right, darker with more notifications; beside it the numbers of each row.
+    Raises NothingToShow."""
+    if not subscriptions_of:
         raise NothingToShow(
             "there are no topics yet: publish something (arborcast publish, or arborcast up --demo), or load a tree "
             "with arborcast topics import"
         )
-    top = branches(notifications, wanted, root)
+    top = branches(notifications, subscriptions_of, root)
     if not top:
-        roots = sorted({path.split("/")[0] for path in wanted})
+        roots = sorted({path.split("/")[0] for path in subscriptions_of})
         raise NothingToShow(f"there is no topic at or below {root}; the first roots are {', '.join(roots[:8])}")
     cells = fold(top, rows)
     height = max(cell.row + cell.rows for cell in cells)
@@ -202,11 +205,11 @@ def tree(
 
 
 def edges_of(cells: Sequence[Cell]) -> list[float]:
-    """Where the columns begin and the last one ends, in characters: each as wide as its names need."""
+    """The edges of the columns, in characters: each is as wide as its names need."""
     needs = [_NARROWEST] * (1 + max(cell.column for cell in cells))
     for cell in cells:
         needs[cell.column] = max(needs[cell.column], min(_WIDEST, len(cell.text) + 2))
-    # Wide names shrink before the page grows; the remaining width is for the last column.
+    # Wide names are shortened before the page grows; the remaining width is for the last column.
     shrink = min(1.0, _CHARACTERS / sum(needs))
     edges = [shrink * sum(needs[:number]) for number in range(len(needs))]
     return [*edges, float(_CHARACTERS)]
@@ -245,7 +248,7 @@ def _bars(axes: Axes, leaves: Sequence[Cell], values: Sequence[int], height: int
     most = max([1, *counted])
     for cell, value in zip(leaves, values, strict=True):
         if cell.hidden:
-            # A sum beside single ones would make them all look small.
+            # The bar of a sum would make all others look small.
             text = f"{value:,}" if value else ""
         else:
             axes.barh(cell.row + 0.5, value, height=0.7, color=BLUE if value else GREY, linewidth=0)

@@ -9,8 +9,9 @@
     monitoring/     metrics endpoints, history, report
     terminal        output for people
 
-Wiring only: settings are read, the parts of `ingest` and `dispatch` are built and run. No decision about a
-notification is made here.
+
+Wiring only: it reads settings, builds the parts of `ingest` and `dispatch`, and runs them. It makes no decision about
+notifications.
 """
 
 from __future__ import annotations

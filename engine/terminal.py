@@ -1,7 +1,7 @@
-"""What people read on a terminal: the one place that everything passes which a command of ours prints.
+"""Output on a terminal: everything that a command of this project prints passes through this module.
 
-Much of it was written by strangers: topics, endpoints, payloads, answers to pushes. None of that may do anything to
-the terminal, see `core.printable`. So nothing else in these packages prints; a test holds that.
+Much of it comes from other people: topics, endpoints, payloads, answers to pushes. None of that may control the
+terminal, see `core.printable`. So no other module of these packages prints; a test checks it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def print_line(line: object) -> None:
-    """A line on standard output, at once."""
+    """Write a line to standard output, at once."""
     _write(sys.stdout, f"{printable(str(line))}\n")
 
 
 def print_error(line: object) -> None:
-    """A line on standard error, at once."""
+    """Write a line to standard error, at once."""
     _write(sys.stderr, f"{printable(str(line))}\n")
 
 
@@ -48,7 +48,7 @@ def print_json_line(value: Any) -> None:
 
 
 def print_document(data: bytes) -> None:
-    """A document on standard output: byte by byte into a file or a pipe, fit to be looked at on a terminal."""
+    """Write a document to standard output: unchanged into a file or a pipe, printable on a terminal."""
     if sys.stdout.isatty():
         _write(sys.stdout, printable(data.decode(errors="replace")))
     else:
@@ -57,12 +57,12 @@ def print_document(data: bytes) -> None:
 
 
 def console(file: TextIO | None = None) -> Console:
-    """Where people read: standard output, or `file`."""
+    """Rich's console on standard output, or `file`."""
     return _console_class()(file=file)
 
 
 def error_console() -> Console:
-    """Where complaints go."""
+    """Rich's console on standard error."""
     return _console_class()(stderr=True)
 
 
@@ -78,8 +78,8 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def guard() -> None:
-    """From now on also what Python itself prints is fit to be looked at: stack traces, and log lines of a process that
-    has not been told where to log."""
+    """Make Python's own output printable, too: stack traces, and log lines of a process without a logging
+    configuration."""
     sys.excepthook = _show_failure
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PrintableFormatter())
@@ -91,18 +91,18 @@ _UNLIMITED = 100_000
 
 @functools.cache
 def _console_class() -> type[Console]:
-    # Rich is loaded when something is printed in colour: `--help` and `--json` do without.
+    # Rich is loaded only for coloured output: `--help` and `--json` do not need it.
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     class PrintableConsole(Console):
-        """Its own control codes (colours, a cursor that is moved) are beside the text in rich's segments, so all that
-        is in the text is foreign."""
+        """Rich's own control codes (colours, cursor movements) are in separate segments, so any control code in a text
+        comes from outside."""
 
         def __init__(self, **named: Any) -> None:
-            # Topics and addresses have colons, which would be taken for the names of emoji.
+            # Topics and addresses have colons, which would mark names of emoji.
             super().__init__(emoji=False, **named)
             if not self.is_terminal and "COLUMNS" not in os.environ:
                 self.width = _UNLIMITED
@@ -118,7 +118,7 @@ def _console_class() -> type[Console]:
             super().print(*objects, **named)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-            """Whatever is printed comes by here, nested things several times."""
+            """All output passes through this method, nested objects several times."""
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=printable(segment.text))
 
@@ -131,8 +131,8 @@ def _console_class() -> type[Console]:
 
 @contextlib.contextmanager
 def noting_silence(line: str, after_s: float = 1.0) -> Iterator[None]:
-    """Print this line if the block takes longer than a time. For requests to other systems: a silent terminal should
-    name the system that is waited for."""
+    """Print this line if the block takes longer than `after_s`. For requests to other systems: the terminal should name
+    the system that causes a wait."""
     timer = threading.Timer(after_s, print_error, [line])
     timer.daemon = True
     timer.start()
@@ -146,7 +146,7 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # A terminal, or a locale, that has only some letters.
+        # A terminal, or a locale, with a limited character set.
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
@@ -164,11 +164,11 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-# Progress of a command: a bar on a terminal, else a line now and then. The same for all commands. Work of less than
-# two seconds shows nothing.
+# Progress of a command: a bar on a terminal, otherwise a line from time to time. The same for all commands. Work of
+# less than two seconds shows nothing.
 
 _QUIET_S = 2.0
-"""Seconds without display, at the beginning."""
+"""Seconds without display at the beginning."""
 
 _LINE_EVERY_S = 10.0
 
@@ -221,9 +221,9 @@ class ProgressShown:
             TimeElapsedColumn(),
             TimeRemainingColumn(compact=True),
             console=error_console(),
-            transient=True,  # what stays on the screen is the result
+            transient=True,  # only the result stays on the screen
             auto_refresh=False,
-            redirect_stdout=False,  # which may be a file
+            redirect_stdout=False,  # it may be a file
         )
         while self._now is None:
             if self._over.wait(_DRAWN_EVERY_S):
@@ -234,20 +234,20 @@ class ProgressShown:
             while not self._over.wait(_DRAWN_EVERY_S):
                 what, done, total = self._now
                 if what != shown:
-                    # Another stage is as fast as it is.
+                    # Another stage has another speed.
                     bar.reset(task, description=printable(what), total=total or None, share=share(done, total))
                     shown = what
                 bar.update(task, completed=done, total=total or None, share=share(done, total), refresh=True)
 
 
 def line(what: str, done: int, total: int, elapsed_s: float) -> str:
-    """For who has no terminal, or reads it later in a file."""
+    """For output without a terminal, or into a file."""
     far = share(done, total)
     return f"{what}: {far} after {elapsed_s:.0f} s" if far else f"{what}: {elapsed_s:.0f} s"
 
 
 def share(done: int, total: int) -> str:
-    """How much of how much; empty where there is nothing to say."""
+    """The finished share; empty if unknown."""
     if not total:
         return f"{done:,}" if done else ""
     return f"{done:,} of {total:,} ({100 * min(done, total) // total} %)"

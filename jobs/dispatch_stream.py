@@ -2,11 +2,12 @@
 
     spark-submit --properties-file FILE jobs/dispatch_stream.py --config arborcast.toml
 
+
 It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.job.runtime` in it
-until SIGTERM or SIGINT, which end the job between two batches. The file that ARBORCAST_READY_FILE names is written
-when the job delivers, and from then on its time is that of the last heartbeat. When another job works on the same logs
-it ends at once, with status 75 (EX_TEMPFAIL). What runs in Spark's workers lives in the package `dispatch`, not
-here: functions of a script would be sent along with every task and lose what they keep.
+until SIGTERM or SIGINT, which end the job between two batches. The file of ARBORCAST_READY_FILE is written when the job
+delivers; from then on its time is that of the last heartbeat. If another job has the lease on the logs it ends at once,
+with status 75 (EX_TEMPFAIL). The code of Spark's workers is in the package `dispatch`, not here: functions of a script
+would be sent with every task, and lose their state.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from arborcast.core.threads import start_thread
 if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
     del sys.path[0]
 
-# What allocates memory inside delta-rs and Arrow reads these when the libraries are loaded. As they are, each of
-# delta-rs' many threads keeps what it once used, and Arrow its largest batches: after an hour of commits a hundred MiB
-# more than with one arena whose free pages are given back, for which no commit is slower.
+# The allocators of delta-rs and Arrow read these when the libraries are loaded. By default each of delta-rs' many
+# threads keeps the memory that it once used, and Arrow its largest batches: after an hour of commits a hundred MiB more
+# than with one arena whose free pages are returned, which makes no commit slower.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0")
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
@@ -49,7 +50,7 @@ from arborcast.dispatch.spark.properties import BIND_ADDRESS
 
 def open_session() -> SparkSession:
     """The session that spark-submit has configured. Raises ConfigError for properties of local mode on a cluster."""
-    SparkContext._ensure_initialized()  # noqa: SLF001  # or SparkConf is empty
+    SparkContext._ensure_initialized()  # noqa: SLF001  # without it SparkConf is empty
     conf = SparkConf()
     master, address = conf.get("spark.master", "") or "", conf.get(BIND_ADDRESS, "") or ""
     if not master.startswith("local") and is_loopback(address):
@@ -60,7 +61,7 @@ def open_session() -> SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
-# Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
+# Spark's JVM needs seconds for a session. Python loads the rest of the job meanwhile.
 _opening = ThreadPoolExecutor(1).submit(open_session) if __name__ == "__main__" else None
 
 from arborcast.core import fence
@@ -86,17 +87,17 @@ from arborcast.engine.terminal import print_error
 
 logger = logging.getLogger("arborcast.dispatch")
 
-# Time for the lease beyond the start of Spark, while Kafka starts at the same time.
+# Additional time for the lease after the start of Spark, while Kafka starts.
 _LEASE_S = 20.0
 
-_TAKEN = 75
+_LOGS_IN_USE = 75
 
 _READY_FILE = "ARBORCAST_READY_FILE"
 
 
 class _JvmSignals:
-    """Closes the gate on a SIGTERM to the JVM (spark-submit's own process) as on one to Python, so that Spark does not
-    shut down during a batch. Called by the JVM through py4j."""
+    """SIGTERM for the JVM, which is spark-submit's own process, must not shut Spark down during a batch: it closes the
+    gate, as SIGTERM for Python does. Called by the JVM through py4j."""
 
     def __init__(self, gate: StopGate) -> None:
         self._gate = gate
@@ -109,14 +110,14 @@ class _JvmSignals:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job; the exit status is 0 after an orderly stop, 75 when another job has the logs, and 1 otherwise."""
+    """Run the job; the exit status is 0 after an orderly stop, 75 if another job has the logs, and 1 otherwise."""
     parser = argparse.ArgumentParser(description="Arborcast's dispatch job, to be started by spark-submit.")
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")
     options = parser.parse_args(arguments)
     log_format.configure("human", "dispatch")
-    # Maximum time that a computing thread (conversion of records to columns) keeps the interpreter. A batch needs it
-    # some fifty times; with the default of 5 ms each of these may wait for as long.
+    # Maximum time for which a computing thread (conversion of records to columns) keeps the interpreter. A batch needs
+    # it some fifty times; with the default of 5 ms each of these may wait for as long.
     sys.setswitchinterval(0.000_5)
     # SQLQueryContextLogger prints every exception of Spark's a second time, as JSON with two stack traces.
     for name, level in (
@@ -134,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _end_with_the_jvm()
     gate = StopGate()
-    # While Spark's JVM comes up.
+    # While Spark's JVM starts.
     lease = JobLease(settings.kafka, settings.home, _end_at_once)
     lease.start()
     try:
@@ -157,8 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _settings(config: Path | None, home: Path | None) -> Settings:
-    """With the Kafka of the engine that runs in the data directory, where that is not the supervisor which has started
-    this job, and the settings name no other Kafka. Raises ConfigError."""
+    """The settings, with the Kafka of the engine that runs in the data directory, unless its supervisor has started
+    this job or the settings have another Kafka. Raises ConfigError."""
     settings = load_settings(config, home)
     if settings.mqtt.url:
         check_installed()
@@ -168,7 +169,7 @@ def _settings(config: Path | None, home: Path | None) -> Settings:
 
 
 def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLease) -> bool:
-    """Until the gate closes; whether all went well. Raises ArborcastError."""
+    """Run until the gate closes; returns whether there was no failure. Raises ArborcastError."""
     metrics = JobMetrics()
     declare_jvm(metrics.registry, SparkJvm(_jvm(spark)).read)
     serve_job_sometime(metrics, settings.metrics)
@@ -188,7 +189,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
     )
     if workers_are_here(spark.sparkContext):
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())
-    workers = _watched_workers(spark, job_settings, metrics)
+    workers = _monitored_workers(spark, job_settings, metrics)
     job = DispatchJob(spark, job_settings, gate, metrics)
     ping_jvm = _jvm(spark).java.lang.System.nanoTime
     with Heart(ping_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
@@ -196,14 +197,15 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
 
 
 def _end_at_once(why: str) -> None:
-    """End this process, and with it the JVM and the workers, which push nothing meanwhile."""
+    """End this process, and with it the JVM and the workers, without another push."""
     logger.error("%s", why)
-    os._exit(_TAKEN)
+    os._exit(_LOGS_IN_USE)
 
 
 def _end_with_the_jvm() -> None:
-    """End this process when spark-submit's JVM has ended in any way: then standard input, a pipe from the JVM, is
-    closed. A driver that waits would otherwise outlive its killed engine."""
+    """End this process with spark-submit's JVM, however that ends. Its end closes our standard input, a pipe that it
+    never writes to; a driver that only waits would outlive its killed engine.
+    """
 
     def wait_for_the_end() -> None:
         while os.read(0, 1):
@@ -227,12 +229,12 @@ def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
 
 
 def start_callbacks(context: SparkContext) -> None:
-    """Start py4j's server for calls from the JVM, with the token that the JVM requires.
+    """Start py4j's server for calls from the JVM, with the token that the JVM sends.
 
-    pyspark starts it without a token, so any process of this machine may make such calls. The JVM has the token, but
-    its client drops it when it gets the server's port (`PythonClient.copyWith` of py4j 0.10.9).
+    pyspark starts it without one: then any process of this machine may make such calls. The JVM has the token, but its
+    client drops it when the server's port is set (`PythonClient.copyWith` of py4j 0.10.9).
     """
-    # The callback server and its gateway are private parts of pyspark, without types.
+    # pyspark's gateway, which calls need, is neither public nor typed.
     gateway: Any = context._gateway  # noqa: SLF001
     token = gateway.gateway_parameters.auth_token
     gateway.callback_server_parameters.auth_token = token
@@ -244,7 +246,8 @@ def start_callbacks(context: SparkContext) -> None:
 
 
 def own_ports(context: SparkContext) -> set[tuple[str, int]]:
-    """Where Spark and py4j listen in the processes of this job, after `start_callbacks`: no setting names these."""
+    """The addresses at which Spark and py4j listen in the processes of this job, after `start_callbacks`: they are not
+    in the settings."""
     # pyspark has no public name for its gateway, nor py4j for its callback server.
     gateway: Any = context._gateway  # noqa: SLF001
     blocks = gateway.jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
@@ -257,8 +260,8 @@ def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm  # noqa: SLF001
 
 
-def _watched_workers(spark: SparkSession, settings: JobSettings, metrics: JobMetrics) -> WorkerBeats | None:
-    """Heartbeats of the workers that Spark starts from now on, if they run on this host."""
+def _monitored_workers(spark: SparkSession, settings: JobSettings, metrics: JobMetrics) -> WorkerBeats | None:
+    """Start heartbeats of the workers that Spark starts from now on, if they are on this host."""
     if not (settings.dispatch.hang_timeout_s and workers_are_here(spark.sparkContext)):
         return None
     file = (settings.home / "run" / "workers").absolute()
@@ -267,8 +270,8 @@ def _watched_workers(spark: SparkSession, settings: JobSettings, metrics: JobMet
 
 
 def _ready(heart: Heart) -> None:
-    # Exclude present objects from garbage collection. The collector would traverse all of them again and again, a
-    # tenth of a second each time for the modules alone, and all threads of this process would wait.
+    # Exclude all current objects from garbage collection. The collector would traverse them repeatedly, a tenth of a
+    # second each time for the modules alone, and all threads of this process would wait.
     gc.collect()
     gc.freeze()
     logger.info("ready to deliver")

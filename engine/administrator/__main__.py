@@ -3,7 +3,7 @@
     python -m arborcast.engine.administrator --key-file federation.key [--host HOST] [--port PORT] [--state FILE]
 
 It is ready when it listens (`/health/live`). SIGTERM or SIGINT stop it. The exit status is 0 after an orderly stop, 1
-when it could not go on, 2 for wrong arguments, files or a busy port.
+after a failure, 2 for wrong arguments, files or a busy port.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_CONNECTIONS = 4_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it until it is stopped."""
+    """Run it until a signal stops it."""
     parser = argparse.ArgumentParser(
         prog="python -m arborcast.engine.administrator", description="Who is in a federation."
     )
@@ -56,13 +56,13 @@ async def _run(options: argparse.Namespace) -> int:
     app = AdministratorApp(SharedKeys(options.key_file), options.state, PageRule(options.host))
     listener = listen_on(options.host, options.port, host_by="--host", port_by="--port")
     server = make_small_server(app, GatewaySettings(max_connections=_MOST_CONNECTIONS, stop_timeout_s=1))
-    looking = asyncio.create_task(app.look_forever(), name="look")
+    checking = asyncio.create_task(app.check_forever(), name="look")
     on_signals(server.stop)
-    looking.add_done_callback(lambda _: server.stop())
+    checking.add_done_callback(lambda _: server.stop())
     logger.info("listening on %s port %d", *listener.getsockname()[:2])
     await server.serve(sockets=[listener])
-    failure = looking.exception() if looking.done() and not looking.cancelled() else None
-    looking.cancel()
+    failure = checking.exception() if checking.done() and not checking.cancelled() else None
+    checking.cancel()
     if failure is not None:
         raise failure
     return 0

@@ -1,7 +1,7 @@
-"""The members of a federation: registrations, heartbeats and silence. Pure; times are passed in.
+"""The members of a federation: registrations, heartbeats and silence. Pure; times are parameters.
 
 A member without a heartbeat for SUSPECT_S is suspect, after GONE_S gone; when it returns it registers again, with a new
-number. Members gone for long are removed.
+number. Members that have been gone for long are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUSPECT_S = 5.0
 GONE_S = 15.0
 
 FORGOTTEN_S = 7 * 86_400.0
-"""Messages for a member wait no longer anyway, in most engines a day."""
+"""Messages for such a member no longer wait: in most engines they expire after a day."""
 
 _MOST_URL = 1_000
 
@@ -31,15 +31,15 @@ class NameTaken(PeerError):
 
 
 class UnknownMember(PeerError):
-    """No member of this name and number: it has to register."""
+    """No member with this name and number: it must register."""
 
 
 class RegistrationRefused(PeerError):
-    """A registration that cannot be."""
+    """An invalid registration."""
 
 
 class StoredMember(msgspec.Struct, frozen=True):
-    """A member in the file; when it was heard of last, in milliseconds since the epoch."""
+    """A member in the file, with the time of its last heartbeat, in milliseconds since the epoch."""
 
     name: str
     group: str
@@ -51,7 +51,7 @@ class StoredMember(msgspec.Struct, frozen=True):
 
 
 class StoredMembers(msgspec.Struct, frozen=True):
-    """The file. `version` is that of the topology, `last` the last number given."""
+    """The file. `version` is that of the topology, `last` the last assigned number."""
 
     version: int = 0
     last: int = 0
@@ -59,15 +59,15 @@ class StoredMembers(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class _Known:
+class _Member:
     registration: MemberRegistration
     number: int
-    heard: float  # by a monotonic clock; of one not heard of since our start, that start
-    before_s: float = 0.0  # how long it had been silent at our start
+    last_beat: float  # the last heartbeat, by a monotonic clock; without one, the start of this process
+    before_s: float = 0.0  # the silence before that start
     state: State = "live"
 
     def silent_s(self, now: float) -> float:
-        return now - self.heard + self.before_s
+        return now - self.last_beat + self.before_s
 
 
 class MemberRegister:
@@ -77,7 +77,7 @@ class MemberRegister:
         self.version = stored.version
         self._last = stored.last
         self._known = {
-            each.name: _Known(
+            each.name: _Member(
                 MemberRegistration(each.name, each.group, each.url, each.version, each.datagram_port),
                 each.number,
                 now,
@@ -92,37 +92,37 @@ class MemberRegister:
         _check(registration)
         known = self._known.get(registration.name)
         if known is not None and known.state != "gone":
-            there = known.registration
-            if (there.url, there.group) != (registration.url, registration.group):
+            existing = known.registration
+            if (existing.url, existing.group) != (registration.url, registration.group):
                 raise NameTaken(
-                    f"the name {registration.name} is taken by the engine at {there.url}, of the group {there.group}: "
-                    f"choose another federation.name, or wait {GONE_S:.0f} s when that engine has moved"
+                    f"the name {registration.name} is taken by the engine at {existing.url}, of the group "
+                    f"{existing.group}: choose another federation.name, or wait {GONE_S:.0f} s if that engine has moved"
                 )
             if known.registration != registration:
                 known.registration = registration
                 self.version += 1
-            self._heard(known, now)
+            self._beat(known, now)
             return Registered(known.number, self.version)
         if known is None and len(self._known) >= _MOST_MEMBERS:
             raise RegistrationRefused(f"a federation has at most {_MOST_MEMBERS} members")
         self._last += 1
-        self._known[registration.name] = _Known(registration, self._last, now)
+        self._known[registration.name] = _Member(registration, self._last, now)
         self.version += 1
         return Registered(self._last, self.version)
 
     def beat(self, name: str, number: int, now: float) -> None:
-        """A member is there. Raises UnknownMember for one that has to register."""
+        """Record a heartbeat. Raises UnknownMember for a member that must register."""
         known = self._known.get(name)
         if known is None or known.number != number or known.state == "gone":
             raise UnknownMember(f"there is no member {name[:64]!r} with the number {number} (any more): register")
-        self._heard(known, now)
+        self._beat(known, now)
 
     def look(self, now: float) -> bool:
-        """Detect silent members; whether that changes the topology."""
+        """Detect silent members; returns whether that changes the topology."""
         before = self.version
         for name, known in list(self._known.items()):
-            # Silence before the start is the administrator's own.
-            silent_s = now - known.heard
+            # The time before the start of this process does not count.
+            silent_s = now - known.last_beat
             state: State = "gone" if silent_s >= GONE_S else "suspect" if silent_s >= SUSPECT_S else "live"
             if known.state == "gone" and known.silent_s(now) >= FORGOTTEN_S:
                 del self._known[name]
@@ -133,7 +133,7 @@ class MemberRegister:
         return self.version != before
 
     def topology(self, now: float) -> Topology:
-        """All that there are."""
+        """All members."""
         members = (
             Member(
                 each.registration.name,
@@ -165,8 +165,8 @@ class MemberRegister:
         )
         return StoredMembers(self.version, self._last, members)
 
-    def _heard(self, known: _Known, now: float) -> None:
-        known.heard, known.before_s = now, 0.0
+    def _beat(self, known: _Member, now: float) -> None:
+        known.last_beat, known.before_s = now, 0.0
         if known.state != "live":
             known.state = "live"
             self.version += 1
@@ -178,8 +178,8 @@ def _check(registration: MemberRegistration) -> None:
             raise RegistrationRefused(f"the {what} {name[:64]!r} is not up to 64 letters, digits, - and _")
     url = registration.url
     if not url.startswith(("http://", "https://")) or len(url) > _MOST_URL or not url.isprintable():
-        raise RegistrationRefused(f"{url[:100]!r} is no URL under which others reach an engine")
+        raise RegistrationRefused(f"{url[:100]!r} is not a URL at which others can reach an engine")
     if not 0 <= registration.datagram_port <= 65_535:
         raise RegistrationRefused(f"{registration.datagram_port} is no port")
     if len(registration.version) > 100:
-        raise RegistrationRefused("that is no version")
+        raise RegistrationRefused("the version is invalid")

@@ -38,15 +38,15 @@ _LOOK_S = 0.5
 # Maximum age of the stored heartbeats after a crash.
 _SAVE_S = 10.0
 
-# A signature is good for five minutes before and after its time. Bytes, twice: some hundred thousand requests.
-_TAKEN_S = 600.0
-_TAKEN = 32 * 1024 * 1024
+# A signature is valid for five minutes before and after its time. Bytes, twice: some hundred thousand requests.
+_ACCEPTED_S = 600.0
+_ACCEPTED = 32 * 1024 * 1024
 
 _T = TypeVar("_T")
 
 
 class AdministratorApp:
-    """The ASGI application. Raises ConfigError for a state that cannot be read."""
+    """The ASGI application. Raises ConfigError for an unreadable state."""
 
     def __init__(
         self, keys: SharedKeys, state: Path, pages: PageRule, clock: Callable[[], float] = time.monotonic
@@ -58,7 +58,7 @@ class AdministratorApp:
         self._members = MemberRegister(_load(state), clock(), time_ms())
         self._changed = asyncio.Event()
         self._saved = clock()
-        self._taken: Recent[str, bool] = Recent(_TAKEN, _TAKEN_S, clock)
+        self._accepted: Recent[str, bool] = Recent(_ACCEPTED, _ACCEPTED_S, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -77,7 +77,7 @@ class AdministratorApp:
                 return
             self._keys.check_request(method, f"{path}?{query}" if query else path, headers, body)
             if method == "POST":
-                self._take_once(headers[ID_HEADER])
+                self._check_once(headers[ID_HEADER])
             answer = await self._answer(method, path, query, body)
         except PeerError as error:
             logger.warning("%s %s was refused: %s", method, path[:100], error)
@@ -86,13 +86,13 @@ class AdministratorApp:
         signed = [(key.encode(), value.encode()) for key, value in self._keys.answered(headers, answer).items()]
         await send_answer(send, 200, answer, _JSON, signed)
 
-    def _take_once(self, request: str) -> None:
-        """Raises SignatureError for the id of a request that was taken before: it may be a recorded one."""
-        if self._taken.get(request) is not None:
+    def _check_once(self, request: str) -> None:
+        """Raises SignatureError for a repeated id of a request: it may be a recorded one."""
+        if self._accepted.get(request) is not None:
             raise SignatureError("this request was taken before: sign another one")
-        self._taken.put(request, True, len(request))
+        self._accepted.put(request, True, len(request))
 
-    async def look_forever(self) -> None:
+    async def check_forever(self) -> None:
         """Detect silent members, until cancelled. Raises OSError if the state cannot be stored."""
         while True:
             now = self._clock()
@@ -126,7 +126,7 @@ class AdministratorApp:
     async def _topology(self, query: str) -> bytes:
         after = parse_qs(query).get("after", ["-1"])[0]
         end = self._clock() + LONG_POLL_S
-        # Another version, not a later one only: the state may have been put back.
+        # Any other version, not only a later one: the state may be restored from a backup.
         while after == str(self._members.version) and self._clock() < end:
             changed = self._changed
             try:
@@ -137,7 +137,7 @@ class AdministratorApp:
 
     def _save(self) -> None:
         now = self._clock()
-        # Reported state is in the file first.
+        # The file has a state before it is reported.
         write_atomically(self._state, msgspec.json.encode(self._members.stored(now, time_ms())).decode())
         self._saved = now
         self._changed.set()

@@ -54,8 +54,9 @@ class UpOptions:
 def up(settings: Settings, options: UpOptions | None = None) -> int:
     """Start the engine. In the foreground returns 0 after a signal; detached, when it is ready to deliver.
 
-    Raises a StackError with the action to take if it does not start, ConfigError for contradictions; then no process is
-    left.
+
+    Raises a StackError with the action to take if it does not start, ConfigError for contradictions; all processes have
+    then ended.
     """
     options = options or UpOptions()
     home = Home(settings.home)
@@ -70,9 +71,7 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         check_users(settings.access, options.report)
         if settings.stack.broker == "external" and (away := questions.why_away(settings.kafka)):
             # It may be starting, so this waits for it, and reports the reason.
-            options.report(
-                f"Kafka cannot be reached yet: {away}. Is it up, and does kafka.bootstrap_servers say where?"
-            )
+            options.report(f"Kafka cannot be reached yet: {away}. Is it up, and is kafka.bootstrap_servers right?")
         options.report(f"pushes may go to {describe(settings.outbound)}")
         tools = engine.find_tools()
         if tools.classes is None:
@@ -148,14 +147,14 @@ def down(path: Path, report: Report = to_stderr) -> bool:
             os.kill(pid, signal.SIGTERM)  # the holder of the lock wrote this pid
             os.kill(pid, signal.SIGCONT)  # a stopped process would not see the other signal
     while home.owner() is not None:
-        _pass_on(log, report)
+        _forward(log, report)
         if limit.passed():
             report(f"the supervisor (pid {pid}) does not stop; killing it and its parts")
             if supervisor := ProcessId.of(pid) if pid else None:
                 processes.kill_all([p for p in [supervisor.process()] if p])
             break
         time.sleep(0.05)
-    _pass_on(log, report)
+    _forward(log, report)
     with home.locked():
         sweep(home, report)
     return True
@@ -210,7 +209,7 @@ def _wait_for_daemon(
     """Forward the daemon's reports until all parts are ready. No timeout: the daemon has one per part."""
     while True:
         code = daemon.poll()
-        _pass_on(log, report)
+        _forward(log, report)
         known = state.read(home.state_file)
         if code is not None:
             problem = known.problem if known else ""
@@ -222,7 +221,7 @@ def _wait_for_daemon(
         time.sleep(0.05)
 
 
-def _pass_on(log: logfiles.LogTail, report: Report) -> None:
+def _forward(log: logfiles.LogTail, report: Report) -> None:
     for line in log.new_lines():
         # Other text is the daemon's last output, which its status repeats as the problem.
         message = log_format.message_of(line)
@@ -256,14 +255,14 @@ class _Companion:
 def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
     log = home.log(SUPERVISOR)
 
-    def both(line: str) -> None:
+    def report_and_log(line: str) -> None:
         report(line)
         with contextlib.suppress(OSError):  # a full disk must not stop the engine
             logfiles.rotate(log, settings.stack.log_bytes)
             with log.open("a", encoding="utf-8") as file:
                 file.write(log_format.now_line(settings.logging.format, SUPERVISOR, line) + "\n")
 
-    return both
+    return report_and_log
 
 
 def _stop_timeout(home: Home) -> float:

@@ -18,8 +18,8 @@ from arborcast.engine.settings.stack import ConsoleSettings
 
 
 def with_port(settings: Settings, *, any_port: bool) -> ConsoleSettings:
-    """The console's settings with its port. Only a port that was configured must be free, else PortInUse is raised; the
-    console must not prevent a start otherwise."""
+    """The console's settings with its port. Raises PortInUse only for a configured port; otherwise the console must not
+    prevent a start."""
     console = settings.console
     if not console.port:
         return console
@@ -69,5 +69,5 @@ def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
 
 
 def _tls(settings: Settings) -> bool:
-    """On loopback there is no eavesdropper, and browsers would not know the certificate."""
+    """On loopback TLS has no use, and browsers would not know the certificate."""
     return bool(settings.tls.certificate_file) and not is_loopback(settings.console.host)

@@ -1,6 +1,6 @@
 """The supervisor of a detached engine: python -m arborcast.engine.embedded.daemon LOCK_FD HOME.
 
-Started by `up --detach`, which has checked everything, written the effective settings, and passes its lock on.
+Started by `up --detach`, which has checked everything and written the effective settings, and passes on its lock.
 """
 
 from __future__ import annotations

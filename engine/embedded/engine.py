@@ -36,7 +36,7 @@ _SCRIPT = Path(__file__).parents[2] / "jobs" / "dispatch_stream.py"
 
 # Variables with locations of this machine, for the parts. Other variables with the prefix are settings, and would
 # override the effective settings in the parts' file.
-_PASSED_ON = frozenset({ENV_PREFIX + "CACHE", ENV_PREFIX + "JAVA"})
+_FORWARDED = frozenset({ENV_PREFIX + "CACHE", ENV_PREFIX + "JAVA"})
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Tools:
     spark_jars: list[Path]
     broker_jars: list[Path]
     classes: Path | None = None
-    """The archive of the classes that the job's JVM loads, if there is one (`class_archive`)."""
+    """The archive of the classes that the job's JVM loads; None without one (`class_archive`)."""
     archive_to: Path | None = None
     """The archive to be written by the job's JVM at its end."""
 
@@ -191,9 +191,9 @@ def write_settings(settings: Settings, home: Home) -> None:
 
 def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str] = os.environ) -> list[PartSpec]:
     """The parts in the order of their start, for effective settings."""
-    environ = {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX) or k in _PASSED_ON}
-    environ["PYTHONUNBUFFERED"] = "1"  # or the log lags behind what happened
-    # Each of a JVM's hundreds of threads would keep free memory of its own: 30 MiB in all.
+    environ = {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX) or k in _FORWARDED}
+    environ["PYTHONUNBUFFERED"] = "1"  # without it the log is late
+    # Each of a JVM's hundreds of threads would have a memory pool of its own: 30 MiB in all.
     environ.setdefault("MALLOC_ARENA_MAX", "2")
     json_log = settings.logging.format == "json"
     return [dataclasses.replace(spec, json_log=json_log) for spec in _parts(settings, tools, home, environ)]
@@ -272,8 +272,8 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             "SPARK_HOME": str(spark_home),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": processes.LOOPBACK,  # or Spark listens on the network
-            # For the JVM that only works out the command line of the other.
+            "SPARK_LOCAL_IP": processes.LOOPBACK,  # otherwise Spark listens on the network
+            # For the JVM that only computes the command line of the other one.
             "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
             ENV_PREFIX + "READY_FILE": str(home.ready_file),
             log_format.INHERITED: settings.logging.format,
@@ -282,7 +282,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
         home.log("dispatch"),
         is_ready=home.ready_file.exists,
         prepare=prepare,
-        asked_to_stop=_driver,
+        stop_targets=_driver,
         stop_share=0.8,
         lives=questions_of(settings, home)["dispatch"],
         hang_timeout_s=settings.stack.job_hang_timeout_s,

@@ -37,14 +37,14 @@ def free_mb(folder: Path) -> int:
     return shutil.disk_usage(folder).free // _MIB
 
 
-def shortage(folder: Path, free: int, wanted: int) -> str:
+def shortage(folder: Path, free: int, required: int) -> str:
     """The problem and the action for this free space; empty if it is enough."""
-    if free >= wanted:
+    if free >= required:
         return ""
     return (
-        f"only {free} MiB are free on the disk of {folder} (stack.min_free_disk_mb asks for {wanted}): make room "
-        "there. On a full disk Kafka ends and publishers are told to come back later; nothing that was accepted is "
-        "lost, and with room all goes on by itself"
+        f"only {free} MiB are free on the disk of {folder} (stack.min_free_disk_mb asks for {required}): make room "
+        "there. On a full disk Kafka ends and the gateway refuses requests; no accepted notification is lost, and with "
+        "free space the engine continues"
     )
 
 
@@ -52,25 +52,25 @@ class DiskWatch:
     """Reports once when a disk becomes too full, and once when it has space again."""
 
     def __init__(
-        self, folder: Path, wanted_mb: int, report: Callable[[str], None], free: Callable[[Path], int] = free_mb
+        self, folder: Path, required_mb: int, report: Callable[[str], None], free: Callable[[Path], int] = free_mb
     ) -> None:
         self._folder = folder
-        self._wanted_mb = wanted_mb
+        self._required_mb = required_mb
         self._report = report
         self._free = free
         self._short = False
 
     def look(self) -> None:
-        """Check; to be called regularly."""
+        """Check; must be called regularly."""
         try:
             free = self._free(self._folder)
         except OSError:
             return
-        problem = shortage(self._folder, free, self._wanted_mb)
+        problem = shortage(self._folder, free, self._required_mb)
         if problem and not self._short:
             self._report(problem)
         # A hysteresis, against repeated reports around the limit.
-        elif self._short and free >= 1.1 * self._wanted_mb:
+        elif self._short and free >= 1.1 * self._required_mb:
             self._report(f"{free} MiB are free again on the disk of {self._folder}")
         else:
             return
@@ -87,7 +87,7 @@ _MODE: dict[Access, int] = {"owner": 0o700, "group": 0o2770}
 
 _OTHERS: dict[Access, int] = {"owner": 0o077, "group": 0o007}
 
-# Evidence that a directory belongs to an engine and may change its mode. `--home /srv` does not.
+# Marks of an engine's directory, whose mode may be changed. `--home /srv` has none.
 _MARKS = ("run/lock", "secrets.keys", "users.toml")
 
 
@@ -99,8 +99,8 @@ def make_home(path: Path, access: Access) -> str:
         path.chmod(_MODE[access])
         return ""
     mode = stat.S_IMODE(path.stat().st_mode)
-    wanted = mode & ~_OTHERS[access] | _MODE[access]
-    if mode == wanted:
+    required = mode & ~_OTHERS[access] | _MODE[access]
+    if mode == required:
         return ""
     if path.name != ".arborcast" and any(path.iterdir()) and not any((path / mark).is_file() for mark in _MARKS):
         return (
@@ -108,17 +108,17 @@ def make_home(path: Path, access: Access) -> str:
             f"is for its {access} alone"
         )
     try:
-        path.chmod(wanted)
+        path.chmod(required)
     except OSError as error:
         return (
-            f"the data directory {path} has the mode {mode:03o}, and it cannot be made {wanted:03o}: {error.strerror}"
+            f"the data directory {path} has the mode {mode:03o}, and it cannot be made {required:03o}: {error.strerror}"
         )
     shared = '; stack.home_access = "group" shares it with its group' if access == "owner" else ""
-    return f"the data directory {path} had the mode {mode:03o}, now it has {wanted:03o}{shared}"
+    return f"the data directory {path} had the mode {mode:03o}, now it has {required:03o}{shared}"
 
 
 def keep_private(access: Access) -> None:
-    """Files written from now on, by this process and its children, are for the same users only."""
+    """Restrict files of this process and its children to these users from now on."""
     os.umask(_OTHERS[access])
 
 
@@ -230,7 +230,7 @@ class Home:
     def locked(self) -> Iterator[int]:
         """Exclude other engines from this directory. Raises HomeInUse. Yields the lock's file descriptor.
 
-        The kernel releases the lock with its process, so a killed supervisor leaves none.
+        The kernel releases the lock when its process ends, so a killed supervisor leaves none.
         """
         # Not in append mode, in which a file can only be written at its end.
         with os.fdopen(os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o666), "r+") as lock:
@@ -246,7 +246,7 @@ class Home:
     @staticmethod
     def sign_lock(lock: int) -> None:
         """Write the own process id into the held lock."""
-        # Over the last one with the same length: `down` writes it on a full disk, too.
+        # Same length as the last one: `down` can write it on a full disk, too.
         signature = f"{os.getpid():<{_PID_DIGITS}}\n".encode()
         os.pwrite(lock, signature, 0)
         os.ftruncate(lock, len(signature))

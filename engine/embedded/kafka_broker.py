@@ -1,5 +1,6 @@
 """A Kafka broker from its published jars: one node as broker and controller (KRaft), on loopback.
 
+
 A record acknowledged with acks=all survives kill -9 of every process, because Kafka passes it to the operating system
 before it answers. It does not survive a power cut before the page cache is written: with one replica that needs
 `fsync=True` (a flush per write); a production cluster uses replicas.
@@ -22,7 +23,7 @@ from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PartFailed
 
 # The gateway accepts bodies up to a few MiB (gateway.max_body_bytes); Kafka's default of 1 MiB would refuse them after
-# their parse.
+# they are parsed.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 
 _METADATA = struct.pack(">hhih4si", 3, 1, 1, 4, b"arbo", 0)  # api key, version, correlation id, client, no topics
@@ -101,7 +102,7 @@ def java_options(heap_mb: int) -> list[str]:
         "-XX:MaxHeapFreeRatio=30",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",  # starts sooner and takes less memory; one loopback broker never needs C2
-        "-XX:+ExitOnOutOfMemoryError",  # the supervisor can restart a dead broker, not one that limps
+        "-XX:+ExitOnOutOfMemoryError",  # the supervisor can restart a dead broker, not a failing one
         "-Djava.awt.headless=true",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
@@ -123,17 +124,17 @@ def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> 
         return False
 
 
-_STRANGER = "the server there is not a Kafka broker, or wants another kafka.security_protocol"
+_OTHER_SERVICE = "the server there is not a Kafka broker, or wants another kafka.security_protocol"
 
 
 def listed(port: int, host: str, timeout: float) -> int:
-    """The number of usable brokers that it lists. Raises OSError without an answer, or for another service."""
+    """The number of usable brokers in its answer. Raises OSError without an answer, or for another service."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(struct.pack(">i", len(_METADATA)) + _METADATA)
         head = _receive(connection, 12)  # length, correlation id, number of brokers
     _, correlation_id, brokers = struct.unpack(">iii", head)
     if correlation_id != 1:
-        raise ConnectionError(_STRANGER)
+        raise ConnectionError(_OTHER_SERVICE)
     return int(brokers)
 
 
@@ -142,7 +143,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(received) < size:
         piece = connection.recv(size - len(received))
         if not piece:
-            raise ConnectionError(_STRANGER)
+            raise ConnectionError(_OTHER_SERVICE)
         received += piece
     return received
 
@@ -181,7 +182,7 @@ class KafkaBroker:
         layout = self.layout
         if "," in str(layout.data):
             raise PartFailed(
-                f"Kafka cannot keep its logs in {layout.data}: it takes a comma for the end of a folder's name. "
+                f"Kafka cannot keep its logs in {layout.data}: for Kafka a comma ends the name of a folder. "
                 "Choose another data directory with --home",
                 "kafka",
             )
@@ -207,8 +208,8 @@ class KafkaBroker:
         except subprocess.TimeoutExpired as error:
             raise PartFailed(f"Kafka did not format {layout.data} within {timeout:g} s", "kafka") from error
         if done.returncode != 0:
-            said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-            raise PartFailed(f"Kafka could not format {layout.data}: {said}", "kafka")
+            output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+            raise PartFailed(f"Kafka could not format {layout.data}: {output}", "kafka")
 
     def start(self, timeout: float = 120.0) -> None:
         """Start the broker and wait for its answer. Raises PartFailed with the end of its log."""
@@ -267,7 +268,7 @@ class KafkaBroker:
 def new_cluster_id() -> str:
     """A cluster id as from the storage tool's `random-uuid`, without a JVM: 16 bytes in URL-safe base64."""
     made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    return "A" + made[1:] if made.startswith("-") else made  # or the tool would take it for an option
+    return "A" + made[1:] if made.startswith("-") else made  # a leading "-" would be an option of the tool
 
 
 _CONTROLLER_PORT = "controller.port"
@@ -300,8 +301,8 @@ def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
 
 
 def _escaped(value: str) -> str:
-    """The value in the format of Java's properties, which Kafka reads as Latin-1. In UTF-8, a folder with an accent
-    would become another one."""
+    """The value in the format of Java's properties, which Kafka reads as Latin-1: UTF-8 would change a folder with an
+    accent."""
     value = value.replace("\\", "\\\\")
     units = value.encode("utf-16-be", "surrogatepass")
     numbers = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))

@@ -26,7 +26,7 @@ from arborcast.engine.settings.stack import StackSettings
 Report = Callable[[str], None]
 
 # Report progress to a terminal after this time without output.
-_SILENCE_S = 4.0
+_REPORT_S = 4.0
 
 # Errors in our logs, in both forms, and repeated starts within a part; characters of them that are reported.
 _ERROR = re.compile(r"Z (?:error|critical) |\"level\": ?\"(?:error|critical)\"| is started again in ")
@@ -36,7 +36,7 @@ _SHOWN = 300
 @dataclass(frozen=True)
 class PartSpec:
     """The definition of a part. `prepare` runs before every start. `after` names parts that must be ready before its
-    first start. `asked_to_stop` selects the processes of the part that get SIGTERM, by default the first. `stop_share`
+    first start. `stop_targets` selects the processes of the part that get SIGTERM, by default the first. `stop_share`
     is the share of the engine's stop time after which it is killed. With `json_log` its output is converted to JSON.
     `lives` is its health check while it is ready; without an answer for `hang_timeout_s` it hangs (0: never)."""
 
@@ -48,7 +48,7 @@ class PartSpec:
     is_ready: Callable[[], bool]
     prepare: Callable[[], None] = lambda: None
     after: tuple[str, ...] = ()
-    asked_to_stop: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
+    stop_targets: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
     stop_share: float = 0.97
     json_log: bool = False
     lives: Question | None = None
@@ -56,16 +56,16 @@ class PartSpec:
 
 
 class StartProgress:
-    """A start: the time of its last report (monotonic), and the errors in the log since its begin."""
+    """A start: the time of its last report (monotonic), and the errors in the log since then."""
 
-    def __init__(self, log: Path, spoke: float = 0.0) -> None:
-        self.spoke = spoke
+    def __init__(self, log: Path, reported_at: float = 0.0) -> None:
+        self.reported_at = reported_at
         self._written = logfiles.LogTail(log)
         self._last = ""
 
     def error(self) -> str:
-        """The last one, which may be the reason of a start that does not end, as the end of a sentence; empty without
-        any."""
+        """The last error, as the end of a sentence: it may be the reason of a start that does not end. Empty without
+        one."""
         for line in self._written.new_lines():
             if _ERROR.search(line):
                 self._last = log_format.message_of(line) or line
@@ -116,14 +116,14 @@ class Part:
         if self.running:
             started = self.process.started
             if (code := self.process.exit_code()) is not None:
-                self._died(now, exit_words(code))
+                self._died(now, exit_text(code))
             elif self._state is PartState.STARTING:
                 if self.spec.is_ready():
                     self.was_ready = True
                     self._become(PartState.READY)
                     self._report(f"{self.name}: ready ({now - started:.1f} s)")
-                elif now - self._progress.spoke >= _SILENCE_S:
-                    self._progress.spoke = now
+                elif now - self._progress.reported_at >= _REPORT_S:
+                    self._progress.reported_at = now
                     self._report(f"{self.name}: starting, {now - started:.0f} s so far{self._progress.error()}")
                 elif now - started > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
@@ -131,7 +131,7 @@ class Part:
             self._start(now)
 
     def watch(self, at: float) -> None:
-        """Kill it if it hangs. `at` is the supervisor's own time."""
+        """Kill the part if it hangs. `at` is the supervisor's own time."""
         spec = self.spec
         if self._state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
             return
@@ -140,7 +140,7 @@ class Part:
         silent_s = self._watch.look(at)
         if self._watch.hangs(at):
             self._hangs += 1
-            why = "; ".join([self._watch.why, *map(_stopped_words, processes.stopped(self.members()))])
+            why = "; ".join([self._watch.why, *map(_stopped_text, processes.stopped(self.members()))])
             # SIGKILL for all of it: a stopped process takes no other signal.
             self._died(time.monotonic(), f"did not answer for {silent_s:.0f} s ({why}) and was killed")
         elif silent_s and not self._silent_since:
@@ -154,16 +154,16 @@ class Part:
         """All processes of the part, the first one first."""
         return processes.session(self._id.pid) if self._id else []
 
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM to the selected processes. Stopped ones are continued for it."""
+    def request_stop(self) -> None:
+        """Send SIGTERM to the selected processes; stopped ones are continued for it."""
         members = self.members()
-        for process in self.spec.asked_to_stop(members):
+        for process in self.spec.stop_targets(members):
             processes.send(process, signal.SIGTERM)
         for process in processes.stopped(members):
             processes.send(process, signal.SIGCONT)
 
     def gone(self) -> bool:
-        """Whether no process is left; then the state is stopped."""
+        """Whether all processes have ended; the state is then stopped."""
         if (self.running and self.process.exit_code() is None) or self.members():
             return False
         self._stopped()
@@ -175,7 +175,7 @@ class Part:
         self._stopped()
 
     def fail(self) -> None:
-        """After its stop: record that the engine did not start because of this part."""
+        """Record that the engine did not start because of this part. Called after its stop."""
         self._become(PartState.FAILED)
 
     def _start(self, now: float) -> None:
@@ -217,7 +217,7 @@ class Part:
     def _kill(self) -> None:
         processes.kill_all(self.members())
         if self.process.popen is not None:
-            # Gone, unless it hangs in the kernel; then do not wait.
+            # It has ended, unless it hangs in the kernel; then do not wait.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.popen.wait(timeout=2)
 
@@ -241,11 +241,11 @@ class Part:
             self._watch = None
 
 
-def _stopped_words(process: psutil.Process) -> str:
+def _stopped_text(process: psutil.Process) -> str:
     return f"{processes.name(process)} (pid {process.pid}) is stopped"
 
 
-def exit_words(code: int) -> str:
+def exit_text(code: int) -> str:
     """The end of a process, as text."""
     if code >= 0:
         return f"ended with code {code}"

@@ -24,8 +24,8 @@ def store_pending(home: Path, records: Iterable[OperationBegun | OperationEnded]
 
 
 def append_pending(home: Path, log: OperationsLog) -> None:
-    """Append these records to the log. Raises InfrastructureError; then the file stays. Records that are appended twice
-    change nothing."""
+    """Append these records to the log. Raises InfrastructureError; then the file stays. Repeated records have no
+    effect."""
     file = home / PENDING
     try:
         lines = file.read_bytes().splitlines()

@@ -1,5 +1,6 @@
 """Health checks of the parts, used by the supervisor and by doctor.
 
+
 An open port is not enough, since the kernel accepts connections for a stopped process. A refusal is: a process that
 refuses or closes a connection runs. Each check has a deadline in seconds and returns the reason of a failure, empty for
 a healthy part.
@@ -29,45 +30,45 @@ Question = Callable[[float], str]
 logger = logging.getLogger(__name__)
 
 # Interval of checks of the heartbeat's file, which is written every other second.
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 _MOST_HEALTH = 64 * 1024
 
 
 def gateway(host: str, port: int, *, tls: bool) -> Question:
-    """Asks the event loop; with several workers, that of one, which also checks their parent."""
+    """Queries the event loop; with several workers, that of one, which also checks their parent."""
 
-    def ask(deadline_s: float) -> None:
-        status, text = _ask_gateway(host, port, "/health/live", deadline_s, tls=tls)
+    def check(deadline_s: float) -> None:
+        status, text = _query_gateway(host, port, "/health/live", deadline_s, tls=tls)
         if status == 500:
-            raise _NoError(text)
+            raise _Unhealthy(text)
 
-    return lambda deadline_s: _why_not(ask, deadline_s)
+    return lambda deadline_s: _failure_of(check, deadline_s)
 
 
 def kafka(port: int, host: str = "127.0.0.1") -> Question:
-    """Asks for the list of brokers, which needs a network thread and a request thread."""
-    return lambda deadline_s: _why_not(lambda limit_s: kafka_broker.listed(port, host, limit_s), deadline_s)
+    """Queries the list of brokers, which needs a network thread and a request thread."""
+    return lambda deadline_s: _failure_of(lambda limit_s: kafka_broker.listed(port, host, limit_s), deadline_s)
 
 
 def job(file: Path) -> Question:
     """Waits for the next heartbeat: a new modification time of this file."""
 
-    def beaten() -> int:
+    def modified_ns() -> int:
         try:
             return file.stat().st_mtime_ns
         except OSError:
             return 0
 
-    def ask(deadline_s: float) -> str:
-        last, until = beaten(), time.monotonic() + deadline_s
-        while beaten() == last:
+    def check(deadline_s: float) -> str:
+        last, until = modified_ns(), time.monotonic() + deadline_s
+        while modified_ns() == last:
             if time.monotonic() >= until:
                 return f"no heartbeat within {deadline_s:g} s"
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return ""
 
-    return ask
+    return check
 
 
 def fetch(url: str, timeout: float, *, most: int, verify: bool = True) -> tuple[int, bytes]:
@@ -94,7 +95,7 @@ def fetch(url: str, timeout: float, *, most: int, verify: bool = True) -> tuple[
     return answer.status, body
 
 
-def _ask_gateway(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[int, str]:
+def _query_gateway(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[int, str]:
     place = f"[{host}]" if ":" in host else host
     url = f"http{'s' * tls}://{place}:{port}{page}"
     status, body = fetch(url, timeout, most=_MOST_HEALTH, verify=False)
@@ -104,19 +105,19 @@ def _ask_gateway(host: str, port: int, page: str, timeout: float, *, tls: bool) 
 def answers_page(host: str, port: int, page: str, timeout: float = 0.5, *, tls: bool = False) -> bool:
     """Whether the server answers with this page. `timeout` in seconds."""
     try:
-        return _ask_gateway(host, port, page, timeout, tls=tls)[0] == 200
+        return _query_gateway(host, port, page, timeout, tls=tls)[0] == 200
     except OSError:
         return False
 
 
-class _NoError(Exception):
-    """The answer is no."""
+class _Unhealthy(Exception):
+    """The part has answered that it is not healthy."""
 
 
-def _why_not(ask: Callable[[float], object], deadline_s: float) -> str:
+def _failure_of(check: Callable[[float], object], deadline_s: float) -> str:
     try:
-        ask(deadline_s)
-    except _NoError as no:
+        check(deadline_s)
+    except _Unhealthy as no:
         return str(no)
     except TimeoutError:
         return f"no answer within {deadline_s:g} s"
@@ -144,28 +145,28 @@ _ANSWER_S = 5.0
 
 def answers(kafka: KafkaSettings) -> bool:
     """Whether a process listens at the broker's address. The Kafka client would take half a minute to find out."""
-    return not why_away(kafka, ask=False)
+    return not why_away(kafka, check=False)
 
 
-def why_away(kafka: KafkaSettings, *, ask: bool = True) -> str:
-    """Why no broker can be reached, for each configured one; empty if one can. Takes a second, and longer only for a
-    server that accepts the connection without an answer."""
+def why_away(kafka: KafkaSettings, *, check: bool = True) -> str:
+    """The reason why each of the configured brokers is unreachable; empty if one is reachable. Takes a second, and
+    longer only for a server that accepts the connection without an answer."""
     servers = [each.strip() for each in kafka.bootstrap_servers.split(",") if each.strip()]
     # The request uses neither TLS nor SASL; without a login only the open port can be checked.
-    ask = ask and kafka.security_protocol == "PLAINTEXT"
-    # In parallel: a host that is off delays each.
+    check = check and kafka.security_protocol == "PLAINTEXT"
+    # In parallel: each host that is down costs its timeout.
     with pool("reach", max(1, len(servers))) as threads:
-        reasons = list(threads.map(lambda server: _why_unreachable(server, ask=ask), servers))
+        reasons = list(threads.map(lambda server: _why_unreachable(server, check=check), servers))
     return "" if "" in reasons else "; ".join(reasons) or "kafka.bootstrap_servers is empty"
 
 
-def _why_unreachable(server: str, *, ask: bool) -> str:
+def _why_unreachable(server: str, *, check: bool) -> str:
     host, port = _place(server)
     if not port.isdecimal():
         return f"{server} is not host:port"
     try:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
-        if ask:
+        if check:
             kafka_broker.listed(int(port), host, _ANSWER_S)
     except (OSError, OverflowError, UnicodeError) as error:
         return f"{server}: {reason_of(error)}"
@@ -173,7 +174,7 @@ def _why_unreachable(server: str, *, ask: bool) -> str:
 
 
 def _place(server: str) -> tuple[str, str]:
-    """Parsed as by the Kafka client: with a protocol in front, or without a port."""
+    """Host and port, parsed as by the Kafka client: with a protocol in front, or without a port."""
     server = server.rpartition("://")[2]
     host, colon, port = server.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
@@ -183,12 +184,12 @@ def _place(server: str) -> tuple[str, str]:
 
 # Failed checks in a row. All of them fit into the timeout of a part: each has a quarter of it, and the first begins a
 # sixth of it after the last answer.
-_ASKS = 3
+_CHECKS = 3
 
 _DEADLINE, _PAUSE = 1 / 4, 1 / 6
 
-# A part that answers with a failure at once must not be checked in a busy loop.
-_REPROACH_S = 0.5
+# Wait after an immediate failure, against a busy loop.
+_RETRY_S = 0.5
 
 
 class LivenessWatch:
@@ -198,12 +199,12 @@ class LivenessWatch:
     def __init__(self, name: str, question: Question, limit_s: float, at: float) -> None:
         self._question = question
         self._limit_s = limit_s
-        self._silence = Silence(limit_s, at, _ASKS)
+        self._silence = Silence(limit_s, at, _CHECKS)
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.why = ""
-        """The result of the last check; empty if it was answered."""
+        """The result of the last check; empty if the part answered."""
         pause_s = limit_s * _PAUSE
-        self._service = Service(f"watch-{name}", self._ask, delay_s=pause_s, backoff=Backoff(pause_s, pause_s))
+        self._service = Service(f"watch-{name}", self._check, delay_s=pause_s, backoff=Backoff(pause_s, pause_s))
         self._service.start()
 
     def look(self, at: float) -> float:
@@ -219,19 +220,19 @@ class LivenessWatch:
                 self._silence.answered(at)
 
     def hangs(self, at: float) -> bool:
-        """Whether the timeout has passed, as of the last look."""
+        """Whether the timeout has passed, as of the last check."""
         return self._silence.is_too_long(at)
 
     def end(self) -> None:
         """Stop checking. Does not wait for a check in progress."""
         self._service.stop()
 
-    def _ask(self) -> float:
+    def _check(self) -> float:
         try:
             why = self._question(self._limit_s * _DEADLINE)
         except Exception:
-            # The check itself failed, which is no statement about the part.
+            # The check itself failed, which is no evidence about the part.
             self._answers.put("")
             raise
         self._answers.put(why)
-        return min(_REPROACH_S, self._limit_s * _PAUSE) if why else self._limit_s * _PAUSE
+        return min(_RETRY_S, self._limit_s * _PAUSE) if why else self._limit_s * _PAUSE

@@ -53,15 +53,15 @@ class PartState(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
-    RESTARTING = "restarting"  # it died; the next start is being waited for
+    RESTARTING = "restarting"  # it died; waits for its next start
     STOPPED = "stopped"
-    FAILED = "failed"  # it was never ready, and the engine was stopped for it
+    FAILED = "failed"  # it was never ready, and the engine was stopped
 
 
 @dataclass(frozen=True)
 class PartStatus:
     """A part at one moment. `since` is the time of its state, in seconds of the epoch. `hangs` is the number of
-    restarts after a hang; `silent_since` the time since when it does not answer, 0 if it does."""
+    restarts after a hang; `silent_since` the time of its last answer if it does not answer, else 0."""
 
     state: PartState
     since: float

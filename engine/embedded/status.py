@@ -48,7 +48,7 @@ def status(path: Path) -> dict[str, Any]:
     }
     if running and known:
         mine = [process for process in [known.supervisor.process()] if process]
-        # Its children are the parts; replaced ones do not count as its own load.
+        # Its children are the parts; ended ones do not count as its own load.
         used = processes.usage(mine, ended_children=False)
         document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(used)}
     everything = [*parts.values(), *([document[SUPERVISOR]] if SUPERVISOR in document else [])]
@@ -65,7 +65,7 @@ NO_JOB = (
 
 def job_state(path: Path, patience_s: float = 0.0) -> str:
     """The streaming job of the engine in this data directory: embedded (one of the parts); running, none or unknown if
-    it is external; empty without an engine. `patience_s` is the wait for a heartbeat, where the clock of the job's host
+    it is external; empty without an engine. `patience_s` is the wait for a heartbeat if the clock of the job's host
     differs."""
     home = Home(path)
     if home.owner() is None or not (home.settings_file.exists() and state.addresses(path)):
@@ -82,8 +82,8 @@ def job_state(path: Path, patience_s: float = 0.0) -> str:
 
 
 def supervisor_silent_s(home: Home) -> float:
-    """Seconds since the supervisor's last update, 0 for a short time. A long one is confirmed by another look: the
-    machine may have been suspended."""
+    """Seconds since the supervisor's last update, 0 for a short time. A long one is checked again: the machine may have
+    been suspended."""
     until = time.monotonic() + 2 * BEAT_S
     while (age_s := state.age_s(home.state_file)) > _SILENT_S:
         if time.monotonic() >= until:

@@ -1,8 +1,9 @@
 """The loop that keeps the parts running.
 
+
 Start: every part whose predecessors are ready is started, in parallel where possible. Running: a part that dies is
 restarted; one that hangs is killed first. End: the parts stop one after the other, in the order of their share of the
-time, before one deadline; the rest is killed. No process outlives the loop.
+time, before one deadline; the others are killed. No process outlives the loop.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from arborcast.engine.processes.errors import PartFailed
 from arborcast.engine.processes.processes import Deadline, ProcessId, Signals
 from arborcast.engine.settings.stack import StackSettings
 
-# Until the first readiness, a part may die this number of times before the start is given up: a person is waiting, and
-# most such deaths are a wrong setting.
+# Number of deaths of a part before its first readiness after which the start is given up: a person is waiting, and most
+# such deaths are a wrong setting.
 _FIRST_ATTEMPTS = 2
 
-_LOOK_S = 0.05  # while a part starts or stops
+_CHECK_S = 0.05  # while a part starts or stops
 _REST_S = 1.0  # otherwise: a death wakes the loop at once, and logs may grow for a second
 
 
@@ -52,7 +53,7 @@ class Supervisor:
         self._written: EngineStatus | None = None
         self._unwritable = ""
         self._rotated = 0.0
-        self._beaten = 0.0
+        self._beat_at = 0.0
         self._time = OwnTime(2 * _REST_S)
         self._disk = DiskWatch(home.path, settings.min_free_disk_mb, report)
 
@@ -62,8 +63,8 @@ class Supervisor:
         return self._written
 
     def run(self, on_ready: Callable[[], None] = lambda: None, on_stopping: Callable[[], None] = lambda: None) -> None:
-        """Run until a signal asks to stop. Raises PartFailed for a part that does not start; no process is left in
-        either case.
+        """Run until a signal. Raises PartFailed for a part that does not start; all processes have ended in either
+        case.
 
         `on_ready` is called once, when all parts are ready for the first time; `on_stopping` before the first one is
         stopped.
@@ -71,9 +72,9 @@ class Supervisor:
         try:
             self._start(on_ready)
             while not self._signals.stops:
-                self._look()
+                self._check_parts()
                 steady = all(part.state is PartState.READY for part in self._parts)
-                self._signals.wait(_REST_S if steady else _LOOK_S)
+                self._signals.wait(_REST_S if steady else _CHECK_S)
             on_stopping()
         except PartFailed as failure:
             self._problem = str(failure)
@@ -86,7 +87,7 @@ class Supervisor:
 
     def _start(self, on_ready: Callable[[], None]) -> None:
         while not self._signals.stops:
-            self._look()
+            self._check_parts()
             if all(part.state is PartState.READY for part in self._parts):
                 on_ready()
                 return
@@ -97,9 +98,9 @@ class Supervisor:
                         f"The end of {part.spec.log}:\n{logfiles.tail(part.spec.log)}",
                         part.name,
                     )
-            self._signals.wait(_LOOK_S)
+            self._signals.wait(_CHECK_S)
 
-    def _look(self) -> None:
+    def _check_parts(self) -> None:
         ready = {part.name for part in self._parts if part.was_ready}
         for part in self._parts:
             if ready.issuperset(part.spec.after):
@@ -124,22 +125,22 @@ class Supervisor:
         patience = 0 if self._problem else 1
         deadline = Deadline(self._settings.stop_timeout_s)
         for part in running:
-            part.ask_to_stop()
+            part.request_stop()
             while not part.gone():
                 if self._signals.stops > patience or deadline.passed(part.spec.stop_share):
                     self._report(f"{part.name}: still running, killing it")
                     part.kill()
                     break
                 self._beat()
-                self._signals.wait(_LOOK_S)
+                self._signals.wait(_CHECK_S)
             else:
                 self._report(f"{part.name}: stopped")
             self._write()
 
     def _beat(self) -> None:
         now = time.monotonic()
-        if now - self._beaten > BEAT_S:
-            self._beaten = now
+        if now - self._beat_at > BEAT_S:
+            self._beat_at = now
             state.touch(self._home.state_file)
 
     def _write(self) -> None:

@@ -1,10 +1,8 @@
 """The gateway process:
 
-    python -m arborcast.engine.gateway --config arborcast.toml
-
-It listens at once (`/health/live`), waits for Kafka as long as it takes, and is ready (`/health/ready`) when it has
-read the control log to its end. SIGTERM or SIGINT stop it within a few seconds; a second one at once. The exit status
-is 0 after an orderly stop, 1 when it could not go on, 2 for wrong settings or a busy port.
+It listens at once (`/health/live`), waits for Kafka without a limit, and is ready (`/health/ready`) when it has read
+the control log to its end. SIGTERM or SIGINT stop it within a few seconds; a second one at once. The exit status is 0
+after an orderly stop, 1 after a failure, 2 for wrong settings or a busy port.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ logger = logging.getLogger("arborcast.gateway")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the gateway until it is stopped."""
+    """Run the gateway until a signal stops it."""
     parser = argparse.ArgumentParser(
         prog="python -m arborcast.engine.gateway", description="Arborcast's gateway: SOAP in, log out."
     )
@@ -53,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             given = sys.argv[1:] if arguments is None else arguments
             return Workers(settings.gateway, given, listen_for_workers(settings.gateway)).run()
         listener = share.listener if share else listen(settings.gateway)
-        # Not closed: that would wait for threads that may be waiting for a broker that is away.
+        # Not closed: that would wait for threads, which may wait for an unavailable broker.
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         return runner.run(_run(settings, listener, share))
     except ConfigError as error:
@@ -72,5 +70,5 @@ if __name__ == "__main__":
     status = main()
     logging.shutdown()
     sys.stderr.flush()
-    # Everything is stopped and written. Python's own end would wait for threads too, see above.
+    # Everything is stopped and written. Python's own exit would wait for threads, see above.
     os._exit(status)

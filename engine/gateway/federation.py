@@ -1,4 +1,4 @@
-"""The parts of a federation in a gateway process, put together."""
+"""The parts of a federation in a gateway process."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ TOPOLOGY_FILE = "federation.json"
 
 
 async def close_links(gateway: Gateway, interests: PeerInterests) -> None:
-    """Have links take nothing more where this engine is in no federation any more."""
-    there = [each for each in map(gateway.table.get, sorted(interests.links)) if each is not None]
-    records = links.changes("", [], there, times.to_ms(gateway.now()), lambda link: link)
+    """Let links take no more messages after this engine has left its federation."""
+    existing = [each for each in map(gateway.table.get, sorted(interests.links)) if each is not None]
+    records = links.changes("", [], existing, times.to_ms(gateway.now()), lambda link: link)
     if records:
         await gateway.changes.commit(records)
 
 
 class Federation:
-    """Made only where `federation.name` is set. Raises ConfigError for a key file that cannot be read."""
+    """Made only if `federation.name` is set. Raises ConfigError for an unreadable key file."""
 
     def __init__(self, gateway: Gateway, settings: Settings, interests: PeerInterests, memory: mmap | None) -> None:
         ensure_home(settings)
@@ -51,8 +51,8 @@ class Federation:
         self._url = settings.federation.url or settings.gateway.public_url
         if not self._url:
             raise ConfigError(
-                "federation.url must say where the other engines reach this gateway: http://host:8080 (or set "
-                "gateway.public_url)"
+                "federation.url must be the address at which other engines reach this gateway: http://host:8080 (or "
+                "set gateway.public_url)"
             )
 
     def endpoint(self, metrics: Registry) -> PeerEndpoint:

@@ -1,9 +1,11 @@
 """Leader election among processes: a lease, decided by the order of a log.
 
+
 Candidates follow the `lease` log. The holder appends a renewal every few seconds; without one for `LEASE_S`, the others
 append claims for the next term, and the first claim in the log wins. No clocks are compared: each candidate counts from
 the time at which it read a record. Compared with a Kafka consumer group, the decision is a testable fold, and the
-holder knows when it may have lost the lease.
+holder can compute when it may have lost the lease.
+
 
 The log also shows each gateway to the others. A gateway appends a record before its first answer, and one every ten
 minutes. A holder without other gateways is the sole gateway for HOLD_S, as its renewals state. A starting gateway waits
@@ -73,6 +75,7 @@ def decode(key: bytes, value: bytes | None) -> LeaseRecord:
 class Lease:
     """The lease as seen by one candidate. Times are seconds of one monotonic clock.
 
+
     `me` is this process: a name that survives a restart, then # and a random part. `sole` is that of the holder's last
     record. `began` is when the first own record was read, `shown` when the last one was. `others` are other gateways
     and when each was seen: for an hour, also after a release, since other workers of it may still answer.
@@ -93,8 +96,8 @@ class Lease:
             self.shown, self.began = now, min(self.began, now)
         elif not self._is_namesake(record.holder):
             self.others[record.holder.partition("#")[0]] = now
-        # A renewal counts even if another claim seemed to be first: then the log's beginning was deleted, with the
-        # first claim.
+        # A renewal counts even if another claim seemed to be the first: the log's beginning, with the first claim, may
+        # have been deleted.
         if record.term < self.term or (record.kind == "claim" and record.term == self.term):
             return
         self.term = record.term
@@ -105,7 +108,8 @@ class Lease:
         """The record to append: a renewal of the own lease, a claim of a free one, a sign of existence, or none."""
         if self.mine:
             return LeaseRecord(kind="renewal", holder=self.me, term=self.term, sole=self.is_alone(now))
-        # A lease of an earlier process of the same name is free: that process is gone, since only one can listen there.
+        # A lease of an earlier process of the same name is free: that process has ended, since only one can listen
+        # there.
         if not self.holder or self._is_namesake(self.holder) or now - self.seen > LEASE_S:
             return LeaseRecord(kind="claim", holder=self.me, term=self.term + 1)
         return LeaseRecord(kind="claim", holder=self.me, term=0) if now - self.shown > _SHOW_S else None
@@ -116,7 +120,7 @@ class Lease:
         return not self.others
 
     def is_known(self, now: float) -> bool:
-        """Whether no other gateway is the sole one any more, since this one has shown itself."""
+        """Whether no other gateway is the sole one any more, since this one has appended its record."""
         another_is_sole = self.sole and self.holder and not self._is_namesake(self.holder)
         return now - self.began > LEASE_S or (now >= self.began and not another_is_sole)
 
@@ -125,7 +129,7 @@ class Lease:
 
     @property
     def mine(self) -> bool:
-        """Whether this process holds it, as of the records read."""
+        """Whether this process is the holder, as of the records read."""
         return self.holder == self.me
 
     def release(self) -> LeaseRecord | None:
@@ -161,16 +165,16 @@ class LeaseKeeper:
             "lease",
             self._step,
             backoff=Backoff(RENEW_S, RENEW_S),
-            close=self._let_go,
+            close=self._release,
             what="the lease of the gateways' leader",
         )
-        self._told = False
+        self._holds = False
         self._sent = float("-inf")  # when the last acknowledged own record was sent
 
     @property
     def holds(self) -> bool:
-        """Whether singleton work belongs to this process at this moment."""
-        return self._told and clock() - self._sent < HOLD_S
+        """Whether this process currently runs the singleton work."""
+        return self._holds and clock() - self._sent < HOLD_S
 
     @property
     def holder(self) -> str:
@@ -184,43 +188,43 @@ class LeaseKeeper:
     def stop(self) -> None:
         """Release it, so that another process can begin at once."""
         self._service.stop(_RELEASE_S)
-        self._tell(False)
+        self._notify(False)
         self._log.close()
 
     def _step(self) -> float:
         try:
-            self._look()
+            self._append_next()
         finally:
             # Also after a failure: without a recent own renewal the lease may be another's.
-            self._tell(self._lease.mine and clock() - self._sent < HOLD_S)
+            self._notify(self._lease.mine and clock() - self._sent < HOLD_S)
         return RENEW_S
 
-    def _look(self) -> None:
+    def _append_next(self) -> None:
         self._log.read()
         now = clock()
         if not self._lease.is_alone(now):
             self._positions.is_sole_until(0)  # before a renewal with `sole` is in the log
-        word = self._lease.next(now)
-        if word is not None:
-            self._log.append(word)
+        record = self._lease.next(now)
+        if record is not None:
+            self._log.append(record)
             if self._lease.mine:
                 self._sent = now
-            sole = word.sole and self._lease.mine and self._lease.is_alone(now)
+            sole = record.sole and self._lease.mine and self._lease.is_alone(now)
             self._positions.is_sole_until(now + HOLD_S if sole else 0)
         if self._lease.is_known(clock()):
             self._positions.shown = True
 
-    def _let_go(self) -> None:
-        self._tell(False)
+    def _release(self) -> None:
+        self._notify(False)
         self._positions.is_sole_until(0)
         self._log.leave(self._lease.release())
 
     def _apply(self, record: LeaseRecord, _offset: int) -> None:
         self._lease.apply(record, clock())
 
-    def _tell(self, holds: bool) -> None:
-        if holds != self._told:
-            self._told = holds
+    def _notify(self, holds: bool) -> None:
+        if holds != self._holds:
+            self._holds = holds
             logger.info("this gateway is %s the leader", "now" if holds else "no longer")
             self._changed(holds)
 
@@ -230,8 +234,8 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 class SingletonTasks:
     """Tasks that run in one gateway only, the holder of the lease: ending expired subscriptions, demand-based
-    publishing, directory synchronisation. Started with the lease and cancelled without it. Tasks are idempotent for the
-    moment in which two processes believe to hold it; the synchronisation checks the lease before each run.
+    publishing, directory synchronisation. Started with the lease and cancelled without it. Tasks are idempotent, since
+    two processes may be holders for a moment; the synchronisation checks the lease before each run.
 
     `work` makes the tasks, by name. Used on the event loop. `failed` is called with the error of a task.
     """

@@ -22,7 +22,7 @@ from arborcast.topic_model.projections.pull_store import PullStore
 
 
 def declare_log(metrics: Registry, log: NotificationLog) -> None:
-    """The way into the log."""
+    """Appends to the log."""
     accepted = metrics.counter("arborcast_gateway_accepted_total", "Stored notifications.")
     append_seconds = metrics.histogram(
         "arborcast_gateway_append_seconds", "Append of a request's notifications, until Kafka's acknowledgement."
@@ -140,7 +140,7 @@ def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
 
 
 def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
-    """TLS at the door."""
+    """TLS handshakes of the server."""
     metrics.counted("arborcast_gateway_tls_handshakes_begun_total", "TLS handshakes begun.", lambda: handshakes.begun)
     metrics.counted(
         "arborcast_gateway_tls_handshakes_total",
@@ -218,7 +218,7 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
 
 
 def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
-    """Messages that come in parts. All gateways see the same."""
+    """Messages in parts. All gateways have the same values."""
     metrics.gauge("arborcast_fragments_open", "Incomplete messages.", lambda: len(messages.open))
     metrics.gauge(
         "arborcast_fragments_held_bytes",
@@ -238,7 +238,7 @@ def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
 
 
 def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
-    """How the topic directory is."""
+    """The state of the topic directory."""
     metrics.gauge(
         "arborcast_directory_connected",
         "1 when the topic directory is readable.",

@@ -1,4 +1,4 @@
-"""Parts of the gateway that need a decision about settings before they can be made."""
+"""Parts of the gateway that depend on several settings."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ logger = logging.getLogger("arborcast.gateway")
 
 
 def pull_limits(settings: Settings) -> PullLimits:
-    """How much may wait in pull points."""
+    """The limits of pull points."""
     gateway = settings.gateway
     return PullLimits(gateway.pull_messages, gateway.pull_bytes, gateway.pull_memory_bytes)
 
 
 def check_sizes(settings: Settings) -> None:
-    """A body grows when it is stored (as UTF-8, with its namespaces); accepted ones must fit into a record."""
+    """Raises ConfigError unless the largest accepted body fits into a record: stored as UTF-8, with its namespaces, it
+    is larger."""
     needed = 3 * settings.gateway.max_body_bytes // 2 + 128 * 1024
     if settings.kafka.max_record_bytes < needed:
         raise ConfigError(
@@ -70,7 +71,7 @@ def check_sizes(settings: Settings) -> None:
 
 
 def ensure_home(settings: Settings) -> None:
-    """The data directory, for a gateway that no engine has made it for. Raises ConfigError."""
+    """Create the data directory, for a gateway without an engine. Raises ConfigError."""
     try:
         note = make_home(settings.home, settings.stack.home_access)
     except OSError as error:
@@ -80,9 +81,9 @@ def ensure_home(settings: Settings) -> None:
 
 
 def gate(settings: Settings) -> Gate | None:
-    """Authentication and limits before the operations; None where nothing is limited and no client has to authenticate.
+    """Authentication and limits before the operations; None without limits and authentication.
 
-    Raises ConfigError for files of users or of policy that cannot be read.
+    Raises ConfigError for unreadable files of users or of policy.
     """
     limits = Rates(settings.limits)
     rates = limits if limits.enabled else None
@@ -92,7 +93,9 @@ def gate(settings: Settings) -> Gate | None:
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
     users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
-        raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
+        raise ConfigError(
+            "access.methods holds certificate: tls.client_ca_file must name the authorities of these certificates"
+        )
     bearer = Bearer(access) if "bearer" in access.chosen() else None
     authenticator = Authenticator(access, users, bearer=bearer, nonces=_nonces(settings))
     if not access.policy_file:
@@ -131,7 +134,7 @@ def _nonces(settings: Settings) -> NonceMemory | None:
 
 
 def public_url(settings: Settings, host: str, port: int) -> str:
-    """The URL that clients are given; empty for plain HTTP to where we listen."""
+    """The public URL; empty for plain HTTP to the listening address."""
     if settings.gateway.public_url or not settings.tls.certificate_file:
         return settings.gateway.public_url
     return f"https://{f'[{host}]' if ':' in host else host}:{port}"
@@ -153,7 +156,7 @@ def check_exposed(settings: Settings) -> None:
 
 
 def descriptions() -> ServiceDescriptions | None:
-    """What `?wsdl` needs; None where the published schemas are not there, which is no reason not to work."""
+    """The documents of `?wsdl`; None without the published schemas: the gateway works without them."""
     try:
         (jar,) = jars.jar_paths("wsdl")
         return ServiceDescriptions(published_documents(jar))
@@ -173,7 +176,7 @@ def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
     @contextmanager
     def recorded(records: Sequence[ControlRecord], before: Mapping[TopicPath, TopicRecord | None]) -> Iterator[object]:
         changes, more = control_changes(records, lambda path: before.get(TopicPath(path)))
-        with closing(OperationsLog(settings.kafka)) as log, log.recorded(begun(by, "edit", changes, more)) as said:
-            yield said
+        with closing(OperationsLog(settings.kafka)) as log, log.recorded(begun(by, "edit", changes, more)) as recording:
+            yield recording
 
     return DirectorySync(directory, log.append, home / "directory-known.json", home / problems.FILE, recorded)

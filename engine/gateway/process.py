@@ -1,4 +1,4 @@
-"""One gateway process: its parts put together, run, and stopped in order."""
+"""One gateway process: its parts are assembled, run, and stopped in order."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("arborcast.gateway")
 
-# For giving up the lease at a stop, beside gateway.stop_timeout_s for requests under way.
+# Time for the release of the lease at a stop, beside gateway.stop_timeout_s for current requests.
 _STOP_S = 1.0
 
 
 class GatewayProcess:
-    """Puts the parts of the gateway together, runs them, and stops them in order."""
+    """Assembles the parts of the gateway, runs them, and stops them in order."""
 
     def __init__(self, settings: Settings, host: str, port: int, share: Share | None = None) -> None:
         check_sizes(settings)
@@ -144,8 +144,8 @@ class GatewayProcess:
 
     async def _start_parts(self) -> None:
         await self._state.open(self._spawn, self._federation.remember if self._federation else None)
-        # The modules and the state that was read are left out of garbage collection, which stops the event loop: a
-        # tenth of a second for the modules alone, seconds for many subscriptions.
+        # Garbage collection stops the event loop: a tenth of a second for the modules alone, seconds for many
+        # subscriptions. So the modules and the state read so far are excluded from it.
         gc.collect()
         gc.freeze()
         orphans = partial(end_orphans, self._gateway)
@@ -198,7 +198,7 @@ class GatewayProcess:
         return self._share.waits_for(self._settings.gateway.workers)
 
     def _declare(self, metrics: Registry) -> None:
-        """Everything that /metrics shows beside the requests."""
+        """All metrics beside those of requests."""
         state, sync = self._state, self._state.control.sync
         declare_process(metrics)
         declare_log(metrics, state.notifications)

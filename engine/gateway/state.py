@@ -35,10 +35,10 @@ from arborcast.topic_model.projections.registrations import Registrations
 
 logger = logging.getLogger("arborcast.gateway")
 
-# Between attempts to find Kafka at start.
+# Wait between attempts to reach Kafka at the start.
 _BACKOFF = Backoff(0.25, 5.0)
 
-# For closing the control log and the directory at a stop, beside gateway.stop_timeout_s for requests under way.
+# Time to close the control log and the directory at a stop, beside gateway.stop_timeout_s for current requests.
 _CLOSE_S = 1.0
 
 Failed = Callable[[Exception], None]
@@ -169,7 +169,7 @@ class GatewayState:
 
 
 async def _until_kafka(kafka: KafkaSettings, work: Callable[[], object]) -> None:
-    """Run `work` in a thread, again as long as Kafka does not answer."""
+    """Run `work` in a thread, and repeat it until Kafka answers."""
     for failures in itertools.count(1):
         try:
             await asyncio.to_thread(work)
@@ -182,7 +182,7 @@ async def _until_kafka(kafka: KafkaSettings, work: Callable[[], object]) -> None
 
 
 async def within(seconds: float, work: Callable[[], None]) -> None:
-    """Run `work` in a daemon thread and return when it is done or the time is over: a server that is away must not
+    """Run `work` in a daemon thread and return when it is done or the time is over: an unavailable server must not
     delay a stop."""
     thread = start_thread("stop", work)
     await asyncio.to_thread(thread.join, seconds)

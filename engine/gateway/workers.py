@@ -1,12 +1,14 @@
 """Several gateway processes on one port: started, supervised and stopped together.
 
-Each worker follows the logs and serves its share of the connections. Singleton work is done by the first; while it
+
+Each worker follows the logs and serves its share of the connections. The first one does singleton work; while it
 restarts, the work waits. Workers share the memory of repeated requests and of their positions in the control log, and a
 directory with their metrics.
 
-A worker that dies is replaced; its connections are lost, those not yet accepted are not. So is one with a hanging event
-loop. Each worker shows its progress to the parent by the time of a file, and the parent to the workers, since it does
-not serve HTTP. No worker outlives the parent.
+
+A worker that dies, or whose event loop hangs, is replaced; its connections are lost, those not yet accepted are not.
+Each worker proves its progress to the parent by the time of a file, and the parent to the workers, since it does not
+serve HTTP. No worker outlives the parent.
 """
 
 from __future__ import annotations
@@ -41,19 +43,19 @@ logger = logging.getLogger("arborcast.gateway")
 _POLL_S = 0.1
 _PUBLISH_S = 1.0
 
-# Delay before a replacement: none at first, then longer. After this number of failures in a row the parent exits and
-# leaves it to its supervisor.
+# Delay before a replacement: none at first, then longer. After this number of failures in a row the parent exits, and
+# its supervisor restarts it.
 _WAITS = RestartWaits(first_s=0.1, longest_s=5.0, forget_s=10.0)
 _HOPELESS = 8
 
-# Beyond the maximum stop time of a worker.
+# Added to the maximum stop time of a worker.
 _STOP_MARGIN_S = 3.0
 
 _CONFIG_ERROR = 2
 
 _READY = ".ready"
 
-# The time of a file is its owner's last beat.
+# The time of such a file is its owner's last beat.
 _BEAT = ".beat"
 _BEAT_S = 1.0
 _PARENT = "parent"
@@ -87,14 +89,14 @@ class Share:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments by which the parent hands over a worker's share; not for people."""
+    """The arguments with which the parent passes a worker's share; not for people."""
     for name in ("--worker", "--listen-fd", "--memory-fd"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
 
 
 def share_of(options: argparse.Namespace) -> Share | None:
-    """A worker's share; None in a process that is no worker."""
+    """A worker's share; None in the parent."""
     if options.worker is None:
         return None
     listener = socket.socket(fileno=options.listen_fd)
@@ -103,7 +105,7 @@ def share_of(options: argparse.Namespace) -> Share | None:
 
 
 class WorkerMetrics(Registry):
-    """A worker's metrics: those of all workers, the others' as of a second ago."""
+    """A worker's metrics: those of all workers; those of the others are a second old."""
 
     def __init__(self, share: Share) -> None:
         super().__init__()
@@ -120,8 +122,8 @@ class WorkerMetrics(Registry):
         return merged(dict(sorted(texts.items())), "worker")
 
     async def publish_forever(self, obstacle: Callable[[], str]) -> None:
-        """Write them for the other workers, with the readiness of this one; ends when the parent has. They are read on
-        the event loop, which changes their sources; only the disk is left to a thread."""
+        """Write them for the other workers, with the readiness of this one; ends when the parent has ended. They are
+        read on the event loop, which changes their sources; only the file is written in a thread."""
         loop = asyncio.get_running_loop()
         writer = pool("metrics", 1)
         logged = False
@@ -129,7 +131,7 @@ class WorkerMetrics(Registry):
             while True:
                 hindered = bool(obstacle())
                 try:
-                    await loop.run_in_executor(writer, self._leave, super().text(), not hindered)
+                    await loop.run_in_executor(writer, self._publish, super().text(), not hindered)
                     logged = False
                 except FileNotFoundError:
                     return
@@ -140,7 +142,7 @@ class WorkerMetrics(Registry):
         finally:
             writer.shutdown(wait=False)
 
-    def _leave(self, text: str, ready: bool) -> None:
+    def _publish(self, text: str, ready: bool) -> None:
         own = self._share.folder / f"{self._share.number}.metrics"
         mark = own.with_suffix(_READY)
         if not ready:
@@ -151,46 +153,46 @@ class WorkerMetrics(Registry):
 
 
 class LoopBeats:
-    """A worker's beats, and whether those of its parent go on. The event loop only counts: a file may have to wait for
-    the disk, so that is for a thread."""
+    """A worker's beats, and its check of the parent's. The event loop only counts: a thread writes the file, since that
+    may wait for the disk."""
 
     def __init__(self, share: Share, limit_s: float) -> None:
         self._own = share.folder / f"{share.number}{_BEAT}"
         self._parents = share.folder / f"{_PARENT}{_BEAT}"
         self._limit_s = limit_s
         self._rounds = 0
-        self._ill = ""
+        self._problem = ""
 
     async def beat_forever(self) -> None:
-        """Ends with the process."""
-        start_thread("beat", self._show_forever)
+        """Runs until the process ends."""
+        start_thread("beat", self._write_forever)
         while True:
             self._rounds += 1
             await asyncio.sleep(_BEAT_S)
 
     def ill(self) -> str:
         """The problem of the parent; empty without one."""
-        return self._ill
+        return self._problem
 
-    def _show_forever(self) -> None:
+    def _write_forever(self) -> None:
         own_time, parent, shown = OwnTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
         while True:
             if self._rounds != shown:
                 shown = self._rounds
                 _beat(self._own)
             now = own_time.tick()
-            parent.observe(_beaten(self._parents), now)
+            parent.observe(_beat_time(self._parents), now)
             silent = f"the parent of the workers has made no progress for {parent.lasts_s(now):.0f} s"
-            self._ill = silent if parent.is_too_long(now) else ""
+            self._problem = silent if parent.is_too_long(now) else ""
             time.sleep(_BEAT_S)
 
 
 def _beat(file: Path) -> None:
-    with contextlib.suppress(OSError):  # the parent takes the folder away when all is over
+    with contextlib.suppress(OSError):  # the parent removes the folder at its end
         file.touch()
 
 
-def _beaten(file: Path) -> int:
+def _beat_time(file: Path) -> int:
     try:
         return file.stat().st_mtime_ns
     except OSError:
@@ -207,13 +209,13 @@ class _WorkerProcess(ManagedProcess):
 
 
 class Workers:
-    """The parent. Everything happens in the main thread: the kernel ends a worker with the thread that started it."""
+    """The parent. All work is in the main thread: the kernel ends a worker with the thread that started it."""
 
     def __init__(self, settings: GatewaySettings, arguments: Sequence[str], listeners: Sequence[socket.socket]) -> None:
         self._stop_s = settings.stop_timeout_s + _STOP_MARGIN_S
         self._hang_s = settings.hang_timeout_s
         self._time = OwnTime(5 * _POLL_S)
-        self._looked = -_BEAT_S
+        self._checked_at = -_BEAT_S
         self._hung = 0
         self._metrics = Registry()
         declare_workers(self._metrics, lambda: self._hung)
@@ -224,7 +226,7 @@ class Workers:
     def run(self) -> int:
         """Keep the workers alive until SIGTERM or SIGINT; returns the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: self._asked_to_stop(number))
+            signal.signal(number, lambda number, _: self._on_stop_signal(number))
         with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
             memory.truncate(TABLE_BYTES + GatewayPositions.size(len(self._workers)))
             status = 0
@@ -236,10 +238,10 @@ class Workers:
         return status
 
     def _step(self, memory: int, folder: Path) -> int:
-        """Do due work; an exit status if it cannot continue."""
+        """Do due work; returns an exit status if it cannot continue."""
         own_s = self._time.tick()
-        if own_s - self._looked >= _BEAT_S:
-            self._looked = own_s
+        if own_s - self._checked_at >= _BEAT_S:
+            self._checked_at = own_s
             _beat(folder / f"{_PARENT}{_BEAT}")
             for worker in self._workers:
                 if worker.popen is not None and self._hangs(worker, own_s, folder):
@@ -261,8 +263,8 @@ class Workers:
         return 0
 
     def _hangs(self, worker: _WorkerProcess, at: float, folder: Path) -> bool:
-        """Whether its event loop hangs, which is counted and logged."""
-        beaten = _beaten(folder / f"{worker.number}{_BEAT}")
+        """Whether its event loop hangs; if so it is counted and logged."""
+        beaten = _beat_time(folder / f"{worker.number}{_BEAT}")
         if worker.silence is None:
             worker.silence = Silence(_FIRST_BEAT_S if self._hang_s else 0.0, at)
         elif beaten and not worker.beats:
@@ -277,7 +279,7 @@ class Workers:
         return True
 
     def _show_metrics(self, folder: Path) -> None:
-        """Leaves them where the workers leave theirs."""
+        """Write the parent's metrics beside those of the workers."""
         write_atomically(folder / f"{_PARENT}.metrics", self._metrics.text(), durable=False)
 
     def _start(self, worker: _WorkerProcess, memory: int, folder: Path) -> None:
@@ -288,18 +290,18 @@ class Workers:
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
 
-    def _asked_to_stop(self, number: int) -> None:
+    def _on_stop_signal(self, number: int) -> None:
         if self._stopping:
-            self._tell(number)  # a second time: at once
+            self._signal_all(number)  # a second time: at once
         self._stopping = True
 
-    def _tell(self, number: int) -> None:
+    def _signal_all(self, number: int) -> None:
         for worker in self._workers:
             if worker.popen is not None and worker.exit_code() is None:
                 worker.popen.send_signal(number)
 
     def _end(self) -> None:
-        self._tell(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + self._stop_s
         for worker in self._workers:
             if worker.popen is not None:

@@ -2,8 +2,8 @@
 
     python -m arborcast.engine.gateway.zmq_edge --config arborcast.toml
 
-`arborcast up` runs it where zmq.enabled says so. SIGTERM and SIGINT end it. The exit status is 0 after an orderly stop,
-2 for wrong settings or a busy port.
+`arborcast up` runs it if zmq.enabled is set. SIGTERM and SIGINT end it. The exit status is 0 after an orderly stop, 2
+for wrong settings or a busy port.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("arborcast.zmq")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the edges until they are stopped."""
+    """Run the edges until a signal stops them."""
     parser = argparse.ArgumentParser(
         prog="python -m arborcast.engine.gateway.zmq_edge", description="Arborcast's ZeroMQ edges."
     )
@@ -85,7 +85,7 @@ def _gateway(settings: Settings) -> ConnectionFactory:
 
 
 def declare(metrics: Registry, counts: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
-    """What the edges count."""
+    """The counters of the edges."""
     metrics.counts(
         "arborcast_zmq_messages_total",
         "Messages by socket (its setting) and result: accepted, sent, lost (a PUB without confirmation), "

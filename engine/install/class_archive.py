@@ -1,8 +1,8 @@
-"""An archive of the classes that the job's JVM loads: half of what its start costs is reading and checking them.
+"""An archive of the classes that the job's JVM loads: reading and checking them is half of the cost of its start.
 
-Made once, with the jars: the job is started on a broker of its own, and Java writes what it has loaded when it stops
-(application class-data sharing, of every Java since 13). Later starts map that file. It fits one Java and the very jars
-that it was made of; Java looks at that itself, and goes without an archive that does not fit.
+Made once, with the jars: the job is started on a broker of its own, and Java writes the loaded classes when it stops
+(application class-data sharing, of every Java since 13). Later starts map that file. It fits one Java and the jars that
+it was made of; Java checks that, and ignores an archive that does not fit.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from arborcast.engine.settings.stack import StackSettings
 
 Report = Callable[[str], None]
 
-# It has to be done once. A slow machine with much else to do takes minutes.
+# Timeout: a slow machine under load takes minutes.
 _START_S = 600.0
 _STOP_S = 600.0
 
 _STEP_S = 0.1
 
-# Environments of one user share a cache.
+# Time without a start after which an archive is deleted. Environments of one user share a cache.
 _UNUSED_S = 30 * 24 * 3_600
 
 
 def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold) -> bool:
-    """Make the archive for this Java and these jars, if there is none; whether there is one now.
+    """Make the archive for this Java and these jars if it is missing; returns whether it exists.
 
-    An engine starts without it, only slower: so what goes wrong is reported, never raised.
+    An engine starts more slowly without it: failures are reported, never raised.
     """
     if tools.classes is not None:
         report(f"class archive: there, {tools.classes}")
@@ -51,12 +51,12 @@ def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold)
     progress("making the archive of classes")
     try:
         (cache / "java").mkdir(parents=True, exist_ok=True)
-        # On the cache's own file system, so that a finished archive can be moved into place.
+        # On the cache's own file system, so that a finished archive can be moved.
         with tempfile.TemporaryDirectory(prefix=".classes-", dir=cache / "java") as folder:
             draft = Path(folder) / "classes.jsa"
             _run_job(tools, Path(folder), draft)
             if not draft.is_file():
-                raise StackError("Java has written none")
+                raise StackError("Java has not written it")
             place = engine.class_archive_name(tools, cache, draft.stat().st_size)
             with draft.open("rb") as written:
                 os.fsync(written.fileno())
@@ -92,7 +92,7 @@ def _run_job(tools: Tools, folder: Path, draft: Path) -> None:
         engine.write_settings(settings, home)
         specs = {spec.name: spec for spec in engine.parts(settings, dataclasses.replace(tools, archive_to=draft), home)}
         with _running(specs["kafka"], settings.stack), _running(specs["dispatch"], settings.stack) as job:
-            job.ask_to_stop()
+            job.request_stop()
             deadline = time.monotonic() + _STOP_S
             while not job.gone():
                 if time.monotonic() > deadline:
@@ -104,7 +104,7 @@ def _run_job(tools: Tools, folder: Path, draft: Path) -> None:
 
 @contextmanager
 def _running(spec: PartSpec, settings: StackSettings) -> Iterator[Part]:
-    """A part that is ready. Killed in the end. Raises StackError when it does not become ready."""
+    """A part that is ready; killed at the end. Raises StackError if it does not become ready."""
     part = Part(spec, settings, lambda line: None)
     try:
         while part.state is not PartState.READY:

@@ -1,8 +1,8 @@
-"""The jars: which ones (jars.xml, pinned by jars.sha256), fetching them once, finding them at every start.
+"""The jars: their list (jars.xml, pinned by jars.sha256), one download, a check at every start.
 
-Each set lives in a folder of the cache whose name is the digest of its pinned checksums. A folder is moved into place
-only when everything in it has been verified, so it is complete or absent, whatever happened during the fetch; after a
-change of the pins another folder is used. Starting the engine resolves nothing and needs no network.
+Each set is in a folder of the cache whose name is the digest of its pinned checksums. A folder is moved to its place
+only after all its files are verified, so it is complete or absent, whatever happens during the download; after a change
+of the pins another folder is used. The start of the engine resolves nothing and needs no network.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _SERVER = re.compile(r"(?P<why>\S*(?:Exception|Error):.*|Server access error.*|H
 
 @dataclass(frozen=True)
 class IvyResult:
-    """How a run of Ivy went: `problem` is empty when all is there, else says why, and `jar` of which, if known."""
+    """The result of a run of Ivy: `problem` is the reason of a failure, empty for success, and `jar` its jar if
+    known."""
 
     problem: str = ""
     jar: str = ""
@@ -50,8 +51,8 @@ class IvyResult:
 def retrieve(
     descriptor: Path, conf: str, into: Path, cache: Path, java: Path, expected: int, progress: Progress
 ) -> IvyResult:
-    """Resolves one configuration of the descriptor and copies its jars into a folder. `cache` is Ivy's own, kept so
-    that an interrupted download resumes; `progress` gets each jar that is found and then each download, up to
+    """Resolve one configuration of the descriptor and copy its jars into a folder. `cache` is Ivy's own, kept so that
+    an interrupted download continues; `progress` gets each jar that is found and then each download, up to
     `expected`."""
     command = [
         str(java),
@@ -74,7 +75,7 @@ def retrieve(
         text=True,
         errors="replace",
     ) as process:
-        assert process.stdout is not None  # noqa: S101 -- for the type checker: we asked for a pipe
+        assert process.stdout is not None  # noqa: S101 -- for the type checker: stdout is a pipe
         try:
             for raw in process.stdout:
                 line = raw.strip()
@@ -86,13 +87,13 @@ def retrieve(
                     progress(f"finding the {conf} jars", min(found, expected), expected)
                 lines.append(line)
         except BaseException:
-            process.kill()  # Ctrl-C: nothing goes on in the background
+            process.kill()  # after Ctrl-C nothing continues in the background
             raise
     return diagnose(lines, process.returncode)
 
 
 def diagnose(lines: list[str], code: int) -> IvyResult:
-    """What Ivy's output says about how it went."""
+    """The result in Ivy's output."""
     for line in lines:
         if "no space left on device" in line.lower():
             return IvyResult("No space left on device")
@@ -113,7 +114,7 @@ def diagnose(lines: list[str], code: int) -> IvyResult:
 
 
 def proxy_options(environ: Mapping[str, str]) -> list[str]:
-    """Java ignores the proxy variables that every other tool here reads; these options say the same to it."""
+    """Java ignores the proxy variables of the environment; these options have the same effect."""
     options = []
     for scheme in ("http", "https"):
         value = environ.get(f"{scheme}_proxy") or environ.get(f"{scheme.upper()}_PROXY")
@@ -130,8 +131,8 @@ def proxy_options(environ: Mapping[str, str]) -> list[str]:
 
 
 def pyspark_folder() -> Path:
-    """Where the package is. Raises JarError."""
-    # Not imported: it takes half a second and we only want its folder.
+    """The folder of the package. Raises JarError."""
+    # Not imported: that takes half a second.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarError("pyspark is not installed, and with it the Ivy that fetches jars; run: make setup")
@@ -148,7 +149,7 @@ def _ivy_jar() -> Path:
 
 SETS = ("spark", "broker", "wsdl")
 
-# What a fetch needs at most, with room: all sets twice (Ivy's cache and ours).
+# Space for a fetch, with a margin: all sets twice (Ivy's cache and ours).
 _ROOM_MB = 200
 
 _HELP = (
@@ -162,7 +163,7 @@ Pins = Mapping[str, str]
 
 
 def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where fetched jars are stored: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
+    """The folder of fetched jars: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
     if chosen := environ.get("ARBORCAST_CACHE"):
         return Path(chosen).expanduser().absolute()
     user = environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -182,7 +183,7 @@ def pins(which: str) -> dict[str, str]:
 
 
 def folder(which: str, cache: Path | None = None) -> Path:
-    """Where the set is, once fetched."""
+    """The folder of the set after a fetch."""
     text = "\n".join(f"{digest}  {name}" for name, digest in sorted(pins(which).items()))
     return (cache or default_cache()) / "jars" / f"{which}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -198,7 +199,7 @@ def jar_paths(which: str, cache: Path | None = None) -> list[Path]:
 
 
 def is_fetched(which: str, cache: Path | None = None) -> bool:
-    """Whether the set is there, complete and unchanged."""
+    """Whether the set is complete and unchanged."""
     try:
         jar_paths(which, cache)
     except JarError:
@@ -213,20 +214,20 @@ def fetch(
     source: Path | None = None,
     progress: Progress = untold,
 ) -> None:
-    """Makes sure that all sets are in the cache, from `source` (a folder with jars in it) or from the network.
+    """Ensure that all sets are in the cache, from `source` (a folder with jars) or from the network.
 
-    `java` is asked for only when something has to be resolved; `report` gets a line per step. Raises JarError naming
-    the jar, HomeError when the cache cannot be written or the disk is full, and what `java` raises.
+    `java` is called only if something must be resolved; `report` gets a line per step. Raises JarError naming the jar,
+    HomeError if the cache cannot be written or the disk is full, and the errors of `java`.
     """
     cache = cache or default_cache()
     missing = [which for which in SETS if not is_fetched(which, cache)]
     if not missing:
-        report(f"jars: all there, in {cache / 'jars'}")
+        report(f"jars: complete, in {cache / 'jars'}")
         return
     with _disk_errors(cache), _locked(cache, report):
         for which in missing:
             if is_fetched(which, cache):
-                continue  # by the process that had the lock
+                continue  # fetched by the process that had the lock
             with _draft(cache, which) as draft:
                 if source is None:
                     _resolve(which, draft, cache, java(), report, progress)
@@ -235,7 +236,7 @@ def fetch(
                 try:
                     _verify(draft, pins(which), "nothing was kept; try again")
                 except JarError:
-                    # Ivy would hand out the same file again, for ever.
+                    # Ivy would return the same file again, for ever.
                     shutil.rmtree(cache / "ivy", ignore_errors=True)
                     raise
                 _move_into_place(draft, folder(which, cache))
@@ -269,25 +270,25 @@ def _verify(place: Path, pinned: Pins, advice: str) -> None:
     if missing := sorted(pinned.keys() - present):
         raise JarError(f"{missing[0]} is missing in {place}; {advice}")
     if extra := sorted(present - pinned.keys()):
-        raise JarError(f"{extra[0]} in {place} is not a jar that we pinned; {advice}")
+        raise JarError(f"{extra[0]} in {place} is not a pinned jar; {advice}")
     for name, digest in pinned.items():
         with (place / name).open("rb") as stream:
             actual = hashlib.file_digest(stream, "sha256").hexdigest()
         if actual != digest:
             raise JarError(
-                f"{name} in {place} is not the one we pinned: its SHA-256 is {actual}, expected {digest}; {advice}",
+                f"{name} in {place} is not the pinned one: its SHA-256 is {actual}, expected {digest}; {advice}",
             )
 
 
 def _move_into_place(draft: Path, place: Path) -> None:
-    # The present file failed its check a moment ago, under the lock.
+    # The current file has failed its check, under the lock.
     shutil.rmtree(place, ignore_errors=True)
     draft.rename(place)
 
 
 @contextlib.contextmanager
 def _draft(cache: Path, which: str) -> Iterator[Path]:
-    """A temporary folder on the cache's own file system, gone afterwards unless it was renamed."""
+    """A temporary folder on the cache's own file system; removed at the end unless it was renamed."""
     draft = Path(tempfile.mkdtemp(prefix=f".{which}-", dir=cache / "jars"))
     draft.chmod(0o755)
     try:
@@ -298,7 +299,7 @@ def _draft(cache: Path, which: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(cache: Path, report: Report) -> Iterator[None]:
-    """One fetch at a time: two checkouts may share the cache. The kernel drops the lock of a process that dies."""
+    """One fetch at a time: two checkouts may share the cache. The kernel releases the lock of a dead process."""
     (cache / "jars").mkdir(parents=True, exist_ok=True)
     with (cache / "jars" / ".lock").open("w") as lock:
         try:
@@ -306,7 +307,7 @@ def _locked(cache: Path, report: Report) -> Iterator[None]:
         except BlockingIOError:
             report("jars: another fetch is under way, waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for leftover in (cache / "jars").glob(".*-*"):  # of a fetch that was killed
+        for leftover in (cache / "jars").glob(".*-*"):  # of a killed fetch
             shutil.rmtree(leftover, ignore_errors=True)
         free_mb = shutil.disk_usage(cache).free // 2**20
         if free_mb < _ROOM_MB:
@@ -332,7 +333,7 @@ _FOLDER = Path(__file__).parent
 
 
 def pinned_lines(which: str, work: Path) -> list[str]:
-    """The lines of one set, as sha256sum would write them. Raises JarError when a jar cannot be had."""
+    """The lines of one set, in the format of sha256sum. Raises JarError for an unavailable jar."""
     into = work / which
     into.mkdir()
     expected = len(pins(which))
@@ -347,8 +348,8 @@ def pinned_lines(which: str, work: Path) -> list[str]:
 def pin() -> None:
     """Write jars.sha256 again after a change of jars.xml: python -m arborcast.engine.install.jars, or `make pins`.
 
-    Downloads everything into an empty cache, so that what gets pinned is what the repositories hand out today. Read the
-    difference before you commit it: a jar that changed without a new version is a reason to stop.
+    Downloads everything into an empty cache, so that the pins are those of the current files in the repositories. Read
+    the difference before you commit it: a jar that changed without a new version is a reason to stop.
     """
     with tempfile.TemporaryDirectory() as work:
         lines = [line for which in SETS for line in pinned_lines(which, Path(work))]

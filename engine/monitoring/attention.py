@@ -1,7 +1,8 @@
 """What needs an operator's attention, from an engine's samples and endpoints. Pure.
 
-The thresholds are those of docs/monitoring/alerts.yml, over the samples in memory (ten minutes), without a time that
-must pass first: a page shows a condition at once, an alert calls someone.
+
+The thresholds are those of docs/monitoring/alerts.yml, over the samples in memory (ten minutes), without their minimum
+duration: a page shows a condition at once, an alert calls a person.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Concern(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A figure of the present."""
+    """A current figure."""
 
     name: str
     label: str
@@ -165,7 +166,7 @@ def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
 
 
 def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
-    """Events and states that do not occur while all is well."""
+    """Events and states that do not occur in normal operation."""
     states = samples[-1].states
     if states.get("gateway") == 0 and "gateway" not in samples[-1].parts:
         yield Concern("bad", "engine", "A gateway is not ready: it refuses all requests")
@@ -190,7 +191,7 @@ def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
 
 
 def _of_objective(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
-    """The error budget is spent too fast: over an hour, or over six, and still so in the last minutes."""
+    """The error budget is spent too fast: over an hour, or over six, and still in the last minutes."""
     rates: tuple[tuple[Literal["warn", "bad"], str, tuple[str, str]], ...] = (
         ("bad", "ArborcastSloBurnsFast", ("1h", "5m")),
         ("warn", "ArborcastSloBurns", ("6h", "30m")),

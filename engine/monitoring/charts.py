@@ -1,4 +1,4 @@
-"""The charts that `arborcast report` and the console show of an engine. Pure: samples in, HTML out."""
+"""The charts of an engine in `arborcast report` and the console. Pure: samples in, HTML out."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from arborcast.engine.monitoring.samples import MetricsSample, collecting_shares
 from arborcast.engine.monitoring.ticks import Unit
 
 POINTS = 360
-"""As many as a chart has pixels for."""
+"""The number of pixels of a chart."""
 
 COUNTED_S = 30.0
-"""Outcomes are counted when they are recorded, every few seconds (`tables.interval_s`): over less, a steady rate would
-jump between nothing and twice as much."""
+"""Outcomes are counted when they are recorded, every few seconds (`tables.interval_s`): over a shorter time, a steady
+rate would alternate between zero and twice its value."""
 
 _OUTCOMES = tuple(WORDS.get(each, each) for each in ("delivered", "parked", "dead", "expired", "dropped", "cancelled"))
 _STAGES = tuple(WORDS.get(each, each) for each in ("control", "view", "job", "feedback"))
@@ -39,7 +39,7 @@ class Chart(NamedTuple):
     unit: Unit
     series: Callable[[Sequence[MetricsSample]], Mapping[str, Values]]
     order: Sequence[str] = ()
-    """Names of series, each with the colour of its place here, whichever others are drawn."""
+    """Names of series in the order of their colours, so that these do not depend on the other series."""
     limit: float | None = None
     """The threshold of an alert rule."""
 

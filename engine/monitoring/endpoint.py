@@ -1,4 +1,4 @@
-"""A small HTTP server for pages that are made when they are requested."""
+"""A small HTTP server for pages that are made on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from arborcast.core.threads import Service, start_thread
 from arborcast.engine.settings.stack import MetricsSettings
 
 if TYPE_CHECKING:
-    # Loads Spark, which neither a gateway nor the supervisor has any use for.
+    # Loads Spark, which gateway and supervisor do not need.
     from arborcast.dispatch.monitoring.metrics import EndpointFigures, JobMetrics
 
 
@@ -53,18 +53,18 @@ _ANSWER_S = 30.0
 # Maximum number of connections; a new one closes the longest idle one.
 _MOST_CONNECTIONS = 64
 
-# How often connections are looked through for those whose time is over.
+# Interval of the check for connections past their deadline.
 _SWEEP_S = 0.5
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its content type and its function. `asked` renders it for a query's parameters and raises ValueError for
+    """A page: its content type and its function. `query` renders it for a query's parameters and raises ValueError for
     invalid ones. A page without it ignores the query."""
 
     content_type: str
     make: Callable[[], bytes]
-    asked: Callable[[Mapping[str, str]], bytes] | None = None
+    render_query: Callable[[Mapping[str, str]], bytes] | None = None
 
 
 class Endpoint:
@@ -72,7 +72,7 @@ class Endpoint:
     rendered one at a time: frequent requests must not take more than one thread's CPU from the engine."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page], name: str) -> None:
-        """Listens at once. Raises ConfigError when the port is taken."""
+        """Listens at once. Raises ConfigError if the port is in use."""
         try:
             self._server = _Server((host, port), _handler(dict(pages), PageRule(host)))
         except OSError as error:
@@ -88,7 +88,7 @@ class Endpoint:
         self._thread = start_thread(self._name, self._server.serve_forever, _SWEEP_S)
 
     def close(self) -> None:
-        """Stop answering and free the port."""
+        """Stop answering and release the port."""
         if self._thread is not None:
             self._server.shutdown()
             self._thread.join()
@@ -100,7 +100,7 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._lock = threading.Lock()
-        # Until when the next step of each connection has to be done, its request or its answer; the newest is last.
+        # Deadline of the current step of each connection, its request or its answer; the newest is last.
         self._due: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
@@ -113,41 +113,41 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Called when a connection is over."""
+        """Called at the end of a connection."""
         with self._lock:
             self._due.pop(request, None)
         super().shutdown_request(request)
 
     def complete(self, connection: socket.socket) -> None:
-        """The request on this connection is there as a whole."""
+        """The request on this connection is complete."""
         with self._lock:
             if self._due.pop(connection, None) is not None:
                 self._due[connection] = time.monotonic() + _ANSWER_S
 
     def service_actions(self) -> None:
-        """Called every _SWEEP_S: a client that sends a byte now and then is never late with the next one."""
+        """Called every _SWEEP_S: a socket timeout would not end a client that sends a byte now and then."""
         now = time.monotonic()
         with self._lock:
             for connection in [each for each, due in self._due.items() if due < now]:
                 self._cut(connection)
 
     def _cut(self, connection: socket.socket) -> None:
-        """Its thread reads the end of it."""
+        """Close a connection: its thread reads the end."""
         self._due.pop(connection, None)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
-    # Finding out our own name may take seconds where there is no name server, and it is not needed.
+    # The base class looks up the host name, which may take seconds without a name server.
     def server_bind(self) -> None:
         if os.name == "posix":
-            # Connections of a process that was killed keep its port for a minute, and its successor out of it.
+            # Connections of a killed process keep its port for a minute; its successor must be able to listen.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that disconnect in the middle are no error."""
+        """Clients that disconnect early are no error."""
 
 
 def _handler(pages: Mapping[str, Page], rule: PageRule) -> type[BaseHTTPRequestHandler]:
@@ -170,12 +170,12 @@ def _handler(pages: Mapping[str, Page], rule: PageRule) -> type[BaseHTTPRequestH
             page = pages.get(path)
             if page is None:
                 return 404, _TEXT, ("here are: " + ", ".join(pages) + "\n").encode()
-            asked = page.asked if query else None
+            render_query = page.render_query if query else None
             try:
                 with one_at_a_time:
-                    return 200, page.content_type, asked(dict(parse_qsl(query))) if asked else page.make()
+                    return 200, page.content_type, render_query(dict(parse_qsl(query))) if render_query else page.make()
             except Exception as error:
-                if asked and isinstance(error, ValueError):
+                if render_query and isinstance(error, ValueError):
                     return 400, _TEXT, f"this query cannot be read: {error}\n".encode()
                 logger.exception("the page %s cannot be made", self.path[:100])
                 return 500, _TEXT, b"this page cannot be made now; the log says why\n"
@@ -188,14 +188,14 @@ def _handler(pages: Mapping[str, Page], rule: PageRule) -> type[BaseHTTPRequestH
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """A scrape every few seconds is no news."""
+            """Scrapes are not logged."""
 
     return Handler
 
 
 _SLOWEST = 20
 
-# How soon a port that is in use is tried again.
+# Interval of attempts to listen on a port that is in use.
 _PAUSE_S = 5.0
 
 
@@ -214,7 +214,7 @@ def serve_job_sometime(metrics: JobMetrics, settings: MetricsSettings, pause_s: 
 
 
 def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:
-    """Begin to serve. Raises ConfigError when the port is taken."""
+    """Begin to serve. Raises ConfigError if the port is in use."""
     declare_process(metrics.registry)
     pages = {
         "/metrics": Page(CONTENT_TYPE.decode(), lambda: metrics.registry.text().encode()),

@@ -1,4 +1,4 @@
-"""Numbers and states as people read them, and series of numbers as small charts made of characters."""
+"""Numbers and states for people, and series of numbers as small charts of characters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS: Mapping[str, str] = {
 
 Points = Sequence[tuple[float, float | None]]
 
-"""(seconds of the epoch, value); None where nothing is known."""
+"""(seconds of the epoch, value); None if unknown."""
 
 _WIDTH, _HEIGHT = 1_000, 100
 
@@ -41,12 +41,12 @@ def line_plot(
     offset_s: float = 0.0,
     limit: float | None = None,
 ) -> str:
-    """A figure with one line for each of `series`, from 0 up. A line has a gap where two points are further apart than
+    """A figure with one line for each of `series`, from 0 up. A line has a gap between points further apart than
     `gap_s`. `span` is the range of the time axis, by default that of the points. The last and the highest value of each
     line are also text. `colours` are colour numbers by series, by default their positions. `offset_s` is the difference
-    of the axis's time zone from UTC. `limit` is a threshold, drawn where the scale has it. A time without any point is
-    marked as an outage. The drawing is stretched to the available width and contains only lines: labels
-    beside it keep their size on a small screen."""
+    of the axis's time zone from UTC. `limit` is a threshold, drawn if it is on the scale. A time without any point is
+    marked as an outage. The drawing is stretched to the available width and contains only lines: labels beside it keep
+    their size on a small screen."""
     times = [at for points in series.values() for at, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
     if not times or not values:
@@ -83,7 +83,7 @@ def line_plot(
         drawing.append(f'<path class="limit" d="M0 {y(limit):.2f}H{_WIDTH}"/>')
     for name, points in series.items():
         for piece in _pieces(points, gap_s):
-            # A line of no length has round ends, which a wide stroke makes a dot.
+            # A line without length has round ends; a wide stroke makes it a dot.
             shown = piece if len(piece) > 1 else piece * 2
             dot = " dot" * (len(piece) == 1)
             drawn = " ".join(f"{x(at):.1f},{y(value):.2f}" for at, value in shown)
@@ -104,9 +104,9 @@ def _legend(series: Mapping[str, Points], unit: Unit, colour: Mapping[str, int])
     lines = []
     for name, points in series.items():
         known = [value for _, value in points if value is not None]
-        said = f"{WRITTEN[unit](known[-1])}, max {WRITTEN[unit](max(known))}" if known else "not known"
+        values = f"{WRITTEN[unit](known[-1])}, max {WRITTEN[unit](max(known))}" if known else "not known"
         key = f'<svg viewBox="0 0 24 6" aria-hidden="true"><path class="s{colour[name]}" d="M1 3H23"/></svg>'
-        lines.append(f"<li>{key}{as_html(f'{name} {said}'.strip())}</li>")
+        lines.append(f"<li>{key}{as_html(f'{name} {values}'.strip())}</li>")
     return f'<ul class="keys">{"".join(lines)}</ul>'
 
 
@@ -149,7 +149,7 @@ def plain(text: str) -> str:
 
 
 def count(value: float | None) -> str:
-    """Seven characters at most: 0, 0.3, 12, 1,234, 12.3 k, 4.5 M."""
+    """Up to seven characters: 0, 0.3, 12, 1,234, 12.3 k, 4.5 M."""
     if value is None:
         return "-"
     if value >= 999_950:
@@ -165,7 +165,7 @@ def many(number: float, one: str, several: str = "") -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Eight characters at most, with the unit that suits."""
+    """Up to eight characters, with a suitable unit."""
     if value is None:
         return "-"
     if value < 0.9995:
@@ -189,7 +189,7 @@ def size(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Of one core, or of a whole."""
+    """A share, of one core or of a whole."""
     return "-" if share is None else f"{share * 100:.0f} %"
 
 
@@ -200,7 +200,7 @@ WRITTEN: Mapping[Unit, Callable[[float | None], str]] = {
     "bytes": size,
     "share": percent,
 }
-"""How a value is written, by its unit."""
+"""The format of a value, by its unit."""
 
 
 def shortened(text: str, width: int) -> str:

@@ -1,5 +1,6 @@
 """History of the engine's load: samples of the last minutes in memory, and of the last day in a ring of two files.
 
+
 The files are in the data directory: they survive restarts, cost nothing while unread, and can be read while the engine
 is down. Outcomes of deliveries are in the tables.
 """
@@ -31,7 +32,7 @@ class MetricsHistory:
     """Written by one thread."""
 
     def __init__(self, folder: Path, keep_s: float) -> None:
-        """Each of the two files holds `keep_s`, so at least this much is there."""
+        """Each of the two files covers `keep_s`, which is the minimum of the history."""
         self._folder = folder
         self._keep_s = keep_s
         self._file_began: float | None = None
@@ -39,7 +40,7 @@ class MetricsHistory:
         self._recent: deque[MetricsSample] = deque()
 
     def add(self, sample: MetricsSample) -> None:
-        """Keep a sample. A full disk costs the history, and one line in the log, never the engine."""
+        """Add a sample. A full disk costs the history and one log message, never the engine."""
         self._recent.append(sample)
         while self._recent[0].at < sample.at - RECENT_S:
             self._recent.popleft()
@@ -48,7 +49,7 @@ class MetricsHistory:
             self._troubled = False
         except OSError as error:
             if not self._troubled:
-                logger.warning("the history of metrics in %s is not kept: %s", self._folder, error.strerror)
+                logger.warning("the history of metrics in %s cannot be written: %s", self._folder, error.strerror)
             self._troubled = True
 
     def recent(self) -> list[MetricsSample]:
@@ -75,7 +76,7 @@ class MetricsHistory:
 
 
 def files_in(folder: Path) -> tuple[Path, Path]:
-    """The file that is written to, and the one before it."""
+    """The current file, and the previous one."""
     return folder / "history.jsonl", folder / "history.1.jsonl"
 
 
@@ -87,9 +88,9 @@ def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
 
 
 def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
-    """A maximum number of samples between two times: the last one of each interval, with its peaks. A day has 17,000
-    samples; only the result is decoded and held in memory."""
-    kept: dict[int, bytes] = {}
+    """Up to `most` samples between two times: the last one of each interval, with its peaks. A day has 17,000 samples;
+    only the result is decoded and in memory."""
+    by_interval: dict[int, bytes] = {}
     peaks: dict[int, Peaks] = {}
     for file in reversed(files_in(folder)):
         with contextlib.suppress(OSError), file.open("rb") as stream:
@@ -102,13 +103,13 @@ def read_thinned(folder: Path, since: float, until: float, most: int) -> list[Me
                 except ValueError:
                     continue
                 if since <= at <= until:
-                    stretch = int((at - since) / (until - since) * most)
-                    kept[stretch] = line
+                    interval = int((at - since) / (until - since) * most)
+                    by_interval[interval] = line
                     with contextlib.suppress(msgspec.DecodeError):
-                        peaks[stretch] = peaks.get(stretch, Peaks()).with_more(_peaks_decoder.decode(line))
+                        peaks[interval] = peaks.get(interval, Peaks()).with_more(_peaks_decoder.decode(line))
     return [
-        peaks.get(stretch, Peaks()).on(sample)
-        for stretch, line in sorted(kept.items())
+        peaks.get(interval, Peaks()).on(sample)
+        for interval, line in sorted(by_interval.items())
         if (sample := _decoded(line)) is not None
     ]
 
@@ -142,7 +143,7 @@ def _decoded(line: bytes) -> MetricsSample | None:
 
 
 def _end_line(file: Path) -> None:
-    """After a kill in the middle of a line the next one must not be lost with it."""
+    """After a kill in the middle of a line, begin a new one: the next sample would be lost with it."""
     if file.exists() and (content := file.stat().st_size):
         with file.open("rb+") as stream:
             stream.seek(content - 1)

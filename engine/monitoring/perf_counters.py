@@ -1,5 +1,6 @@
 """Internal figures of a Java virtual machine on this host, from its counter file for `jstat`.
 
+
 `jcmd PID PerfCounter.print` prints the same file. Each jcmd starts a virtual machine (70 ms of CPU, and only with a
 JDK); reading the file takes a fraction of a millisecond. The layout is that of HotSpot's jvmstat, version 2.0,
 unchanged since Java 5.
@@ -17,9 +18,9 @@ from pathlib import Path
 from arborcast.core.telemetry.jvm import Collections, JvmFigures
 
 _MAGIC = bytes.fromhex("cafec0c0")
-# Byte order, version 2.0, accessible; used, overflow, when it changed, where the first entry is, how many there are.
+# Byte order, version 2.0, accessible; used bytes, overflow, time of change, position and number of the entries.
 _HEAD = "BBBBiiqii"
-# Length; where the name is; vector length; type, flags, unit, variability; where the value is.
+# Length; position of the name; vector length; type, flags, unit, variability; position of the value.
 _ENTRY = "iiiBBBBi"
 
 # HotSpot's default is 32 KiB.
@@ -43,7 +44,7 @@ def read_jvm(pid: int, folder: Path = Path("/tmp")) -> JvmFigures | None:  # noq
 
 
 def counters(content: bytes) -> Mapping[str, int | str]:
-    """All counters by their names. Raises ValueError for anything but such a file."""
+    """All counters by their names. Raises ValueError for another file."""
     if content[:4] != _MAGIC:
         raise ValueError("this is not a file of performance counters")
     found: dict[str, int | str] = {}
@@ -52,7 +53,7 @@ def counters(content: bytes) -> Mapping[str, int | str]:
         entry = struct.Struct(order + _ENTRY)
         _, major, _, accessible, _, _, _, at, entries = struct.unpack_from(order + _HEAD, content, 4)
         if major != 2 or not accessible:
-            raise ValueError("the counters are of another version, or not yet to be read")
+            raise ValueError("the counters have another version, or are not readable yet")
         for _ in range(entries):
             length, name_at, size, kind, _, _, _, value_at = entry.unpack_from(content, at)
             end = content.index(b"\0", at + name_at)
@@ -62,7 +63,7 @@ def counters(content: bytes) -> Mapping[str, int | str]:
             elif kind == ord("B"):
                 text = content[at + value_at : at + value_at + size]
                 found[name] = text.partition(b"\0")[0].decode("utf-8", "replace")
-            # An entry that takes no room would be read for ever.
+            # An entry without length would be read for ever.
             at += max(length, entry.size)
     except struct.error as error:
         raise ValueError("the file of performance counters is cut off") from error
@@ -70,7 +71,7 @@ def counters(content: bytes) -> Mapping[str, int | str]:
 
 
 def figures_of(known: Mapping[str, int | str]) -> JvmFigures:
-    """The relevant counters. Raises ValueError when one is missing."""
+    """The relevant counters. Raises ValueError if one is missing."""
     numbers = {name: value for name, value in known.items() if isinstance(value, int)}
     spaces = {"used": 0, "capacity": 0}
     for name, value in numbers.items():
@@ -79,7 +80,7 @@ def figures_of(known: Mapping[str, int | str]) -> JvmFigures:
     try:
         ticks = numbers["sun.os.hrt.frequency"]
         collectors = {}
-        # A damaged number may be any.
+        # A damaged number may have any value.
         for number in range(min(numbers["sun.gc.policy.collectors"], len(numbers))):
             kind = f"sun.gc.collector.{number}"
             if f"{kind}.invocations" in numbers:

@@ -1,4 +1,4 @@
-"""`arborcast report`: one HTML page about a stretch of time, that needs no script and loads nothing."""
+"""`arborcast report`: one HTML page about a period, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arborcast.engine.monitoring.summary import Summary
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
 from arborcast.engine.processes.errors import StackError
 
-# Two looks make a rate.
+# A rate needs two samples.
 _FEWEST = 2
 
 _STYLE = """
@@ -40,9 +40,9 @@ h2 { font-size: 1.1rem; margin: 1.6rem 0 .2rem; } h2 + p { margin: 0; opacity: .
 
 
 def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, str]:
-    """The history of an engine: a remote one's by its address, else that in a data directory, running or not.
+    """The history of an engine: of a remote one by its address, else of the data directory, running or not.
 
-    Raises StackError when there is none.
+    Raises StackError without a history.
     """
     if url is not None:
         base = base_url(url)
@@ -66,16 +66,16 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
 
 
 def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> EngineView:
-    """The samples of that time; without any, of which time there are some."""
+    """The samples of that time; without any, the period of the existing ones."""
     samples = [sample for sample in stored if sample.at >= start]
     if len(samples) >= _FEWEST:
         return EngineView(samples, endpoints)
-    there = f"samples from {_date(stored[0].at)} to {_date(stored[-1].at)}" if stored else "the history is empty"
-    return EngineView(samples, endpoints, there)
+    available = f"samples from {_date(stored[0].at)} to {_date(stored[-1].at)}" if stored else "the history is empty"
+    return EngineView(samples, endpoints, available)
 
 
 def write_report(output: Path, seen: EngineView, where: str, start: float, now: float) -> None:
-    """Write the page in one step. Raises StackError when the file cannot be written."""
+    """Write the page in one step. Raises StackError if the file cannot be written."""
     try:
         write_atomically(output, page(seen, where, start, now))
     except OSError as error:
@@ -147,12 +147,12 @@ def _counted(counts: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(name, figures.count(count)) for name, count in sorted(counts.items(), key=lambda one: -one[1]) if count]
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") -> str:
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
     if not rows:
         return ""
     head = "".join(f"<th>{as_html(name)}</th>" for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{as_html(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    about = f"<p>{as_html(said)}</p>" if said else ""
+    about = f"<p>{as_html(note)}</p>" if note else ""
     return f"<h2>{as_html(title)}</h2>{about}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

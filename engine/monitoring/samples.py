@@ -15,10 +15,10 @@ _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
 _ESCAPE = re.compile(r"\\(.)")
 
 NO_BOUND = 1e12
-"""Stands for a histogram's infinite bound, which JSON cannot write."""
+"""A histogram's infinite bound, which JSON cannot represent."""
 
 Buckets = tuple[tuple[float, float], ...]
-"""Of a histogram: (upper bound in seconds, how many took at most this long), rising, the last bound NO_BOUND."""
+"""A histogram: pairs of upper bound in seconds and cumulative count, rising; the last bound is NO_BOUND."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Scrape:
 
     @classmethod
     def of(cls, *texts: str) -> Scrape:
-        """From texts; a line that is none of the format's is passed over."""
+        """From texts; lines of another format are skipped."""
         return cls(sample for text in texts for line in text.split("\n") if (sample := read_line(line)))
 
     @property
@@ -52,7 +52,7 @@ class Scrape:
         return math.fsum(sample.value for sample in self._found(name, labels))
 
     def most(self, name: str, **labels: str) -> float:
-        """The largest of them; 0 without any."""
+        """The largest of these samples; 0 without any."""
         return max((sample.value for sample in self._found(name, labels)), default=0.0)
 
     def least(self, name: str) -> float | None:
@@ -68,7 +68,7 @@ class Scrape:
         return sums
 
     def buckets(self, name: str, **labels: str) -> Buckets:
-        """A histogram, added up over all processes and other labels; empty when there is none."""
+        """A histogram, added up over all processes and other labels; empty without one."""
         sums = self.by(f"{name}_bucket", "le", **labels)
         return tuple(sorted((NO_BOUND if bound == "+Inf" else float(bound), sums[bound]) for bound in sums))
 
@@ -132,7 +132,7 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: dict[str, float] = {}  # (+) by state
     errors: dict[str, float] = {}  # (+) by class of error
     pushes: float = 0  # (+)
-    reused: float = 0  # (+) of these, over a connection that was there
+    reused: float = 0  # (+) pushes over a reused connection
     batches: float = 0  # (+)
     stages: dict[str, float] = {}  # (+) seconds by stage
     append: Buckets = ()  # (+)
@@ -142,16 +142,16 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     lag_records: float = 0
     lag_seconds: float = 0
     waiting: dict[str, float] = {}
-    in_flight: dict[str, float] = {}  # pushes, by whose they are
+    in_flight: dict[str, float] = {}  # pushes, by sender: batch or redelivery
     breakers: dict[str, float] = {}
     requests: dict[str, float] = {}  # of work queues, by state
     servers: dict[str, float] = {}  # of work queues, by state
     subscriptions: float = 0
-    suspended: float = 0  # of these
+    suspended: float = 0  # of the subscriptions
     processes: dict[str, ProcessFigures] = {}
     jvms: dict[str, JvmSample] = {}  # by part
     events: dict[str, float] = {}  # (+) rare ones, by name
-    states: dict[str, float] = {}  # others that alert rules need, by name
+    states: dict[str, float] = {}  # other values for alert rules, by name
 
 
 def sample_of(at: float, readings: Scrape) -> MetricsSample:
@@ -199,7 +199,7 @@ _EVENTS = {
 
 
 def _states(readings: Scrape) -> dict[str, float]:
-    """Without those that are 0 while all is well."""
+    """Without those that are 0 in normal operation."""
     found = {
         "batch": readings.most("arborcast_dispatch_batch_under_way_seconds"),
         "record lag": readings.most("arborcast_dispatch_lag_seconds", query="record"),
@@ -240,7 +240,7 @@ def _processes(readings: Scrape) -> dict[str, ProcessFigures]:
         names = ("arborcast_process_memory_bytes", "arborcast_process_threads", "arborcast_process_descriptors")
         counts = readings.by("arborcast_processes", label)
     else:
-        # Without our supervisor, gateways and jobs report their own processes.
+        # Without a supervisor, gateways and jobs report their own processes.
         label, counts = "component", {}
         cpu = readings.by("process_cpu_seconds_total", label)
         names = ("process_resident_memory_bytes", "process_threads", "process_open_fds")
@@ -254,7 +254,7 @@ def _processes(readings: Scrape) -> dict[str, ProcessFigures]:
 
 
 def grown(before: float, after: float) -> float:
-    """By how much a counter has grown; one that is smaller than before was reset."""
+    """The growth of a counter; one that is smaller than before was reset."""
     return after - before if after >= before else after
 
 
@@ -267,25 +267,25 @@ def grown_buckets(before: Buckets, after: Buckets) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float | None:
-    """The time in seconds within which this share of all observations was done; None without any. Observations are
+    """The time in seconds within which this share of all observations was completed; None without any. Observations are
     assumed to be spread evenly in a bucket; those beyond the last finite bound count as that bound."""
     total = buckets[-1][1] if buckets else 0.0
     if not total:
         return None
-    wanted = share * total
+    target = share * total
     lower, below = 0.0, 0.0
     for bound, count in buckets:
-        if count >= wanted:
+        if count >= target:
             if bound >= NO_BOUND:
                 return lower
-            return lower + (bound - lower) * ((wanted - below) / (count - below) if count > below else 1.0)
+            return lower + (bound - lower) * ((target - below) / (count - below) if count > below else 1.0)
         lower, below = bound, count
     return lower
 
 
 def rates(samples: Sequence[MetricsSample], name: str, key: str = "", over_s: float = 0.0) -> list[float | None]:
-    """How fast a counter grew up to each sample, per second, over at least `over_s` where the samples reach back as
-    far; None for the first, and where time stood still."""
+    """The growth of a counter up to each sample, per second, over at least `over_s` as far as the samples allow; None
+    for the first, and without elapsed time."""
     sums = _sums(samples, name, key)
     result: list[float | None] = [None]
     begin = 0
@@ -299,7 +299,7 @@ def rates(samples: Sequence[MetricsSample], name: str, key: str = "", over_s: fl
 
 
 def growth(samples: Sequence[MetricsSample], name: str, key: str = "") -> float:
-    """By how much a counter grew over all samples."""
+    """The growth of a counter over all samples."""
     return _sums(samples, name, key)[-1] if samples else 0.0
 
 
@@ -309,7 +309,7 @@ def keys_of(samples: Sequence[MetricsSample], name: str) -> list[str]:
 
 
 def grown_histogram(samples: Sequence[MetricsSample], name: str) -> Buckets:
-    """By how much a histogram grew over all samples; a sample without it is no reset."""
+    """The growth of a histogram over all samples; a sample without it does not reset it."""
     sums: dict[float, float] = {}
     before: Buckets = getattr(samples[0], name)
     for sample in samples[1:]:
@@ -321,8 +321,8 @@ def grown_histogram(samples: Sequence[MetricsSample], name: str) -> Buckets:
 
 
 def _sums(samples: Sequence[MetricsSample], name: str, key: str) -> list[float]:
-    """The growth of a counter since the first sample. A sample without the counter (its process did not answer) is no
-    reset: the next sample continues from the last value."""
+    """The growth of a counter since the first sample. A sample without the counter (its process did not answer) does
+    not reset it: the next sample continues from the last value."""
     sums, before = [0.0], _value(samples[0], name, key) if samples else 0.0
     for sample in samples[1:]:
         now = _value(sample, name, key)
@@ -343,7 +343,7 @@ def quantiles(samples: Sequence[MetricsSample], name: str, share: float) -> list
 
 
 def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | None]:
-    """How many cores a process kept busy up to each sample."""
+    """The number of busy cores of a process up to each sample."""
     result: list[float | None] = [None]
     for earlier, later in itertools.pairwise(samples):
         now, then = later.processes.get(process), earlier.processes.get(process)
@@ -356,7 +356,7 @@ def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | N
 
 
 def collecting_shares(samples: Sequence[MetricsSample], jvm: str) -> list[float | None]:
-    """The share of time that a virtual machine spent collecting garbage up to each sample."""
+    """The share of time of a virtual machine's garbage collection up to each sample."""
     result: list[float | None] = [None]
     for earlier, later in itertools.pairwise(samples):
         now, then = later.jvms.get(jvm), earlier.jvms.get(jvm)
@@ -369,12 +369,12 @@ def collecting_shares(samples: Sequence[MetricsSample], jvm: str) -> list[float 
 
 
 def newest(values: Sequence[float | None]) -> float | None:
-    """The last one that is known."""
+    """The last known value."""
     return next((value for value in reversed(values) if value is not None), None)
 
 
 def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
-    """A maximum number of samples, evenly spaced, including the last. Counters lose nothing, peaks are kept."""
+    """Up to `most` samples, evenly spaced, including the last. Counters lose nothing, peaks are kept."""
     if len(samples) <= most:
         return list(samples)
     step = len(samples) / most
@@ -383,7 +383,7 @@ def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
 
 
 class Peaks(msgspec.Struct, frozen=True):
-    """The figures of a sample that go up and down, and whose peaks count."""
+    """The figures of a sample that rise and fall, and whose peaks count."""
 
     lag_records: float = 0
     lag_seconds: float = 0
@@ -391,7 +391,7 @@ class Peaks(msgspec.Struct, frozen=True):
     in_flight: dict[str, float] = {}
 
     def with_more(self, other: Peaks | MetricsSample) -> Peaks:
-        """The larger ones of both."""
+        """The larger value of each figure."""
         return Peaks(
             max(self.lag_records, other.lag_records),
             max(self.lag_seconds, other.lag_seconds),
@@ -404,12 +404,12 @@ class Peaks(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(sample, **msgspec.structs.asdict(self))
 
 
-def with_peaks(stretch: Sequence[MetricsSample]) -> MetricsSample:
-    """The last sample of a stretch of time, with the peaks of all of them."""
+def with_peaks(period: Sequence[MetricsSample]) -> MetricsSample:
+    """The last sample of a period, with the peaks of all of them."""
     peaks = Peaks()
-    for sample in stretch:
+    for sample in period:
         peaks = peaks.with_more(sample)
-    return peaks.on(stretch[-1])
+    return peaks.on(period[-1])
 
 
 def _larger(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

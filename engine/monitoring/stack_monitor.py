@@ -1,4 +1,4 @@
-"""The embedded engine looks at itself: the metrics of all parts and processes, on one page, and their history."""
+"""The monitor of the embedded engine: the metrics of all parts and processes, on one page, and their history."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from arborcast.engine.processes.processes import resident, words
 
 
 class Use(NamedTuple):
-    """One process as seen at one look. `identity` is not used again by another."""
+    """One process at one reading. `identity` is not reused by another process."""
 
     name: str
     identity: tuple[int, float]
@@ -41,15 +41,15 @@ class Use(NamedTuple):
 
 
 class ProcessAccounts:
-    """Sums by name that keep the CPU seconds of ended processes: a falling sum would look like a restart, and its total
-    like new work."""
+    """Sums by name with the CPU seconds of ended processes: a falling sum would look like a restart, and its total like
+    new work."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, float], float] = {}
         self._cpu: dict[str, float] = {}
 
     def look(self, uses: Iterable[Use]) -> dict[str, ProcessFigures]:
-        """Figures by name, of names that have a process now."""
+        """Figures by name, of names with a running process."""
         figures: dict[str, ProcessFigures] = {}
         seen = {}
         for use in uses:
@@ -86,7 +86,7 @@ class MemoryReader:
         self._known: dict[tuple[int, float], tuple[int, float, int]] = {}
 
     def of(self, process: psutil.Process) -> int:
-        """In bytes."""
+        """The memory in bytes."""
         size, now = process.memory_info().rss, self._now()
         identity = (process.pid, process.create_time())
         before, until, memory = self._known.get(identity, (0, 0.0, 0))
@@ -96,12 +96,12 @@ class MemoryReader:
         return memory
 
     def keep(self, identities: Iterable[tuple[int, float]]) -> None:
-        """The others have ended."""
+        """Drop all other, ended processes."""
         self._known = {each: self._known[each] for each in identities if each in self._known}
 
 
 def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[Use]:
-    """All processes in the sessions of these leaders, whose parts are named, and this process as the supervisor."""
+    """All processes in the sessions of these leaders, with their parts' names, and this process as the supervisor."""
     found = [_use(psutil.Process(), "supervisor", memory)]
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
@@ -139,23 +139,23 @@ def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
 
 logger = logging.getLogger(__name__)
 
-# Maximum age of a look that is reused for a request.
+# Maximum age of a reading that is reused for a request.
 _FRESH_S = 1.0
 
-# Timeout of a part's metrics; a part beyond it is missing from the look.
+# Timeout of a part's metrics; a slower part is missing from the reading.
 _PATIENCE_S = 2.0
 
 _JSON = "application/json"
 
 _MOST_POINTS = 20_000
 
-# 1,000 hours of history, the most that the settings allow, at a sample every 5 s.
+# 1,000 hours of history, the maximum of the settings, at a sample every 5 s.
 _MOST_PAGE = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Look:
-    """The result of one look."""
+    """The result of one reading."""
 
     at: float
     text: str
@@ -164,7 +164,7 @@ class Look:
 
 
 class StackMonitor:
-    """Collects the figures of all parts, periodically and on request, in its own threads. No failure leaves it."""
+    """Collects the figures of all parts, periodically and on request, in its own threads. It raises no exceptions."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class StackMonitor:
         self._service.stop()
 
     def look(self) -> Look:
-        """How everything is now, or was a second ago."""
+        """A reading that is at most a second old."""
         with self._lock:
             now = time.time()
             if self._last is None or not 0 <= now - self._last.at < _FRESH_S:
@@ -210,7 +210,7 @@ class StackMonitor:
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
-            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored()), self._history_asked),
+            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored()), self._history_page),
             "/recent.json": Page(_JSON, self._recent_page),
         }
 
@@ -222,10 +222,10 @@ class StackMonitor:
         self._figures = self._accounts.look(uses_of({pid: name for name, pid in running.items()}, self._memory))
         texts = {}
         for part, url in self._urls.items():
-            if part in answering:  # the others are not waited for
+            if part in answering:  # a part that does not answer would delay the reading
                 with contextlib.suppress(OSError):
                     texts[part] = self._fetch(f"{url}/metrics").decode()
-        # It shows nothing by itself, and is no process that we have written.
+        # It has no metrics page, and is not a program of ours.
         self._broker = read_jvm(running["kafka"]) if "kafka" in running else None
         texts["kafka"] = self._broker_registry.text()
         text = merged(texts, "component") + self._registry.text()
@@ -237,11 +237,11 @@ class StackMonitor:
 
     def _recent_page(self) -> bytes:
         now = self.look().sample
-        # The last one stored may be this one.
+        # The last stored sample may be this one.
         return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
 
-    def _history_asked(self, query: Mapping[str, str]) -> bytes:
-        """`?since=…&points=…`: a maximum number of samples since a time, evenly spaced."""
+    def _history_page(self, query: Mapping[str, str]) -> bytes:
+        """`?since=…&points=…`: up to this number of samples since a time, evenly spaced."""
         now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", _MOST_POINTS))
         if not 0 < points <= _MOST_POINTS or not since < now:
             raise ValueError(f"since is a time before now, points at most {_MOST_POINTS}")
@@ -326,7 +326,7 @@ def get(url: str, timeout: float = _PATIENCE_S, *, verify: bool = True) -> bytes
 
 
 def serve(monitor: StackMonitor, host: str, port: int) -> Endpoint:
-    """Begin to serve the monitor's pages. Raises ConfigError when the port is taken."""
+    """Begin to serve the monitor's pages. Raises ConfigError if the port is in use."""
     endpoint = Endpoint(host, port, monitor.pages(), "monitor-http")
     endpoint.start()
     return endpoint

@@ -1,6 +1,6 @@
-"""The figures of an engine over a stretch of time, the same in `arborcast top`, its JSON, the report and the console.
+"""The figures of an engine over a period, the same in `arborcast top`, its JSON, the report and the console.
 
-Pure but for the pause between two looks.
+Pure, except for the pause between two readings.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from arborcast.engine.monitoring.samples import (
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 
 RATE_S = 60.0
-"""Current rates and quantiles are those of this time: outcomes are counted when they are recorded, every few seconds
+"""Period of current rates and quantiles: outcomes are counted when they are recorded, every few seconds
 (`tables.interval_s`)."""
 
-# Two looks that far apart make a rate.
+# Interval of the first two readings, which a rate needs.
 _FIRST_PAUSE_S = 1.0
 
 
 def first_look(watch: EngineWatch, sleep: Callable[[float], None] = time.sleep) -> EngineView:
-    """The engine now, with rates where it can be seen at all."""
+    """The current state of the engine, with rates if it is reachable."""
     seen = watch.look()
     if len(seen.samples) == 1:
         sleep(_FIRST_PAUSE_S)
@@ -53,7 +53,7 @@ class ProcessSummary(NamedTuple):
 class Summary:
     """Totals, rates and quantiles over all samples (at least one), and the state as of the last one, `last`.
 
-    None is unknown. A process that was started again, or did not answer for a while, falsifies nothing.
+    None is unknown. A process that was restarted, or did not answer for a while, does not distort them.
     """
 
     def __init__(self, samples: Sequence[MetricsSample]) -> None:
@@ -73,12 +73,12 @@ class Summary:
 
     @classmethod
     def current(cls, samples: Sequence[MetricsSample], span_s: float = RATE_S) -> Summary:
-        """That of the last minute, or of the last two samples."""
+        """The summary of the last minute, or of the last two samples."""
         first = next(at for at, sample in enumerate(samples) if sample.at >= samples[-1].at - span_s)
         return cls(samples[max(0, min(first, len(samples) - 2)) :])
 
     def total(self, counter: str, key: str = "") -> float:
-        """By how much a counter of MetricsSample grew; `key` is one of its labels."""
+        """The growth of a counter of MetricsSample; `key` is one of its labels."""
         return growth(self._samples, counter, key)
 
     def totals(self, counter: str) -> dict[str, float]:
@@ -96,7 +96,7 @@ class Summary:
 
     @property
     def reused(self) -> float | None:
-        """The share of pushes over a connection that was open."""
+        """The share of pushes over an open connection."""
         pushes = self.total("pushes")
         return self.total("reused") / pushes if pushes else None
 

@@ -13,7 +13,7 @@ Ticks = Sequence[tuple[float, str]]
 
 Unit = Literal["count", "rate", "seconds", "bytes", "share"]
 
-"""A count is of whole things."""
+"""A count is an integer."""
 
 _LARGE = ((0.0, 1.0, ""), (10_000.0, 1e3, " k"), (1e6, 1e6, " M"), (1e9, 1e9, " G"))
 
@@ -28,7 +28,7 @@ _UNITS: dict[Unit, Sequence[tuple[float, float, str]]] = {
 
 _DECIMAL = (1.0, 2.0, 5.0)
 
-# Steps of time that clocks have, in seconds.
+# Usual steps of time, in seconds.
 _CLOCK = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 
 _DAY = 86_400
@@ -48,7 +48,7 @@ _TIMES = (
 
 
 def linear(most: float, unit: Unit = "count", intervals: int = 5) -> Ticks:
-    """From 0 to the first tick not below `most`, in a maximum number of equal steps."""
+    """From 0 to the first tick not below `most`, in up to `intervals` equal steps."""
     if not most > 0 or not math.isfinite(most):
         most = 0.01 if unit == "share" else 1.0
     step = _step(most / intervals, unit)
@@ -77,7 +77,7 @@ def _decimal(least: float) -> float:
 
 
 def clock(begin: float, end: float, most: int = 5) -> Ticks:
-    """Round times (UTC) between two, in seconds of the epoch; midnight is written as its day."""
+    """Round times (UTC) between two, in seconds of the epoch; midnight is shown as its day."""
     least = max(end - begin, 1.0) / max(1, most)
     step = next((step for step in _CLOCK if step >= least), _DAY * math.ceil(least / _DAY))
     first = math.ceil(begin / step)
@@ -92,7 +92,7 @@ def _clock_label(at: float, step: float) -> str:
 
 
 def logarithmic(low_ms: float, high_ms: float) -> Ticks:
-    """Decades of time, in milliseconds, that hold both ends; with 2 and 5 between them where there are few."""
+    """Decades of time, in milliseconds, that include both ends; with 2 and 5 between them if there are few."""
     low_ms = max(low_ms, _TIMES[0][0])
     inner = [number for number, (at, _) in enumerate(_TIMES) if low_ms < at < high_ms]
     first = max((number for number, (at, _) in enumerate(_TIMES) if at <= low_ms), default=0)

@@ -1,4 +1,4 @@
-"""An engine seen from outside: its last minutes, from the process that shows them."""
+"""An engine from outside: its last minutes, read from its monitor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arborcast.engine.processes.errors import StackError
 
 
 def metrics_address(path: Path) -> str:
-    """The address, from the state in its data directory. Raises StackError when no engine runs there."""
+    """The monitor's address, from the state in the data directory. Raises StackError if no engine runs there."""
     home = Home(path)
     known = state.read(home.state_file)
     if home.owner() is None or known is None or "metrics" not in known.addresses:
@@ -36,8 +36,8 @@ def metrics_address(path: Path) -> str:
 _ADVICE = ". Is it up, and is that where its metrics are? `arborcast status` says so on its machine"
 
 
-class _NotOurs(ValueError):
-    """Something answers, and it is none of our processes."""
+class _OtherServer(ValueError):
+    """The answer of another program."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class EngineView:
 @dataclass
 class EngineWatch:
     """Reads an embedded engine's monitor, which has the history of the last minutes, or any number of gateways and
-    jobs, whose figures are summed and kept here. `find` returns the address where that may change: an engine of this
-    machine has other ports after each start."""
+    jobs, whose figures are summed and kept here. `find` returns an address that may change: an engine of this machine
+    has other ports after each start."""
 
     urls: Sequence[str] = ()
     fetch: Callable[[str], bytes] = get
@@ -71,7 +71,7 @@ class EngineWatch:
         self.urls = [base_url(url) for url in self.urls]
 
     def look(self) -> EngineView:
-        """Never raises. An unreachable address is named in `problem`, beside the last figures."""
+        """Never raises. `problem` names an unreachable address, beside the last figures."""
         try:
             urls = self.urls if self.find is None else [base_url(self.find())]
         except ArborcastError as error:
@@ -87,7 +87,7 @@ class EngineWatch:
             try:
                 if len(urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
                     return replace(self._with_endpoints(known, url), samples=decoded(recent))
-                texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
+                texts[urlsplit(url).netloc] = _checked(self.fetch(f"{url}/metrics"))
                 known = self._with_endpoints(known, url)
             except (OSError, ValueError) as error:
                 problems.append(f"{url}: {reason_of(error)}")
@@ -116,7 +116,7 @@ class EngineWatch:
                 pushed=[*known.pushed, *status.get("endpoints", ())],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _NotOurs("the server there is not Arborcast") from error
+            raise _OtherServer("the server there is not Arborcast") from error
 
     def _optional(self, url: str) -> bytes | None:
         try:
@@ -130,13 +130,13 @@ def decoded(recent: bytes) -> list[MetricsSample]:
     try:
         return decode_samples(recent)
     except ValueError as error:
-        raise _NotOurs("the server there is not Arborcast, or not of this version") from error
+        raise _OtherServer("the server there is not Arborcast, or not of this version") from error
 
 
-def _ours(page: bytes) -> str:
+def _checked(page: bytes) -> str:
     text = page.decode(errors="replace")
     if not any(name.startswith("arborcast_") for name in Scrape.of(text).names):
-        raise _NotOurs("the server there has no metrics of Arborcast")
+        raise _OtherServer("the server there has no metrics of Arborcast")
     return text
 
 
@@ -144,7 +144,7 @@ def base_url(url: str) -> str:
     """A metrics address without the page. Raises ConfigError for an invalid one."""
     try:
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        parts.port  # noqa: B018  # which is where a port that is none is noticed
+        parts.port  # noqa: B018  # raises ValueError for an invalid port
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -1,3 +1,3 @@
-"""Child processes: started, watched, ended with their parent; their log files, ports and signals."""
+"""Child processes: start, supervision, end with their parent; their log files, ports and signals."""
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Starts a command that dies with its parent: python die_with_parent.py PARENT_PID COMMAND...
 
+
 Run as a script of its own between fork and the real command, because a fork hook in a process with threads may
 deadlock. On Linux the kernel kills the process when the parent ends, however it ends; the setting survives exec. Other
-systems have nothing like it: there the next `up` clears away what a killed supervisor left behind.
+systems have no equivalent: there the next `up` kills the processes that a killed supervisor left.
 """
 
 from __future__ import annotations

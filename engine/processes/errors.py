@@ -1,10 +1,10 @@
-"""What can go wrong with the embedded engine; every message says what to do.
+"""Errors of the embedded engine; every message names the action to take.
 
 ArborcastError
 └── StackError
-    ├── JavaNotFound         no Java at all
-    ├── JavaTooOld           a Java, but none we can use
-    ├── JarError             a jar is missing, cannot be fetched, or is not the one we pinned
+    ├── JavaNotFound         no Java
+    ├── JavaTooOld           a Java, but no usable one
+    ├── JarError             a jar is missing, cannot be fetched, or is not the pinned one
     ├── PortInUse            another process listens there
     ├── HomeError            the data directory cannot be used: not writable, full
     │   └── HomeInUse            another engine runs in it
@@ -17,11 +17,11 @@ from arborcast.core.errors import ArborcastError
 
 
 class StackError(ArborcastError):
-    """The embedded engine cannot do what it was asked to."""
+    """The embedded engine cannot do the requested work."""
 
 
 class JavaNotFound(StackError):
-    """There is no Java on this machine that we know how to find."""
+    """No Java was found on this machine."""
 
 
 class JavaTooOld(StackError):
@@ -33,7 +33,7 @@ class JarError(StackError):
 
 
 class PortInUse(StackError):
-    """A port that we need is taken."""
+    """A required port is in use."""
 
 
 class HomeError(StackError):
@@ -45,7 +45,7 @@ class HomeInUse(HomeError):
 
 
 class PartFailed(StackError):
-    """A part of the engine ended, or was not ready in time. Carries the part's name."""
+    """A part of the engine ended, or was not ready in time. `part` is its name."""
 
     def __init__(self, message: str, part: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Log files that stay bounded, though the processes that write them know nothing of it."""
+"""Log files of bounded size, without the cooperation of their writers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from arborcast.core.printable import as_json
 from arborcast.core.telemetry import log_format
 from arborcast.core.threads import start_thread
 
-# Further lines of the same event come at once; whatever comes later is news of its own.
+# Further lines of an event follow within this time; a later line is a new event.
 _TOGETHER_S = 0.2
 
 # The longest stack trace that is stored.
@@ -36,8 +36,8 @@ _LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
 
 
 class JsonLines:
-    """Makes lines of JSON from lines of any kind. What may go on (a stack trace) is held until `finish`, or until
-    something else begins."""
+    """Makes lines of JSON from lines of any kind. An entry that may continue (a stack trace) is pending until `finish`,
+    or until another one begins."""
 
     def __init__(self, part: str) -> None:
         self._part = part
@@ -46,11 +46,11 @@ class JsonLines:
 
     @property
     def open(self) -> bool:
-        """Whether something is held."""
+        """Whether an entry is pending."""
         return bool(self._open)
 
     def take(self, line: str, now: float) -> Iterator[str]:
-        """The next line, without its end; `now` in seconds of the epoch. Returns the entries that it completes."""
+        """The next line, without its end; `now` in seconds of the epoch. Returns the completed entries."""
         if self._open and _MORE.match(line):
             if len(self._trace) < _MOST_LINES:
                 self._trace.append(line)
@@ -87,12 +87,12 @@ class JsonLines:
 
 
 def follow(source: int, log: Path, part: str) -> threading.Thread:
-    """Write what comes from this descriptor into a log file, until its end; then it is closed."""
+    """Copy the output of this descriptor into a log file, until its end; then it is closed."""
     return start_thread(f"log-{part}", _copy, source, log, JsonLines(part))
 
 
 def _copy(source: int, log: Path, lines: JsonLines) -> None:
-    rest = b""
+    remainder = b""
     try:
         while True:
             ready, _, _ = select.select([source], [], [], _TOGETHER_S if lines.open else None)
@@ -100,9 +100,9 @@ def _copy(source: int, log: Path, lines: JsonLines) -> None:
                 _write(log, lines.finish())
                 continue
             data = os.read(source, 65_536)
-            *complete, rest = (rest + data).split(b"\n")
+            *complete, remainder = (remainder + data).split(b"\n")
             if not data:
-                complete, rest = [rest], b""
+                complete, remainder = [remainder], b""
             for line in complete:
                 _write(log, lines.take(line.decode("utf-8", "replace"), time.time()))
             if not data:
@@ -113,7 +113,7 @@ def _copy(source: int, log: Path, lines: JsonLines) -> None:
 
 
 def _write(log: Path, lines: Iterator[str]) -> None:
-    # Whatever becomes of the file, the pipe must be read, or the part stands still.
+    # The pipe must be read even if the file cannot be written, or the part would block.
     with contextlib.suppress(OSError):
         for line in lines:
             with log.open("a", encoding="utf-8") as file:
@@ -134,10 +134,10 @@ _KEPT = 2
 
 
 def rotate(log: Path, limit: int) -> bool:
-    """Puts the log aside when it has more than `limit` bytes; True when it did.
+    """Rotate the log if it has more than `limit` bytes; returns whether it did.
 
-    The writer has the file open for appending and goes on in it, so it is copied and emptied, not renamed. A line
-    written between the two is lost: better than a process that blocks on a pipe without a reader.
+    The writer has the file open for appending and continues in it, so it is copied and emptied, not renamed. A line
+    written between the two is lost, which is better than a process that blocks on a pipe without a reader.
     """
     if not log.exists() or log.stat().st_size <= limit:
         return False
@@ -155,9 +155,9 @@ def rotate(log: Path, limit: int) -> bool:
 
 
 def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
-    """The last lines of the log, from its last `most` bytes; empty when there is no log.
+    """The last lines of the log, from its last `most` bytes; empty without a log.
 
-    Without the frames of Java's stack traces: fifteen of them would hide the one line that says what happened.
+    Without the frames of Java's stack traces: fifteen of them would hide the line with the error.
     """
     try:
         with log.open("rb") as stream:
@@ -166,8 +166,8 @@ def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    telling = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
-    return "\n".join(telling[-lines:])
+    lines_kept = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
+    return "\n".join(lines_kept[-lines:])
 
 
 class LogTail:
@@ -182,7 +182,7 @@ class LogTail:
         try:
             with self._log.open("rb") as stream:
                 if stream.seek(0, os.SEEK_END) < self._position:
-                    self._position = 0  # put aside meanwhile
+                    self._position = 0  # rotated since the last call
                 stream.seek(self._position)
                 text = stream.read()
         except OSError:

@@ -1,4 +1,4 @@
-"""Process trees: starting one, what it uses, ending all of it, and telling ours from a stranger with the same id."""
+"""Process trees: their start, usage and end; and safe identification despite reused process ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arborcast.engine.processes.errors import PortInUse
 
 
 class RestartWaits(NamedTuple):
-    """In seconds: the first and the longest wait, and the life after which earlier deaths do not count."""
+    """In seconds: the first and the longest wait, and the uptime after which earlier deaths do not count."""
 
     first_s: float
     longest_s: float
@@ -31,7 +31,7 @@ class RestartWaits(NamedTuple):
 
 
 class ManagedProcess:
-    """Whether the process runs, how often in a row it died, and when it may be started again. Times are monotonic."""
+    """The state of a process: running or not, its deaths in a row, and its next start. Times are monotonic."""
 
     def __init__(self, waits: RestartWaits) -> None:
         self._waits = waits
@@ -45,11 +45,12 @@ class ManagedProcess:
         return self.popen is None and now >= self._due
 
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs, or when it was not started."""
+        """Its exit code; None while it runs, or before its start."""
         return None if self.popen is None else self.popen.poll()
 
     def died(self, now: float, healthy_s: float) -> float:
-        """Count a death after `healthy_s` seconds of healthy life; the seconds until it is due, doubled each time."""
+        """Count a death after `healthy_s` seconds of healthy operation; returns the wait before the next start, in
+        seconds, doubled each time."""
         waits = self._waits
         self.popen = None
         self.failures = 1 if healthy_s >= waits.forget_s else self.failures + 1
@@ -59,7 +60,7 @@ class ManagedProcess:
 
 
 class Deadline:
-    """One limit for several steps, so that their sum is bounded and not each of them; by the monotonic clock."""
+    """One limit for the sum of several steps; by the monotonic clock."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -67,7 +68,7 @@ class Deadline:
         self._began = clock()
 
     def passed(self, share: float = 1.0) -> bool:
-        """Whether this share of the time is over."""
+        """Whether this share of the time has passed."""
         return self._clock() - self._began >= self._seconds * share
 
 
@@ -75,7 +76,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    """A port that is free right now. The caller should bind it soon."""
+    """A port that is currently free. The caller should bind it soon."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -83,7 +84,7 @@ def free_port(host: str = LOOPBACK) -> int:
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
-    """Whether we could listen on the port. Connections of a former listener in TIME_WAIT do not count."""
+    """Whether this process could listen on the port. Connections of a former listener in TIME_WAIT do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -94,8 +95,8 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def holder(port: int) -> str:
-    """Who listens on the port, for people: "java (pid 4711)"; empty when we may not know."""
-    # Seeing other users' sockets takes privileges, on macOS for any socket at all.
+    """The listener on the port, for people: "java (pid 4711)"; empty without permission."""
+    # Other users' sockets need privileges, on macOS all sockets do.
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
@@ -122,7 +123,7 @@ _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Counts the requests to stop. `wait` is the only place where the loop sleeps."""
+    """Counts the requests to stop. The loop sleeps only in `wait`."""
 
     def __init__(self) -> None:
         self.stops = 0
@@ -131,9 +132,9 @@ class Signals:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[Signals]:
-        """Takes over the signals (in the main thread), and gives them back afterwards."""
+        """Installs the handlers (in the main thread), and restores the earlier ones at the end."""
         before = {number: signal.signal(number, self._stop) for number in _STOP}
-        # A handler has to be there, or a child's death does not wake us.
+        # Without a handler a child's death does not end the wait.
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         try:
@@ -144,7 +145,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def wait(self, seconds: float) -> None:
-        """Sleeps until a signal arrives, at most so long."""
+        """Sleep until a signal arrives, up to `seconds`."""
         ready, _, _ = select.select([self._reader], [], [], max(0.0, seconds))
         if ready:
             with contextlib.suppress(BlockingIOError):
@@ -166,14 +167,14 @@ _DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process that cannot be mistaken for another: ids are used again, but not with the same start time."""
+    """A unique identity: process ids are reused, but not with the same start time."""
 
     pid: int
     created: float
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """The identity of a running process; None when there is none."""
+        """The identity of a running process; None without one."""
         try:
             return cls(pid, psutil.Process(pid).create_time())
         except psutil.Error:
@@ -184,10 +185,10 @@ class ProcessId:
         return cls(os.getpid(), psutil.Process().create_time())
 
     def process(self) -> psutil.Process | None:
-        """The process, if it still runs."""
+        """The process if it still runs."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            # A hundredth of a second: the clock tick in which Linux counts.
+            # Linux counts in clock ticks of a hundredth of a second.
             if abs(process.create_time() - self.created) < 0.02 and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
@@ -195,7 +196,7 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process tree uses now: resident bytes, CPU seconds since its start, how many processes."""
+    """Usage of a process tree: resident bytes, CPU seconds since its start, number of processes."""
 
     memory_bytes: int = 0
     cpu_seconds: float = 0.0
@@ -205,9 +206,10 @@ class Usage:
 def spawn(
     command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path | None
 ) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own, its output appended to `log`; None: into a pipe. It dies with us.
+    """Start a command in a session of its own, with its output appended to `log`; None: into a pipe. It dies with this
+    process.
 
-    To be called from the main thread: on Linux the child dies with the thread that started it.
+    Call it from the main thread: on Linux the child dies with the thread that started it.
     """
     with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("ab") as sink:
         return subprocess.Popen(
@@ -217,7 +219,7 @@ def spawn(
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            # Ctrl-C in the terminal must reach the supervisor alone, which stops the parts in their order.
+            # Ctrl-C in the terminal must reach only the supervisor, which stops the parts in their order.
             start_new_session=True,
         )
 
@@ -228,10 +230,10 @@ def dying_with_us(command: Sequence[str]) -> list[str]:
 
 
 def session(leader: int) -> list[psutil.Process]:
-    """All running processes of the session of a process we spawned, itself first if it runs.
+    """All running processes of the session of a spawned process, itself first if it runs.
 
-    Unlike the tree of descendants this includes processes whose leader has died; unlike the process group it includes
-    processes with a group of their own, as Spark's Python workers.
+    In contrast to the tree of descendants this includes processes whose leader has died, and in contrast to the process
+    group those with a group of their own, such as Spark's Python workers.
     """
     members = []
     for pid in psutil.pids():
@@ -244,7 +246,7 @@ def session(leader: int) -> list[psutil.Process]:
 
 
 def stopped(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that a signal or a debugger has stopped."""
+    """Those stopped by a signal or a debugger."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -254,7 +256,7 @@ def stopped(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def name(process: psutil.Process) -> str:
-    """The name of its program; empty when it has gone meanwhile."""
+    """The name of its program; empty if it has ended."""
     try:
         return process.name()
     except psutil.Error:
@@ -262,7 +264,7 @@ def name(process: psutil.Process) -> str:
 
 
 def words(process: psutil.Process) -> list[str]:
-    """Its command line; empty when it has gone meanwhile."""
+    """Its command line; empty if it has ended."""
     try:
         return list(process.cmdline())
     except psutil.Error:
@@ -270,16 +272,16 @@ def words(process: psutil.Process) -> list[str]:
 
 
 def send(process: psutil.Process, number: int) -> None:
-    """Sends a signal, unless the process has gone meanwhile."""
+    """Send a signal unless the process has ended."""
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)
 
 
 def usage(processes: Iterable[psutil.Process], *, ended_children: bool = True) -> Usage:
-    """Adds up what the processes use; with `ended_children`, the CPU time of their children that have ended, too.
+    """The sum of the usage of the processes; with `ended_children`, with the CPU time of their ended children.
 
     Memory is PSS on Linux: pages shared by several processes (Python workers are forks of one another) count once.
-    Elsewhere it is RSS, which counts them every time.
+    Elsewhere it is RSS, which counts them for each process.
     """
     memory, cpu, count = 0, 0.0, 0
     for process in processes:
@@ -287,19 +289,19 @@ def usage(processes: Iterable[psutil.Process], *, ended_children: bool = True) -
             times = process.cpu_times()
             memory += resident(process)
             cpu += times.user + times.system
-            if ended_children:  # only known to the parent that waited for them
+            if ended_children:  # only the parent that waited for them has their times
                 cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
             count += 1
     return Usage(memory, cpu, count)
 
 
 def memory_kind() -> str:
-    """What `usage` means by memory here: "pss" or "rss"."""
+    """The kind of memory in `usage`: "pss" or "rss"."""
     return "pss" if sys.platform == "linux" else "rss"
 
 
 def kill_all(processes: Iterable[psutil.Process], timeout: float = 2.0) -> None:
-    """kill -9 for each, and waits until they are gone, `timeout` seconds at most."""
+    """kill -9 for each; waits for their end, up to `timeout` seconds."""
     targets = list(processes)
     for process in targets:
         # psutil compares start times before it signals, so a reused id is safe.
@@ -309,7 +311,7 @@ def kill_all(processes: Iterable[psutil.Process], timeout: float = 2.0) -> None:
 
 
 def resident(process: psutil.Process) -> int:
-    """What `usage` counts as the memory of one process, in bytes."""
+    """The memory of one process as counted by `usage`, in bytes."""
     if sys.platform == "linux":
         with contextlib.suppress(psutil.AccessDenied):
             return int(process.memory_full_info().pss)

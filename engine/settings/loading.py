@@ -1,8 +1,8 @@
-"""The one place that reads settings: a TOML file, `ARBORCAST_…` variables, options. Everything deeper gets values.
+"""The only place that reads settings: a TOML file, `ARBORCAST_…` variables, options.
 
-Stronger first: command line option, environment variable, file, default. Every value keeps its origin, for
-`arborcast config show` and for errors. An unknown key is an error that names the nearest known one: a
-misspelt setting that is silently ignored is found at three in the morning.
+In order of precedence: command line option, environment variable, file, default. Every value has its origin, for
+`arborcast config show` and for errors. An unknown key is an error that names the nearest known one: an ignored
+misspelling would be found too late.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULT_HOME = ".arborcast"
 
 DEFAULT_FILE = "arborcast.toml"
 
-# Variables with our prefix that are not settings: they say where things of this machine are.
+# Variables with the prefix that are not settings: locations on this machine.
 RESERVED_ENV = frozenset({"HOME", "CONFIG", "CACHE", "JAVA", "LOG_FORM", "READY_FILE"})
 
 Scalar = str | int | float | bool
@@ -51,7 +51,7 @@ SectionT = TypeVar("SectionT")
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of one engine, and where each came from (`kafka.prefix` -> "arborcast.toml")."""
+    """All settings of one engine, with their origins (`kafka.prefix` -> "arborcast.toml")."""
 
     home: Path
     kafka: KafkaSettings
@@ -98,12 +98,12 @@ class Declaration:
 
     @property
     def key(self) -> str:
-        """`section.name`, as messages and documents write it."""
+        """`section.name`, as in messages and documents."""
         return f"{self.section}.{self.name}"
 
     @property
     def env(self) -> str:
-        """The environment variable that sets it."""
+        """The environment variable of the setting."""
         return (ENV_PREFIX + self.key.replace(".", "_")).upper()
 
     @property
@@ -114,7 +114,7 @@ class Declaration:
         ]
 
     def allowed(self) -> str:
-        """What may be given, in words."""
+        """The allowed values, as text."""
         if typing.get_origin(self.type) is Literal:
             return "one of " + ", ".join(repr(choice) for choice in typing.get_args(self.type))
         words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[self.type]
@@ -129,7 +129,7 @@ class Declaration:
 
 
 def declarations() -> list[Declaration]:
-    """Every setting there is, in the order of the reference page."""
+    """All settings, in the order of the reference page."""
     found = []
     for section, cls in SECTIONS.items():
         hints = typing.get_type_hints(cls)
@@ -154,8 +154,8 @@ def load_settings(
 ) -> Settings:
     """Read, check and assemble the settings.
 
-    `config` is the TOML file (else $ARBORCAST_CONFIG, else arborcast.toml in the current folder if there is one);
-    `overrides` maps `section.name` to a value given on the command line. Raises ConfigError.
+    `config` is the TOML file (else $ARBORCAST_CONFIG, else arborcast.toml in the current folder if it exists);
+    `overrides` maps `section.name` to a value of the command line. Raises ConfigError.
     """
     file = _config_file(config, environ)
     known = {declaration.key: declaration for declaration in declarations()}
@@ -169,7 +169,7 @@ def load_settings(
         raw = document.pop("home")
         if not isinstance(raw, str) or not raw:
             raise ConfigError(f"{file}: home = {raw!r} must be the path of the data directory")
-        # Relative to the file, so that the engine does not move with the folder it is started from.
+        # Relative to the file, so that the data directory does not depend on the current folder.
         home_value, home_origin = str(folder / raw), str(file)
     by_variable = {declaration.env: declaration for declaration in known.values()}
     wrong: list[str] = []
@@ -197,7 +197,7 @@ def load_settings(
         else:
             wrong.append(_no_setting(key, known, "the command line"))
     if wrong:
-        # All of them: a file with three mistakes is corrected in one step.
+        # All errors: a file with three mistakes is corrected in one step.
         raise ConfigError("\n".join(wrong))
 
     if environ.get(ENV_PREFIX + "HOME"):
@@ -224,12 +224,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def level_of(settings: Settings) -> int:
-    """The level of logging as the standard library counts it."""
+    """The level of logging in the numbers of the standard library."""
     return logging.getLevelNamesMapping()[settings.logging.level.upper()]
 
 
 def dump(settings: Settings) -> str:
-    """The effective settings as TOML that `load_settings` reads back to the same. Holds secrets: mind the file mode."""
+    """The effective settings as TOML, which `load_settings` reads without a change. Contains secrets: restrict the file
+    mode."""
     lines = [f"home = {toml(str(settings.home))}"]
     for section in SECTIONS:
         lines += ["", f"[{section}]"]
@@ -286,12 +287,12 @@ def _no_setting(key: str, known: Mapping[str, object], where: str) -> str:
 
 
 def _checked(declaration: Declaration, value: object, where: str, *, strict: bool = True) -> Scalar:
-    """The value as its setting has it; without `strict`, read from the text of a variable."""
+    """The value in the type of its setting; without `strict`, read from the text of a variable."""
     try:
         if not strict and declaration.type is bool:
             value = {"yes": True, "no": False}.get(str(value).lower(), value)
         checked = msgspec.convert(value, declaration.annotated, strict=strict)
-        if checked == checked:  # no NaN
+        if checked == checked:  # not NaN
             return typing.cast(Scalar, checked)
     except msgspec.ValidationError:
         pass
@@ -317,10 +318,10 @@ def _build(cls: type[SectionT], section: str, values: Mapping[str, Scalar]) -> S
 
 
 def toml(value: Scalar) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # TOML's basic strings take JSON's escapes.
+        # TOML's basic strings accept JSON's escapes.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

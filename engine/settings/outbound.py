@@ -1,4 +1,4 @@
-"""Where the engine may connect to: the one policy of gateway and job, from the settings."""
+"""The outbound policy of gateway and job, from the settings."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SCOPES = {
 def policy_of(
     settings: Settings, gateway_port: int | None = None, more: Iterable[tuple[str, int]] = ()
 ) -> AddressPolicy:
-    """The one policy that the gateway and the job connect by.
+    """The address policy of the gateway and the job.
 
-    The engine's own services are looked up here, once: a name for one of them that cannot be looked up now is still
-    refused as a name. `gateway_port` is for a gateway whose port was chosen by the system; `more` are ports that no
-    setting names.
+    The engine's own services are looked up here, once: a name that cannot be looked up is still refused as a name.
+    `gateway_port` is the port of a gateway if the system has chosen it; `more` are further own ports that are not in
+    the settings.
     """
     own: set[tuple[str, int]] = set()
     for host, port in (*_services(settings, gateway_port or settings.gateway.port), *more):
@@ -37,13 +37,13 @@ def policy_of(
         own.update((address, port) for address in _addresses(name, port))
     public = urlsplit(settings.gateway.public_url)
     if public.hostname:
-        # Not looked up: behind one reverse proxy there are others than us.
+        # Not looked up: a reverse proxy may serve other systems, too.
         own.add((public.hostname.lower(), public.port or (443 if public.scheme == "https" else 80)))
     return AddressPolicy(settings.outbound, frozenset(own))
 
 
 def describe(settings: OutboundSettings) -> str:
-    """Where requests may go, in words for a log."""
+    """The permitted addresses, as text for a log."""
     words = [_SCOPES[settings.scope]]
     if settings.allow:
         words.append(f"also {settings.allow}")
@@ -67,7 +67,7 @@ def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]
         zmq = settings.zmq
         yield settings.metrics.host, zmq.metrics_port
         for address in (zmq.subscribe, zmq.publish, zmq.pipeline, zmq.asked, zmq.tasks, zmq.results):
-            if not address.startswith(">"):  # connected to
+            if not address.startswith(">"):  # an address to connect to
                 yield from _place(address.removeprefix("tcp://"))
     administrator = urlsplit(settings.federation.administrator)
     if administrator.hostname:

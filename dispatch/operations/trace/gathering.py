@@ -60,12 +60,12 @@ _MOST_PULLED = 100_000
 
 @dataclass(frozen=True)
 class Gatherer:
-    """The sources of a trace. `away` is the reason why the logs cannot be read, if known: then it does not try."""
+    """The sources of a trace. `unavailable` is the known reason why the logs cannot be read; empty if unknown."""
 
     kafka: KafkaSettings
     tables: TableSettings
     home: Path
-    away: str = ""
+    unavailable: str = ""
 
     def gather(self, notification_id: str, subscription: str | None = None) -> Evidence:
         """All records of a notification, and of a requested subscription. Unavailable sources are noted; they raise
@@ -77,8 +77,8 @@ class Gatherer:
         control, evaluated, taken = ControlHistory(), None, None
         pulled: Mapping[str, Step] = {}
         try:
-            if self.away:
-                raise InfrastructureError(self.away)
+            if self.unavailable:
+                raise InfrastructureError(self.unavailable)
             for record in self._log("control", 0, notes, _MOST_RECORDS * 10):
                 control.add(records.decode(record.key, record.value), record.timestamp, record.offset)
             if found.notification is None:

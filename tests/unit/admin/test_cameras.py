@@ -111,12 +111,12 @@ def test_passwords_of_cameras_are_resealed(settings: Settings, control: ControlV
     keys = KeyRing(parse_keys(key_file(settings).read_text()))
     secrets = resealing.SealedSecrets()
     secrets.apply(one(control))
-    (record,), report = secrets.look(keys)
+    (record,), report = secrets.plan(keys)
     assert isinstance(record, CameraRecord)
     assert record.sealed.startswith("k2:")
     assert keys.open(record.sealed, record.sealing_context()) == b"secret"
     assert (report.secrets, dict(report.sealed)) == (1, {"k1": 1})
     secrets.apply(record)
-    assert not secrets.look(keys)[0]
-    (_, stuck) = secrets.look(KeyRing({"other": b"o" * 32}))
+    assert not secrets.plan(keys)[0]
+    (_, stuck) = secrets.plan(KeyRing({"other": b"o" * 32}))
     assert set(stuck.stuck) == {"gate"}

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.admin import data_directory
-from arborcast.admin.data_directory import ARCHIVE, KEYS, Stock, back_up, copy, drill, restore_copy
+from arborcast.admin.data_directory import ARCHIVE, KEYS, AuditCounts, back_up, copy, drill, restore_copy
 from arborcast.cli import app
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.processes.errors import HomeError, HomeInUse
@@ -60,7 +60,7 @@ def test_engine_is_started_again_after_a_failed_copy(
 
     monkeypatch.setattr(data_directory, "down", lambda _home: was_up)
     monkeypatch.setattr(data_directory, "up", up)
-    monkeypatch.setattr(data_directory, "_audited", lambda *_: Stock(1, 1, 1))
+    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
     (tmp_path / "file").touch()
     settings, folder = load_settings(home=home, environ={}), tmp_path / "file" / "backup"
     action = (
@@ -91,6 +91,6 @@ def test_the_commands_restore_what_the_folder_holds_and_need_an_engine(home: Pat
 
 
 def test_what_is_missing_is_named() -> None:
-    before = Stock(accepted=10, matches=20, settled=5)
-    assert before.missing_from(Stock(accepted=10, matches=20, settled=20)) == []
-    assert before.missing_from(Stock(accepted=9, matches=20, settled=5)) == ["1 of 10 accepted notifications"]
+    before = AuditCounts(accepted=10, matches=20, settled=5)
+    assert before.missing_from(AuditCounts(accepted=10, matches=20, settled=20)) == []
+    assert before.missing_from(AuditCounts(accepted=9, matches=20, settled=5)) == ["1 of 10 accepted notifications"]

@@ -58,7 +58,7 @@ def test_replicas_and_brokers_that_do_not_go_together() -> None:
         ("notifications", {"min_insync_replicas": "1"}, "acknowledges what 1 of 3 replicas have", "fail"),
         ("notifications", {"min_insync_replicas": "3"}, "needs all of its 3 replicas", "warn"),
         ("notifications", {"unclean_leader_election_enable": "true"}, "led by a replica that was behind", "fail"),
-        ("notifications", {"retention_ms": "3600000"}, "is kept for 1 h, deliveries may be tried for 24 h", "fail"),
+        ("notifications", {"retention_ms": "3600000"}, "is kept for 1 h, deliveries may wait for 24 h", "fail"),
         ("notifications", {"retention_bytes": "1000000"}, "is cut at 1000000 bytes", "warn"),
         ("notifications", {"max_message_bytes": "1000"}, "takes records of 1000 bytes", "fail"),
         ("notifications", {"message_timestamp_type": "CreateTime"}, "message.timestamp.type = CreateTime", "warn"),

@@ -95,7 +95,7 @@ def test_breakers_are_cut_to_the_time_that_was_asked_for(engine: Tables, tmp_pat
     assert found.table.to_dict("index") == {"http://x/": {"left alone": 10.0, "served apart": 10.0}}
     later = engine.plot.breakers(NOON + timedelta(minutes=70))
     assert later.figure is None
-    assert "every endpoint was well" in later.said
+    assert "every endpoint was well" in later.text
 
 
 def test_many_have_a_bar_each_and_the_rest_a_row_together(engine: Tables, tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_many_have_a_bar_each_and_the_rest_a_row_together(engine: Tables, tmp_pa
 
 def test_words_where_there_is_nothing_to_draw(engine: Tables, tmp_path: Path) -> None:
     missing = engine.plot.latency()
-    assert "there is no table" in missing.said
+    assert "there is no table" in missing.text
     fill(tmp_path, TOPICS, [{"topic": "a/b"}])
     fill(tmp_path, ROUTES, [])
     below = engine.plot.tree("x")
-    assert below.said == "there is no topic at or below x; the first roots are a"
+    assert below.text == "there is no topic at or below x; the first roots are a"
 
     data, _ = below._repr_mimebundle_()
-    assert data["text/html"] == f"<p>The topic tree: {below.said}</p>"
+    assert data["text/html"] == f"<p>The topic tree: {below.text}</p>"
     assert "image/png" not in data
     with pytest.raises(NothingToShow):
         below.save(tmp_path / "picture.png")

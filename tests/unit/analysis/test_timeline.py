@@ -25,7 +25,7 @@ def row(
     }
 
 
-def told(subscription: str, outcome: Outcome = "delivered", endpoint: str = "") -> DeliveryStory:
+def label(subscription: str, outcome: Outcome = "delivered", endpoint: str = "") -> DeliveryStory:
     return DeliveryStory(subscription, endpoint or f"http://{subscription}/", "a", outcome, "because")
 
 
@@ -36,43 +36,43 @@ def lanes_of(
 
 
 def test_a_lane_waits_for_its_turn_and_then_for_another_try() -> None:
-    (lane,) = lanes_of([told("s")], [row("s", 2_000, number=2), row("s", 50, "parked")])
+    (lane,) = lanes_of([label("s")], [row("s", 2_000, number=2), row("s", 50, "parked")])
 
     assert [(mark.from_ms, mark.to_ms, mark.state) for mark in lane.marks] == [
         (50, 60, "parked"),
         (2_000, 2_010, "delivered"),
     ]
     assert lane.waits == [(0, 50, False), (60, 2_000, True)]
-    assert lane.told == "delivered after 2.0 s, 2 attempts"
+    assert lane.label == "delivered after 2.0 s, 2 attempts"
 
 
 def test_what_waits_still_is_shaded_until_it_is_due() -> None:
     due = NOON + timedelta(seconds=8)
-    (lane,) = lanes_of([told("s", "waiting")], [row("s", 50, "parked")], {"s": due})
+    (lane,) = lanes_of([label("s", "waiting")], [row("s", 50, "parked")], {"s": due})
 
-    assert lane.told == "waits, 1 attempt, next 12:00:08"
+    assert lane.label == "waits, 1 attempt, next 12:00:08"
     assert lane.waits[-1][1] >= 8_000
     # And where only the attempt says when it goes on.
-    (lane,) = lanes_of([told("s", "waiting")], [row("s", 50, "parked", next_at=due)])
+    (lane,) = lanes_of([label("s", "waiting")], [row("s", 50, "parked", next_at=due)])
     assert lane.waits[-1][1] >= 8_000
 
 
 def test_more_lanes_than_one_reads_share_the_last() -> None:
     every = lanes_of(
-        [told(f"s{number}") for number in range(500)], [row(f"s{number}", number) for number in range(500)]
+        [label(f"s{number}") for number in range(500)], [row(f"s{number}", number) for number in range(500)]
     )
 
     shown = folded(every, 10)
 
     assert len(shown) == 10
     assert [lane.name for lane in shown[:2]] == ["s499", "s498"]
-    assert (shown[-1].several, shown[-1].told, len(shown[-1].marks)) == (491, "491 delivered", 491)
+    assert (shown[-1].several, shown[-1].label, len(shown[-1].marks)) == (491, "491 delivered", 491)
     assert names_of(shown)[-1] == "491 others"
     assert folded(every[:10], 10) == every[:10]
 
 
 def test_lanes_to_one_endpoint_are_told_apart() -> None:
-    shown = lanes_of([told("subscription-1", endpoint="http://x/"), told("subscription-2", endpoint="http://x/")], [])
+    shown = lanes_of([label("subscription-1", endpoint="http://x/"), label("subscription-2", endpoint="http://x/")], [])
 
     assert names_of(shown) == ["http://x/ · tion-1", "http://x/ · tion-2"]
 
@@ -118,7 +118,7 @@ def test_every_row_of_the_table_has_its_time_and_the_cause_comes_first() -> None
 def test_the_picture() -> None:
     rows = [row("s", 50, "parked", endpoint="http://s/?$_$"), row("s", 9_000_000, number=2), row("t", 5, "dead", 0)]
 
-    found = timeline(story(told("s", endpoint="http://s/?$_$"), told("t", "dead")), rows, {})
+    found = timeline(story(label("s", endpoint="http://s/?$_$"), label("t", "dead")), rows, {})
 
     assert found.png().startswith(b"\x89PNG")
     assert found.outcomes is not None

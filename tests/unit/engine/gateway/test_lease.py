@@ -166,7 +166,7 @@ class Gateways:
         self.now += seconds
         if name and name not in self.busy:
             self.busy.add(name)
-            self.keepers[name]._look()
+            self.keepers[name]._append_next()
             self.busy.remove(name)
         self.check()
 

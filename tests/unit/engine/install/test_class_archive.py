@@ -86,7 +86,7 @@ def test_archives_of_earlier_versions_do_not_pile_up(
     ("job", "why"),
     [
         ("echo no Java here; exit 3", "ended with code 3.*no Java here"),
-        ('touch "$2"; exec sleep 600', "has written none"),
+        ('touch "$2"; exec sleep 600', "has not written it"),
     ],
 )
 def test_without_one_everything_goes_on_more_slowly(

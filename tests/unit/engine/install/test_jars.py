@@ -100,9 +100,9 @@ def test_the_second_time_nothing_is_asked_of_java(cache: Path, played: PlayedIvy
 @pytest.mark.parametrize(
     ("jar", "content", "why", "kept"),
     [
-        ("spark/connector-1.0.jar", b"something else", r"connector-1\.0\.jar .* is not the one we pinned", 0),
+        ("spark/connector-1.0.jar", b"something else", r"connector-1\.0\.jar .* is not the pinned one", 0),
         ("broker/log-1.jar", None, r"log-1\.jar is missing", 1),
-        ("broker/stranger-1.jar", b"", r"stranger-1\.jar .* is not a jar that we pinned", 1),
+        ("broker/stranger-1.jar", b"", r"stranger-1\.jar .* is not a pinned jar", 1),
     ],
     ids=["wrong checksum", "missing", "not pinned"],
 )
@@ -184,7 +184,7 @@ def test_a_jar_that_was_changed_after_the_fetch_is_noticed_and_mended(
 ) -> None:
     jars.fetch(played.java, report.append, cache)
     jars.jar_paths("spark", cache)[0].write_bytes(b"rotten")
-    with pytest.raises(JarError, match="is not the one we pinned"):
+    with pytest.raises(JarError, match="is not the pinned one"):
         jars.jar_paths("spark", cache)
     jars.fetch(played.java, report.append, cache)
     assert jars.is_fetched("spark", cache)

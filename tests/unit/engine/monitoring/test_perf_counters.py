@@ -77,7 +77,7 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused_or_read(at: int, flipped: 
 
 
 def test_one_that_is_not_filled_yet_is_refused() -> None:
-    with pytest.raises(ValueError, match="not yet"):
+    with pytest.raises(ValueError, match="not readable yet"):
         counters(file_with(SERIAL, accessible=0))
 
 

@@ -141,10 +141,10 @@ def test_a_part_of_the_history_may_be_asked_for(tmp_path: Path) -> None:
     for ago in range(100, 0, -1):
         history.add(MetricsSample(at=now - ago))
     page = StackMonitor(lambda: None, {}, history, 5).pages()["/history.json"]
-    assert page.asked is not None
-    found = decode_samples(page.asked({"since": str(now - 50), "points": "10"}))
+    assert page.render_query is not None
+    found = decode_samples(page.render_query({"since": str(now - 50), "points": "10"}))
     assert 8 <= len(found) <= 10
     assert found[0].at >= now - 50
     for wrong in ({"since": "yesterday"}, {"points": "0"}, {"points": "9999999"}, {"since": str(now + 60)}):
         with pytest.raises(ValueError, match=r"."):
-            page.asked(wrong)
+            page.render_query(wrong)

@@ -155,22 +155,22 @@ def test_a_look_counts_and_leaves_what_cannot_be_opened() -> None:
     done = protected("done", NEW)
     plain = subscription("plain")
     known = [SubscriptionRecord(each) for each in (protected(), strange, moved, done, plain)]
-    records, report = log_of(*known).look(BOTH)
+    records, report = log_of(*known).plan(BOTH)
     assert [record.id for record in records if isinstance(record, SecretsResealed)] == ["s"]
     assert (len(records), report.subscriptions, report.secrets) == (1, 1, 3)
     assert report.sealed == {"old": 6, "lost": 3, "new": 3}
     assert report.stuck.keys() == {"strange", "moved"}
     assert "'lost', which is not in the key file" in report.stuck["strange"]
-    again, report = log_of(*known, *records).look(BOTH)
+    again, report = log_of(*known, *records).plan(BOTH)
     assert (again, report.secrets, report.sealed) == ([], 0, {"new": 6, "lost": 3, "old": 3})
 
 
 def test_what_is_left_in_the_log_of_ended_subscriptions_is_taken_away() -> None:
     record = exchange(fold(SubscriptionRecord(protected())))
     history: list[ControlRecord] = [SubscriptionRecord(protected()), record, Tombstone(subscription_key("s"))]
-    records, report = log_of(*history).look(BOTH)
+    records, report = log_of(*history).plan(BOTH)
     assert (records, report.secrets) == ([Tombstone(resealing_key("s"))], 0)
-    assert log_of(*history, *records).look(BOTH)[0] == []
+    assert log_of(*history, *records).plan(BOTH)[0] == []
 
 
 def test_a_secret_that_cannot_be_opened_is_never_written() -> None:

@@ -27,7 +27,7 @@ class DirectorySettings:
     certificate_file: str = setting("", "With bind = external over TLS: the client certificate (PEM).")
     key_file: str = setting("", "With bind = external over TLS: its key (PEM).")
     poll_interval_s: float = setting(
-        # An edit of the file takes this long to be seen, and another tenth of a second to have settled.
+        # An edit of the file is detected within this time, and read a tenth of a second later.
         0.5,
         "Poll interval for changes of the file, or of a server without syncrepl.",
         minimum=0.05,

@@ -1,4 +1,4 @@
-"""The type of a message: a QName, written `{namespace}name`, set by its publisher, else the name of its payload's
+"""The type of a message: a QName, written `{namespace}name`, set by its publisher, by default the name of its payload's
 element."""
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def root_type(payload: bytes) -> str:
 
 
 def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
-    """The type of a text: `{namespace}name`, or a QName with the prefixes in scope; without a prefix it is in the
-    default namespace, as in XML Schema, and `{}name` in none. Raises ValueError."""
+    """Parse `{namespace}name`, or a QName with the prefixes in scope. Without a prefix it is in the default namespace,
+    as in XML Schema; `{}name` is in none. Raises ValueError."""
     if len(text) > MOST:
         raise ValueError(f"{text[:60]!r}… is longer than {MOST} characters")
     clark = _clark.fullmatch(text)
@@ -49,7 +49,7 @@ def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
         return f"{{{clark[1]}}}{clark[2]}" if clark[1] else clark[2]
     qname = _qname.fullmatch(text)
     if qname is None:
-        raise ValueError(f"{text[:100]!r} is no QName: p:name or {{namespace}}name is needed")
+        raise ValueError(f"{text[:100]!r} is not a QName: p:name or {{namespace}}name is required")
     namespace = namespaces.get(qname[1])
     if qname[1] and not namespace:
         raise ValueError(f"the prefix of {text[:100]!r} is not declared")
@@ -60,4 +60,4 @@ def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
 
 
 class _Enough(Exception):
-    """Ends the search."""
+    """Ends the parsing after the first start tag."""

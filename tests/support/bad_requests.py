@@ -338,7 +338,7 @@ NOTIFIES = [
         soap.message(topic="t:a//."),
         name="the second message's topic is none",
         fault="InvalidTopicExpressionFault",
-        says="cannot stand here",
+        says="is not allowed here",
     ),
     BadRequest(
         "a huge namespace that every message would repeat",

@@ -37,8 +37,8 @@ class _Node(NamedTuple):
 
 def wanted(subscriptions: Iterable[Subscription], most: int = MOST) -> tuple[str, ...]:
     """The sorted normal forms of a summary of these subscriptions. Servers of queues get nothing from other engines."""
-    asking = (each for each in subscriptions if each.receives and each.peer is None and not each.queue)
-    selectors = {normals_of(each) for each in asking}
+    interested = (each for each in subscriptions if each.receives and each.peer is None and not each.queue)
+    selectors = {normals_of(each) for each in interested}
     return _summary({node for normals in selectors for node in _nodes(normals)}, most)
 
 
@@ -95,7 +95,7 @@ def _too_large(nodes: set[_Node], most: int) -> bool:
 
 
 def _uncovered(nodes: set[_Node]) -> set[_Node]:
-    """Without those below another one."""
+    """The nodes that are not below another one."""
     subtrees = {node.anchor for node in nodes if node.below}
     return {
         node
@@ -105,9 +105,8 @@ def _uncovered(nodes: set[_Node]) -> set[_Node]:
 
 
 def _widened(nodes: set[_Node], most: int, least: int) -> set[_Node]:
-    """From the lowest level upwards, a node replaces its children when it has at least this number of them, until the
-    summary is small enough. Nodes with single topics as children come first, so that a deep subtree is not widened for
-    others."""
+    """From the lowest level upwards, a node with at least `least` children replaces them, until the summary is small
+    enough. In each level, nodes with more children come first."""
     levels: defaultdict[int, set[_Node]] = defaultdict(set)
     for node in nodes:
         levels[_depth(node.anchor)].add(node)
@@ -115,10 +114,10 @@ def _widened(nodes: set[_Node], most: int, least: int) -> set[_Node]:
         siblings: defaultdict[str, list[_Node]] = defaultdict(list)
         for node in levels[depth]:
             siblings[next(anchors_above(node.anchor))].append(node)
-        for above, those in sorted(siblings.items(), key=lambda item: (-len(item[1]), item[0])):
-            if len(those) < least or (least > 1 and is_virtual(above)):
+        for above, children in sorted(siblings.items(), key=lambda item: (-len(item[1]), item[0])):
+            if len(children) < least or (least > 1 and is_virtual(above)):
                 continue
-            levels[depth].difference_update(those)
+            levels[depth].difference_update(children)
             levels[depth - 1].discard(_Node(above, False))
             levels[depth - 1].add(_Node(above, True))
             left = {node for level in levels.values() for node in level}

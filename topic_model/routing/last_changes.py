@@ -11,7 +11,7 @@ _REMEMBERED = 2_000
 
 
 class LastChanges:
-    """Positions after the last change, by the topics that it can concern. A position may be too late, never too
+    """Positions after the last change, by the topics that the change can concern. A position may be too late, never too
     early."""
 
     def __init__(self) -> None:

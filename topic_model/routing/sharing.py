@@ -23,7 +23,7 @@ _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
 _LIMIT = 4 * 1024 * 1024  # bytes of cached parts, of each kind
-_EACH = 250  # what a part takes beside its texts
+_EACH = 250  # bytes of a part without its texts
 
 
 class Sharing:

@@ -126,10 +126,10 @@ class RoutingTable(Resolver):
             case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
                 self._remove_topic(TopicPath(key.removeprefix(_TOPIC_KEY)))
             case SecretsResealed(id=subscription_id):
-                self._put_if_there(self._resealings.put(record, self.get(subscription_id)))
+                self._put_if_any(self._resealings.put(record, self.get(subscription_id)))
             case Tombstone(key=key) if key.startswith(_RESEALING_KEY):
                 subscription_id = key.removeprefix(_RESEALING_KEY)
-                self._put_if_there(self._resealings.take_back(subscription_id, self.get(subscription_id)))
+                self._put_if_any(self._resealings.take_back(subscription_id, self.get(subscription_id)))
             case TriggerRecord(subscription=subscription) if subscription.trigger is not None:
                 self._put(self._triggers.put(subscription))
             case TriggerEnded(id=trigger_id):
@@ -154,7 +154,7 @@ class RoutingTable(Resolver):
     def history(self) -> History:
         """The recent changes. Raises ValueError for a table without history."""
         if self._history is None:
-            raise ValueError("this routing table was made without a history")
+            raise ValueError("this routing table was created without a history")
         return self._history
 
     def recipients(self) -> Recipients:
@@ -295,7 +295,7 @@ class RoutingTable(Resolver):
         for recorder in self._recorders:
             recorder.touch(selector, new.id, born=old is None and not moved)
 
-    def _put_if_there(self, subscription: Subscription | None) -> None:
+    def _put_if_any(self, subscription: Subscription | None) -> None:
         if subscription is not None:
             self._put(subscription)
 
@@ -367,7 +367,7 @@ class RoutingTable(Resolver):
         try:
             definition = compile_selector(normals)
         except ExpressionError as error:
-            _log.error("subscription %s gets nothing: its topic filter cannot be read: %s", first.id, error)
+            _log.error("subscription %s gets no notifications: its topic filter is invalid: %s", first.id, error)
             return LinkedGroup((first,), None)
         group = LinkedGroup((first,), definition)
         self._links.add(selector, group, definition)
@@ -393,7 +393,7 @@ class RoutingTable(Resolver):
     def _put_topic(self, record: TopicRecord) -> None:
         path = record.path
         if not is_canonical(path):
-            _log.error("the topic %r is left out: its path is not canonical", path)
+            _log.error("the topic %r is ignored: its path is not canonical", path)
             return
         if self.topics.get(path) == record:
             return

@@ -2,12 +2,12 @@
 
 Each step of a path has an ordinal among its siblings, in base 36, and a topic's code consists of the ordinals of its
 steps. Codes are stable: removed siblings leave gaps, and no code is reused. Each node with topics below it therefore
-has a record (`TopicPlaces`) with its own place and the last ordinal given below; the code itself is in the topic's
+has a record (`TopicPlaces`) with its own place and the last ordinal assigned below; the code itself is in the topic's
 record.
 
 One process at a time assigns codes. If a topic changes or is removed while its code is being appended, the code's
-record would undo that change, since records are whole states: the process detects this when the record returns and
-repeats the change. (After a crash within these milliseconds it stays undone.)
+record would undo that change, since records are complete states. The process detects this when it reads the record back
+and repeats the change. (After a crash within these milliseconds the change is lost.)
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from arborcast.topic_model.tree.tree import TopicTree
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TOP = TopicPath("")
 
-# After a start all codes are new, and the planning process also serves others.
-_LOOKED_AT = 5_000
+# Maximum number of codes checked by one plan: after a start all codes are new, and planning must not block other work.
+_CODES_PER_PLAN = 5_000
 
 _TOPIC_KEY, _PLACES_KEY = topic_key(_TOP), places_key(_TOP)
 
@@ -53,12 +53,12 @@ class Places:
 
     def __init__(self) -> None:
         self._nodes: dict[TopicPath, TopicPlaces] = {}
-        # A topic keeps its former code when a process that did not know it rewrites its record.
+        # Former codes, restored when another process rewrites a topic's record without its code.
         self._given: dict[TopicPath, str] = {}
         self._waiting: dict[TopicPath, None] = {}
         self._new_codes: set[str] = set()
-        self._gone: set[TopicPath] = set()
-        # Being appended, and the records before it (None: the topic's end).
+        self._removed: set[TopicPath] = set()
+        # Codes being appended, and the records they undo (None: the topic's end).
         self._sent: dict[TopicPath, str] = {}
         self._undone: dict[TopicPath, TopicRecord | None] = {}
         self._again: list[ControlRecord] = []
@@ -67,7 +67,7 @@ class Places:
     @property
     def idle(self) -> bool:
         """Whether `plan` has nothing to do."""
-        return not (self._waiting or self._new_codes or self._gone or self._again)
+        return not (self._waiting or self._new_codes or self._removed or self._again)
 
     def apply(self, record: ControlRecord) -> None:
         match record:
@@ -115,13 +115,13 @@ class Places:
     def _apply_end(self, path: TopicPath) -> None:
         self._waiting.pop(path, None)
         self._given.pop(path, None)
-        self._gone.add(path)
+        self._removed.add(path)
         if path in self._sent:
             self._undone[path] = None
 
     def plan(self, tree: TopicTree, most: int) -> list[ControlRecord]:
-        """The records that assign codes to at most this number of topics. `tree` has reached the current position. The
-        plan counts as sent. An empty list may mean that more is to be examined: see `idle`."""
+        """The records that assign codes to at most this number of topics. `tree` must be at the current position. The
+        plan counts as sent. After an empty list there may be more work: see `idle`."""
         self._repeated, self._again = self._again, []
         if self._repeated:
             return self._repeated
@@ -141,7 +141,7 @@ class Places:
         return [*giving.changed(), *topics, *self._forget_nodes(tree, giving)]
 
     def give_back(self, records: Iterable[ControlRecord]) -> None:
-        """These records of the last plan may not have been appended: plan them again."""
+        """Plan these records of the last plan again, since they may not have been appended."""
         if self._repeated:
             self._again = [*self._repeated, *self._again]
             return
@@ -151,9 +151,9 @@ class Places:
                 self._waiting[record.path] = None
 
     def _find_contested(self, tree: TopicTree) -> None:
-        """An explicit code takes precedence over one from a place, which is replaced. Of several codes from places the
-        smallest path keeps it, as everywhere."""
-        for _ in range(min(_LOOKED_AT, len(self._new_codes))):
+        """Find topics whose generated code another topic has, and plan new codes. An explicit code takes precedence; of
+        several generated ones the smallest path keeps it."""
+        for _ in range(min(_CODES_PER_PLAN, len(self._new_codes))):
             owners = tree.paths_with_code(self._new_codes.pop())
             if len(owners) < 2:
                 continue
@@ -165,10 +165,10 @@ class Places:
     def _forget_nodes(self, tree: TopicTree, giving: _Giving) -> list[ControlRecord]:
         """Nulls for nodes without topics below. Their ordinals are not reused, so later topics below them get other
         codes."""
-        gone, self._gone = self._gone, set()
-        nodes = {each for path in gone for each in (path, *ancestors(path)) if each in self._nodes}
-        kept = giving.used()
-        return [Tombstone(places_key(path)) for path in sorted(nodes) if not tree.is_node(path) and path not in kept]
+        removed, self._removed = self._removed, set()
+        nodes = {each for path in removed for each in (path, *ancestors(path)) if each in self._nodes}
+        used = giving.used()
+        return [Tombstone(places_key(path)) for path in sorted(nodes) if not tree.is_node(path) and path not in used]
 
 
 class _Giving:
@@ -183,11 +183,11 @@ class _Giving:
         self._taken: set[str] = set()
 
     def changed(self) -> list[ControlRecord]:
-        """The nodes that assigned or got an ordinal."""
+        """The changed nodes, with new ordinals."""
         return [self._changed[path] for path in sorted(self._changed)]
 
     def used(self) -> set[TopicPath]:
-        """Their paths."""
+        """The paths of the changed nodes."""
         return {*self._changed}
 
     def code_for(self, path: TopicPath) -> str:

@@ -162,7 +162,7 @@ def test_a_form_that_is_sent_as_it_is_changes_nothing(browser: Browser) -> None:
         ({"name": "x", "priority": "101"}, "priority", "from -100 to 100"),
         ({"name": "x", "priority": "many"}, "priority", "from -100 to 100"),
         ({"name": "x", "reach": "to:"}, "routing", "name the groups"),
-        ({"name": "x", "reach": "to:", "groups": "a/b"}, "routing", "names no groups"),
+        ({"name": "x", "reach": "to:", "groups": "a/b"}, "routing", "has no valid groups"),
         ({"name": "x", "publishers": "a\x07"}, "publishers", "control character"),
     ],
 )

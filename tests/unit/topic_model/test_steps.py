@@ -296,7 +296,7 @@ def test_what_changes_at_one_position_is_all_remembered() -> None:
     world.cut()
     (worker,) = world.workers
     assert [(each.position, each.id) for each in worker._history.since(0)][-3:] == [(3, name) for name in triggers]
-    found = worker.of(Notification("n", TopicPath("b"), b"<x/>", 1, control=0)).there
+    found = worker.of(Notification("n", TopicPath("b"), b"<x/>", 1, control=0)).existing
     assert all(each.trigger and each.trigger.target for each in found), "none is the one that it was before"
 
 

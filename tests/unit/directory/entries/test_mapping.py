@@ -53,7 +53,7 @@ def test_a_routing_policy_that_means_nothing_is_a_problem_and_counts_as_none() -
     assert listing.records() == {"a": topic("a", code="7"), "b": topic("b", routing="to:G1 split")}
     (problem,) = listing.problems
     assert (problem.kind, problem.path) == (ProblemKind.BAD_VALUE, "a")
-    assert "topicRoutingPolicy counts as none: there is no routing word 'far'" in problem.reason
+    assert "topicRoutingPolicy is ignored: unknown routing word 'far'" in problem.reason
     assert not listing.held
 
 

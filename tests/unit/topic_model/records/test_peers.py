@@ -234,7 +234,7 @@ def test_what_is_no_datagram(data: bytes) -> None:
 
 
 def test_only_what_is_signed_leaves() -> None:
-    with pytest.raises(ValueError, match="has to be signed"):
+    with pytest.raises(ValueError, match="must be signed"):
         encode_datagram({}, b"body")
     with pytest.raises(ValueError, match="at most"):
         encode_datagram(dict.fromkeys((ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER), "x"), bytes(MOST_DATAGRAM))

@@ -1,6 +1,6 @@
-"""Fixed limits of what a client may send, the same at every door. Those that an operator may change are settings.
+"""Fixed limits of requests, the same for all protocols. Configurable limits are settings.
 
-docs/limits.md is generated from this table. The limits of topics and of expressions are those of `topic_model`.
+docs/limits.md is generated from this table. The limits of topics and of expressions are from `topic_model`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from arborcast.topic_model.records.notifications import MOST_PRIORITY
 
 
 class Limit(int):
-    """A largest number, and for people what it counts."""
+    """A maximum, with the description of its unit."""
 
     text: str
 
@@ -25,8 +25,8 @@ class Limit(int):
 
 _KIB = 1024
 
-# XML. libxml2 takes any number of attributes and declarations, and so would the gateway, in linear time. Receivers of a
-# payload may not: many a parser compares each attribute with each other.
+# XML. libxml2 accepts any number of attributes and declarations, and the gateway could, in linear time. Receivers of a
+# payload may not: many parsers compare each attribute with each other.
 LEVELS: Final = Limit(256, "levels of a document (libxml2's own bound)")
 XML_NAME: Final = Limit(50_000, "characters of the name of an element or attribute (libxml2's own bound)")
 PAYLOAD_LEVELS: Final = Limit(
@@ -84,5 +84,5 @@ ALTERNATIVES: Final = Limit(grammar.MAX_ALTERNATIVES, "alternatives of a topic e
 
 
 def limits() -> dict[str, Limit]:
-    """All of them, by name."""
+    """All limits, by name."""
     return {name: value for name, value in globals().items() if isinstance(value, Limit)}

@@ -80,7 +80,7 @@ def test_a_delivery_becomes_the_policy_of_the_subscription(
 
 
 def test_another_kind_there_is_not() -> None:
-    with pytest.raises(ConfigError, match="signal, command, state, event, request, no 'rumour'"):
+    with pytest.raises(ConfigError, match="'rumour' is not a kind of information; use one of signal, command"):
         Delivery.of(cast(Any, "rumour"))
 
 

@@ -153,8 +153,8 @@ def test_where_no_result_is_wanted_the_callback_is_told(headers: dict[str, str])
         errors.append(caught.value)
 
     assert answered(ListenerApp(received, transport=Broker()), headers=headers) == (202, "")
-    assert "this push names" in str(errors[0])
-    with pytest.raises(ClientError, match="pushed to a listener"):
+    assert "this push" in str(errors[0])
+    with pytest.raises(ClientError, match="push to a listener"):
         ReceivedMessage(b"<a/>").later()
 
 
@@ -164,14 +164,14 @@ def test_a_message_may_still_be_copied_and_handed_to_another_process() -> None:
     reread = pickle.loads(pickle.dumps(kept[0]))  # noqa: S301  # what this test has just written
     for copied in (reread, copy.deepcopy(kept[0])):
         assert copied == kept[0]
-        with pytest.raises(ClientError, match="pushed to a listener"):
+        with pytest.raises(ClientError, match="push to a listener"):
             copied.later()
 
 
 def test_later_is_called_while_the_message_is_handled() -> None:
     kept: list[ReceivedMessage] = []
     answered(ListenerApp(kept.append, transport=Broker()))
-    with pytest.raises(ClientError, match="answered already"):
+    with pytest.raises(ClientError, match="already answered"):
         kept[0].later()
 
 

@@ -60,7 +60,7 @@ def test_other_requests_are_recorded_and_publish_nothing() -> None:
 
 
 def test_an_inbox_says_how_many_came() -> None:
-    with Inbox() as inbox, pytest.raises(TimeoutError, match="0 of 1 messages came within 0 s"):
+    with Inbox() as inbox, pytest.raises(TimeoutError, match="0 of 1 messages arrived within 0 s"):
         inbox.receive(timeout_s=0)
 
 

@@ -237,7 +237,7 @@ class BrokerClient(ABC, Generic[CallsT]):
 
 
 class SynchronousClient(BrokerClient[CallsT]):
-    """Each call returns its result."""
+    """A client whose calls return their results."""
 
     RETURNS = "{}"
 

@@ -82,7 +82,7 @@ _CLOSED = "the client is closed"
 
 
 class AsynchronousClient(BrokerClient[CallsT]):
-    """Each call returns a future."""
+    """A client whose calls return futures."""
 
     RETURNS = "Future[{}]"
 

@@ -31,7 +31,7 @@ from arborcast.client.values import (
 )
 from arborcast.topic_model.expressions import SIMPLE
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY, HPWSN, SOAP11, WSA, WSNT, wsa
-from arborcast.topic_model.records.packages import MOST_PARTS, Fragment, wrapped
+from arborcast.topic_model.records.packages import MAX_PARTS, Fragment, wrapped
 from arborcast.topic_model.subscriptions import SoapVersion
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.answers import text
@@ -142,9 +142,9 @@ class LegacyCalls:
                 following = next(pieces, None)
                 if following is None:
                     decoder.decode(b"", final=True)
-                if number >= MOST_PARTS:
+                if number >= MAX_PARTS:
                     raise ClientError(
-                        f"the content has more than {MOST_PARTS} parts of {part_bytes} bytes: use larger parts"
+                        f"the content has more than {MAX_PARTS} parts of {part_bytes} bytes: use larger parts"
                     )
                 fragment = Fragment(True, following is not None, alone, number)
                 message = wrapped(piece, path, identification, fragment)

@@ -3,7 +3,7 @@
 A job that was suspended for a minute, or disconnected from Kafka, may have been replaced when it continues. Its threads
 and workers would push or park overdue messages that the other job repeats. So they first check the time until which the
 lease holds: a number in memory that the driver shares with the workers on its host, in a file named in their
-environment, at 0.4 us. Workers on other hosts complete their tasks in batches; in real time each has a lease of its own
+environment, at 0.4 us. Workers on other hosts complete their tasks in batches; in real time each has its own lease
 (`dispatch.realtime.worker_lease`).
 """
 

@@ -54,14 +54,14 @@ class OwnTime:
 class Silence:
     """The time since the last sign of life of a watched process. `at` is the watcher's own time.
 
-    The silence is too long after `limit_s` if also the last `asks` probes had no answer within their full time: with
-    several probes, one lost or late answer does not count, whatever the interval of probes. `asks` is 0 for signs
+    The silence is too long after `limit_s` if also the last `probes` probes had no answer within their full time: with
+    several probes, one lost or late answer does not count, whatever the interval of probes. `probes` is 0 for signs
     without probes (see `observe`). A limit of 0 disables the check.
     """
 
-    def __init__(self, limit_s: float, at: float, asks: int = 0) -> None:
+    def __init__(self, limit_s: float, at: float, probes: int = 0) -> None:
         self._limit_s = limit_s
-        self._asks = asks
+        self._probes = probes
         self._since = at
         self._unanswered = 0
         self._sign: object = None
@@ -87,4 +87,4 @@ class Silence:
 
     def is_too_long(self, at: float) -> bool:
         """Whether the watched process hangs."""
-        return self._limit_s > 0 and self._unanswered >= self._asks and self.lasts_s(at) >= self._limit_s
+        return self._limit_s > 0 and self._unanswered >= self._probes and self.lasts_s(at) >= self._limit_s

@@ -12,5 +12,5 @@ class Progress(Protocol):
         """`what` names the current step, as in "reading the log". `total` is 0 while it is unknown."""
 
 
-def untold(what: str, done: int = 0, total: int = 0) -> None:
+def no_progress(what: str, done: int = 0, total: int = 0) -> None:
     """The progress of a command without display."""

@@ -18,19 +18,19 @@ _ENTRY_BYTES = 200
 
 
 class Recent(Generic[_K, _V]):
-    """A cache of two generations, each of at most `most` bytes, or one entry. Used by one thread.
+    """A cache of two generations, each of at most `max_bytes` bytes, or one entry. Used by one thread.
 
     When the younger generation is full, or `age_s` seconds old, the older one is dropped as a whole. An entry that is
     not read is dropped after at most twice that time, as long as other entries are read.
     """
 
-    def __init__(self, most: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = most
+    def __init__(self, max_bytes: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = max_bytes
         self._age_s = age_s
         self._clock = clock
         self._young: dict[_K, tuple[_V, int]] = {}
         self._old: dict[_K, tuple[_V, int]] = {}
-        self._free_bytes = most
+        self._free_bytes = max_bytes
         self._until = clock() + age_s
 
     def __len__(self) -> int:
@@ -65,11 +65,11 @@ class Recent(Generic[_K, _V]):
 
 
 class BoundedDict(OrderedDict[_K, _V]):
-    """A dict of at most `most` entries; it drops the least recently set one."""
+    """A dict of at most `max_entries` entries; it drops the least recently set one."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_entries: int) -> None:
         super().__init__()
-        self._limit = most
+        self._limit = max_entries
 
     def __setitem__(self, key: _K, value: _V) -> None:
         super().__setitem__(key, value)

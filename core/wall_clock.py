@@ -23,14 +23,14 @@ def time_ms() -> int:
     return int(time.time() * 1000)
 
 
-def lies_ahead(at_ms: int, now_ms: int) -> bool:
+def is_ahead(at_ms: int, now_ms: int) -> bool:
     """Whether a time of the past is in the future of the current clock, beyond the tolerance."""
     return at_ms > now_ms + TOLERANCE_MS
 
 
-def has_come(due_ms: int, decided_ms: int, now_ms: int) -> bool:
+def is_due(due_ms: int, decided_ms: int, now_ms: int) -> bool:
     """Whether a wait until `due_ms`, decided at `decided_ms`, is over."""
-    return due_ms <= now_ms or lies_ahead(decided_ms, now_ms)
+    return due_ms <= now_ms or is_ahead(decided_ms, now_ms)
 
 
 class WatchedClock:
@@ -49,7 +49,7 @@ class WatchedClock:
     def put_back_ms(self) -> int:
         """How far the clock was set back since the last call; 0 within the tolerance."""
         now_ms, latest_ms = self._now_ms(), self._latest_ms
-        if not lies_ahead(latest_ms, now_ms):
+        if not is_ahead(latest_ms, now_ms):
             return 0
         self._latest_ms = now_ms
         return latest_ms - now_ms

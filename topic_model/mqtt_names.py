@@ -27,7 +27,7 @@ _NOT_IN_LEVELS = frozenset("/+#\0")
 _PARTS = re.compile(r"(?:\{[^{}]*\}|[^/{}])+")
 _PLACE = re.compile(r"\{(topic|#|[1-9][0-9]?)\}")
 
-LONGEST = 65_535
+MAX_TOPIC_BYTES = 65_535
 """Maximum length of an MQTT topic in bytes."""
 
 
@@ -151,8 +151,8 @@ def check_published(topic: str) -> None:
     """Raises TopicError for an invalid topic of a PUBLISH."""
     if not topic or topic.startswith("$") or any(each in topic for each in "+#\0"):
         raise TopicError(f"{topic[:200]!r} cannot be published to: it is empty, begins with $, or has + or #")
-    if len(topic.encode(errors="replace")) > LONGEST:
-        raise TopicError(f"an MQTT topic has at most {LONGEST} bytes")
+    if len(topic.encode(errors="replace")) > MAX_TOPIC_BYTES:
+        raise TopicError(f"an MQTT topic has at most {MAX_TOPIC_BYTES} bytes")
 
 
 class TopicsIn:
@@ -200,7 +200,7 @@ class TopicsIn:
 def check_filter(levels: Sequence[str]) -> None:
     """Raises TopicError for an invalid topic filter, or a shared one."""
     text = "/".join(levels)
-    if not text or len(text.encode(errors="replace")) > LONGEST or "\0" in text:
+    if not text or len(text.encode(errors="replace")) > MAX_TOPIC_BYTES or "\0" in text:
         raise TopicError(f"{text[:200]!r} is not an MQTT topic filter")
     if levels[0] == "$share":
         raise TopicError(f"{text[:200]!r} is a shared subscription, which has no order: use its filter alone")

@@ -58,7 +58,7 @@ class Request:
     addressing: Addressing | None
     document: bytes
     root: etree._Element = field(repr=False)
-    gone: Callable[[], Awaitable[None]] | None = None
+    disconnected: Callable[[], Awaitable[None]] | None = None
     """Waits until the client has disconnected; may be called once the request was read."""
     caller: Caller | None = None
     """The caller; None without authentication."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from arborcast.topic_model import message_types, topics
 from arborcast.topic_model.patterns import grammar
-from arborcast.topic_model.records.notifications import MOST_PRIORITY
+from arborcast.topic_model.records.notifications import MAX_PRIORITY
 
 
 class Limit(int):
@@ -17,8 +17,8 @@ class Limit(int):
 
     text: str
 
-    def __new__(cls, most: int, text: str) -> Limit:
-        limit = super().__new__(cls, most)
+    def __new__(cls, maximum: int, text: str) -> Limit:
+        limit = super().__new__(cls, maximum)
         limit.text = text
         return limit
 
@@ -53,8 +53,8 @@ PROPERTIES: Final = Limit(256, "properties of a PUBLISH")
 PROPERTY_CHARACTERS: Final = Limit(16 * _KIB, "characters of the names and values of the properties of a PUBLISH")
 EVENTS: Final = Limit(1_000, "events of a batch of CloudEvents")
 MERGE: Final = Limit(1_000, "characters of a `Merge`")
-TYPE: Final = Limit(message_types.MOST, "characters of a `Type`, its namespace included")
-PRIORITY: Final = Limit(MOST_PRIORITY, "as `Priority`; its negative as the least")
+TYPE: Final = Limit(message_types.MAX_LENGTH, "characters of a `Type`, its namespace included")
+PRIORITY: Final = Limit(MAX_PRIORITY, "as `Priority`; its negative as the least")
 LIFESPAN_MS: Final = Limit(366 * 86_400_000, "milliseconds of a `Lifespan`: a year")
 
 # Endpoints.
@@ -69,7 +69,7 @@ CONDITIONS: Final = Limit(16, "`wsnt:MessageContent`, and as many `wsnt:Producer
 TYPES: Final = Limit(64, "types in a `p:MessageType`")
 ATTEMPTS: Final = Limit(1_000, "`MaximumAttempts`")
 CAPACITY: Final = Limit(1_000, "`Capacity` of a server of a queue")
-CURRENT_MESSAGES: Final = Limit(1_000, "current messages that one Subscribe asks for")
+CURRENT_MESSAGES: Final = Limit(1_000, "current messages of one Subscribe")
 DELIVERY_ATTRIBUTES: Final = Limit(16, "attributes of the `delivery` of a SUBSCRIBE")
 WINDOW: Final = Limit(10_000, "`window` of a SUBSCRIBE, and `MessageLimit` of PullMessages")
 CONNECTION_SUBSCRIPTIONS: Final = Limit(1_000, "subscriptions of one framed connection")

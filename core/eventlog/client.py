@@ -148,7 +148,7 @@ class Consumer(Protocol):
 
 
 class PartitionState(NamedTuple):
-    """Where one partition is stored."""
+    """The leader and replicas of one partition."""
 
     leader: int
     """The id of the leading broker; -1 without one."""
@@ -371,7 +371,7 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         (errors.SaslAuthenticationFailedError,),
         "it does not accept the credentials: see kafka.sasl_username, kafka.sasl_password and kafka.sasl_mechanism",
     ),
-    ((errors.UnsupportedSaslMechanismError,), "it does not know kafka.sasl_mechanism"),
+    ((errors.UnsupportedSaslMechanismError,), "it does not support the mechanism in kafka.sasl_mechanism"),
     (
         (errors.AuthorizationError,),
         "its access rules do not allow this to the user: the administrator of Kafka can grant it",
@@ -379,7 +379,7 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((errors.UnknownTopicOrPartitionError,), "there is no such topic"),
     (
         (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError),
-        "the record is too large: kafka.max_record_bytes and the topic's max.message.bytes say how large one may be",
+        "the record is too large: it exceeds kafka.max_record_bytes or the topic's max.message.bytes",
     ),
     ((errors.KafkaTimeoutError,), "no answer in time"),
 )

@@ -91,30 +91,30 @@ class KeepingSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self._waited: dict[int, selectors.SelectorKey] = {}
-        self._kept: dict[int, selectors.SelectorKey] = {}
+        self._active: dict[int, selectors.SelectorKey] = {}
+        self._registered: dict[int, selectors.SelectorKey] = {}
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._waited[fileobj.fileno()]
+        return self._active[fileobj.fileno()]
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         number = fileobj.fileno()
-        kept = self._kept.pop(number, None)
-        if kept is not None and kept.fileobj is not fileobj:
-            super().unregister(kept.fileobj)  # closed; its file number was reused
-            kept = None
-        key = (super().register if kept is None else super().modify)(fileobj, events, data)
-        self._waited[number] = key
+        registered = self._registered.pop(number, None)
+        if registered is not None and registered.fileobj is not fileobj:
+            super().unregister(registered.fileobj)  # closed; its file number was reused
+            registered = None
+        key = (super().register if registered is None else super().modify)(fileobj, events, data)
+        self._active[number] = key
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = self._waited[fileobj.fileno()] = super().modify(fileobj, events, data)
+        key = self._active[fileobj.fileno()] = super().modify(fileobj, events, data)
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        key = self._waited.pop(fileobj.fileno())
+        key = self._active.pop(fileobj.fileno())
         if key.events == selectors.EVENT_READ:
-            self._kept[key.fd] = key
+            self._registered[key.fd] = key
         else:
             super().unregister(fileobj)
         return key
@@ -122,9 +122,9 @@ class KeepingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(timeout)
         for key, _ in ready:
-            if self._kept.pop(key.fd, None) is not None:
+            if self._registered.pop(key.fd, None) is not None:
                 super().unregister(key.fileobj)
-        return [each for each in ready if each[0].fd in self._waited]
+        return [each for each in ready if each[0].fd in self._active]
 
 
 class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types

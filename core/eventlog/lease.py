@@ -25,7 +25,7 @@ Record = TypeVar("Record")
 
 
 class LeaseTimes(NamedTuple):
-    """In seconds."""
+    """The times of a lease, in seconds."""
 
     lease_s: float
     """A lease without a renewal for this long is free."""

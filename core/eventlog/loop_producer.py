@@ -1,8 +1,8 @@
-"""kafka-python's producer on an asyncio event loop, without a thread of its own.
+"""kafka-python's producer on an asyncio event loop, without a separate thread.
 
 Its sender is a loop of steps that do not block and of one wait for sockets and timers. Here the event loop waits. An
 append from a request costs no change of threads, which took more time than the append. One request at a time is in
-progress with each broker; records that come meanwhile are sent together in the next one.
+progress with each broker; records of later appends are sent together in the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Shortest and longest time to the next step without an event: the sender asks for steps at once while it connects.
+# Shortest and longest time to the next step without an event: while it connects, the sender requests immediate steps.
 _SHORTEST_S = 0.005
 _LONGEST_S = 1.0
 

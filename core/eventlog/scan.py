@@ -10,7 +10,7 @@ from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from arborcast.core.eventlog.consumer import Discontinued, LogConsumer
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 
 # Only polled records are in memory; a record of attempts has 150 kB.
@@ -19,8 +19,8 @@ _POLL_RECORDS = 200
 _POLL_S = 0.2
 
 
-class Stretch(NamedTuple):
-    """A range of a partition: the first offset, and the one after the last."""
+class OffsetRange(NamedTuple):
+    """A range of offsets of a partition; `end` is exclusive."""
 
     first: int
     end: int
@@ -32,7 +32,7 @@ class LogScan(LogConsumer):
     with offsets: a compacted log has fewer records."""
 
     def __init__(
-        self, kafka: KafkaSettings, name: str, within_s: float | None = None, progress: Progress = untold
+        self, kafka: KafkaSettings, name: str, within_s: float | None = None, progress: Progress = no_progress
     ) -> None:
         super().__init__(kafka, name, wait_ms=50, max_records=_POLL_RECORDS)
         self._progress = progress
@@ -53,13 +53,13 @@ class LogScan(LogConsumer):
         """The records from these offsets to `ends`, by default to the current end of the log; in order within each
         partition."""
         ends = self.ends() if ends is None else ends
-        return self.read({number: Stretch(first, ends[number]) for number, first in firsts.items()})
+        return self.read({number: OffsetRange(first, ends[number]) for number, first in firsts.items()})
 
-    def read(self, stretches: Mapping[int, Stretch]) -> Iterator[ConsumerRecord]:
-        """The records of these stretches, in order within each partition."""
-        left = {number: each.end for number, each in stretches.items() if each.first < each.end}
-        self.seek({number: stretches[number].first for number in left})
-        total = sum(end - stretches[number].first for number, end in left.items())
+    def read(self, ranges: Mapping[int, OffsetRange]) -> Iterator[ConsumerRecord]:
+        """The records of these ranges, in order within each partition."""
+        left = {number: each.end for number, each in ranges.items() if each.first < each.end}
+        self.seek({number: ranges[number].first for number in left})
+        total = sum(end - ranges[number].first for number, end in left.items())
         last_arrival = time.monotonic()
         while left:
             liveness.beat()

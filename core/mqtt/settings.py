@@ -109,7 +109,7 @@ NO_MQTT = MqttSettings()
 
 
 def for_mqtt(policy: AddressPolicy) -> AddressPolicy:
-    """The same policy for addresses of MQTT topics."""
+    """The policy for addresses of MQTT topics."""
     return dataclasses.replace(policy, schemes=SCHEMES)
 
 

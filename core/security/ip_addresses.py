@@ -150,7 +150,7 @@ def plain(address: IpAddress) -> IpAddress:
     return address
 
 
-def carried(address: IpAddress) -> frozenset[IPv4Address]:
+def embedded_ipv4(address: IpAddress) -> frozenset[IPv4Address]:
     """The IPv4 addresses embedded in an IPv6 address, to which translators and tunnels may lead. Mostly empty; several
     if the position is ambiguous. An operator's own NAT64 prefix cannot be recognised."""
     if not isinstance(address, IPv6Address):
@@ -174,7 +174,7 @@ def kind_of(address: IpAddress) -> Kind:
     address = plain(address)
     if address in _NAT64:
         # The embedded address may be a loopback or private address of the translator.
-        return "public" if all(kind_of(each) == "public" for each in carried(address)) else "translated"
+        return "public" if all(kind_of(each) == "public" for each in embedded_ipv4(address)) else "translated"
     for network, kind in _TABLE:
         if address in network:
             return kind

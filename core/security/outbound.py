@@ -21,7 +21,7 @@ from arborcast.core.security.ip_addresses import (
     IpNetwork,
     Kind,
     OddHost,
-    carried,
+    embedded_ipv4,
     kind_of,
     plain,
     read_address,
@@ -59,9 +59,9 @@ class OutboundSettings:
     )
     prove_ownership: bool = setting(
         False,
-        "At Subscribe, ask the consumer for its consent: a POST with the header Arborcast-Challenge, "
-        "or OPTIONS as a web hook if it wants CloudEvents. Also asked: a publisher with Demand and, "
-        "once an hour, the ReplyTo of a queue request.",
+        "At Subscribe, request the consumer's consent: a POST with the header Arborcast-Challenge, "
+        "or OPTIONS as a web hook for CloudEvents. Also requested from a publisher with Demand and, "
+        "once an hour, from the ReplyTo of a queue request.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 
@@ -140,7 +140,7 @@ class AddressPolicy:
     def check(self, address: IpAddress, port: int) -> Refusal | None:
         """Check an address and port. Denied networks and the engine's own services first, allowed ones afterwards."""
         address = plain(address)
-        faces = (address, *carried(address))
+        faces = (address, *embedded_ipv4(address))
         if any(face in network for face in faces for network in self._denied):
             return Refusal("denied", f"leads to {address}, in a network that outbound.deny names")
         if any(self._is_own(face, port) for face in faces):

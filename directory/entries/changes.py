@@ -115,7 +115,7 @@ class Workspace:
             case Move(old, new):
                 return self._plan_move(old, new)
 
-    def done(self, edit: Edit) -> None:
+    def completed(self, edit: Edit) -> None:
         """Apply a completed edit."""
         match edit:
             case AddEntry(entry, path):

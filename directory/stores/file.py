@@ -63,7 +63,7 @@ class FileDirectory:
         self._watcher: Watcher | None = None
         self._reported: Listing | None = None  # last listing reported to the watcher; None after a reported failure
         self._failed: object = None  # the last reported failure
-        self._service = Service("topic-file", self._look, backoff=Backoff(self._poll_seconds, self._poll_seconds))
+        self._service = Service("topic-file", self._check, backoff=Backoff(self._poll_seconds, self._poll_seconds))
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class FileDirectory:
             except LdifError as error:
                 raise LdifError(f"{self._path}: {error}; the topic tree is not changed", error.line) from error
             self._duplicates = problems
-            self._take(blocks, signature, fresh=not self._read_once)
+            self._store(blocks, signature, fresh=not self._read_once)
             self._read_once = True
             return self._listing
 
@@ -105,13 +105,13 @@ class FileDirectory:
                     problems.append(error.problem)
                     continue
                 for edit in edits:
-                    workspace.done(edit)
+                    workspace.completed(edit)
                     if isinstance(edit, RenameEntry):
                         blocks = _renamed(blocks, edit)
             updated = _updated(blocks, entries)
             if updated != self._blocks or not self._path.exists():
                 signature = self._replace(ldif.write(_in_file_order(updated)))
-                self._take(updated, signature, fresh=False)
+                self._store(updated, signature, fresh=False)
             return Written(tuple(problems), self._listing)
 
     def watch(self, watcher: Watcher) -> None:
@@ -123,7 +123,7 @@ class FileDirectory:
         """End the thread."""
         self._service.stop(None)
 
-    def _look(self) -> float:
+    def _check(self) -> float:
         if self._watcher is None:
             return self._poll_seconds
         try:
@@ -151,7 +151,7 @@ class FileDirectory:
                 return
             signature = again
 
-    def _take(self, blocks: dict[_Key, ldif.Block], signature: Stamp | None, *, fresh: bool) -> None:
+    def _store(self, blocks: dict[_Key, ldif.Block], signature: Stamp | None, *, fresh: bool) -> None:
         self._blocks = blocks
         entries = EntrySet(block.entry for block in blocks.values() if block.entry is not None)
         listing = self._reader.read(entries, fresh=fresh, also=self._duplicates)

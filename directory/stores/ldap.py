@@ -94,7 +94,7 @@ class LdapDirectory:
             session.close()
         with self._lock:
             if self._watcher is None:
-                self._take(mirror, listing)
+                self._store(mirror, listing)
         return listing
 
     def write(self, changes: Sequence[Change], seen: Listing) -> Written:
@@ -104,7 +104,7 @@ class LdapDirectory:
             session = self._writing_session()
             try:
                 if self._mirror is None:
-                    self._take(*self._read(session, self._reader))
+                    self._store(*self._read(session, self._reader))
                 now = self._current()
                 refused = conflicts(changes, seen, now)
                 problems = list(refused.values())
@@ -132,7 +132,7 @@ class LdapDirectory:
                 conflict = isinstance(error, NoSuchEntry) or error.exists
                 kind = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED
                 return EntryProblem(kind, format_dn(edit.entry.dn), str(error), touched(change)[-1])
-            workspace.done(edit)
+            workspace.completed(edit)
             self._stale = True
             if self._streaming:
                 self._echoes.add(renamed_entry(edit).key if isinstance(edit, RenameEntry) else edit.entry.key)
@@ -171,7 +171,7 @@ class LdapDirectory:
             mirror = Mirror()
         return mirror, reader.read(mirror.entries, fresh=True)
 
-    def _take(self, mirror: Mirror, listing: Listing) -> Listing:
+    def _store(self, mirror: Mirror, listing: Listing) -> Listing:
         self._mirror, self._stale = mirror, False
         return self._publish(listing)
 
@@ -220,7 +220,7 @@ class LdapDirectory:
             csn = session.context_csn(self._base)
             with self._lock:
                 mirror, listing = self._read(session, self._reader)
-                listing = self._take(mirror, listing)
+                listing = self._store(mirror, listing)
             watcher.changed(listing)
             if listing.initialised and csn and self._can_stream:
                 self._stream(session, mirror, cookie_at(csn), watcher)
@@ -276,7 +276,7 @@ class LdapDirectory:
             with self._lock:
                 before = self._current()
                 mirror, listing = self._read(session, self._reader)
-                listing = self._take(mirror, replace(listing, fresh=False))
+                listing = self._store(mirror, replace(listing, fresh=False))
             pause = max(self._settings.poll_interval_s, _POLL_REST * (time.monotonic() - started))
             if (listing.entries, listing.problems) != (before.entries, before.problems):
                 watcher.changed(listing)

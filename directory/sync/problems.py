@@ -21,7 +21,7 @@ FILE: Final = "directory-problems.json"
 _VERSION = 1
 
 # A directory with many foreign entries must not fill the disk; further problems are only counted.
-_MOST = 1_000
+_MAX_PROBLEMS = 1_000
 
 _ADVICE: Final[Mapping[ProblemKind, str]] = {
     ProblemKind.ALIAS: "Replace the alias by an ordinary entry.",
@@ -71,7 +71,7 @@ class SyncProblems(msgspec.Struct, frozen=True):
             count=len(problems),
             problems=tuple(
                 msgspec.structs.replace(each, since_ms=since.get((each.kind, each.dn, each.reason), now_ms))
-                for each in problems[:_MOST]
+                for each in problems[:_MAX_PROBLEMS]
             ),
         )
 

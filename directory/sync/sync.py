@@ -268,7 +268,7 @@ class DirectorySync:
 
     def changed(self, listing: Listing) -> None:
         """Called by the directory with its current state."""
-        self._take(listing)
+        self._store(listing)
         with self._lock:
             was_connected = self._status.connected
             self._status = replace(self._status, connected=True, detail="", topics=len(listing.entries))
@@ -359,7 +359,7 @@ class DirectorySync:
             self._reconciled = listing
             return refused
         written = self._directory.write(changes, listing)
-        self._take(written.listing)
+        self._store(written.listing)
         self._known.agree(plan.agreed, written.listing)
         # The listing may have edits of other clients besides these changes, so the next run is complete.
         self._reconciled = None
@@ -368,7 +368,7 @@ class DirectorySync:
         _log.info("directory.written %d changes to %s", len(changes) - len(written.problems), self._directory.name)
         return (*refused, *written.problems)
 
-    def _take(self, listing: Listing) -> None:
+    def _store(self, listing: Listing) -> None:
         """Keep the newer listing: a listing from before a write may arrive after it."""
         with self._lock:
             if self._listing is None or listing.version > self._listing.version:

@@ -27,7 +27,7 @@ from arborcast.ingest.operations.http_publish import Publish, media_type, read_p
 from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
 from arborcast.topic_model.cloud_events import BATCH, EVENT, HEADER, NAME, PROPERTY, VERSION
 from arborcast.topic_model.legacy_content import TYPE
-from arborcast.topic_model.message_types import kept_type, read_type
+from arborcast.topic_model.message_types import read_type, stored_type
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import limits, times
@@ -139,7 +139,7 @@ class PublishEvents(Publish):
             producer = producer_with(
                 {PROPERTY + name: text for name, text in attributes.items() if name != "specversion"}
             )
-        kind = kept_type(str(element.tag))
+        kind = stored_type(str(element.tag))
         if kind == TYPE:
             # Subscribers filter text and JSON by the type of the event, if it can be the type of a message.
             with suppress(ValueError):

@@ -29,7 +29,7 @@ from arborcast.ingest.operations.publishing import (
     store,
 )
 from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.wire import frames
 from arborcast.wire.envelope import Request
@@ -152,7 +152,7 @@ class Publisher:
             UNACCEPTED,
             producer=producer_with(body.properties) if body.properties else b"",
             message_id=key,
-            type=kept_type(str(request.operation.tag)),
+            type=stored_type(str(request.operation.tag)),
         )
         publisher = PublishingClient(caller, client)
         checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: said}))

@@ -35,7 +35,7 @@ from arborcast.ingest.operations.publishing import (
     store,
 )
 from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.wire import limits
 from arborcast.wire.errors import InvalidRequest, TooLarge, TooManyRequests
@@ -145,7 +145,7 @@ class Incoming:
             topic,
             source.fragment(source.node(request.operation)),
             UNACCEPTED,
-            type=kept_type(str(request.operation.tag)),
+            type=stored_type(str(request.operation.tag)),
         )
         said = Publication(lifespan_ms=min(message.lifespan_s * 1000, limits.LIFESPAN_MS))
         publisher = PublishingClient(*self._client(len(message.payload)))

@@ -28,7 +28,7 @@ from arborcast.ingest.elements.publication import (
 from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
 from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
 from arborcast.topic_model import legacy_content
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.wire import xml_reading
@@ -128,7 +128,7 @@ class Publish:
             UNACCEPTED,
             message_id=checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1")),
             traceparent=request.traceparent,
-            type=kept_type(str(request.operation.tag)),
+            type=stored_type(str(request.operation.tag)),
         )
         publisher = PublishingClient(request.caller, request.client, target)
         published = await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))

@@ -22,7 +22,7 @@ from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, check_cal
 from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.projections.registrations import permits
-from arborcast.topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
+from arborcast.topic_model.records.notifications import MAX_PRIORITY, UNSTAMPED, Notification, type_of
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
@@ -269,7 +269,7 @@ def _accepted(
         fast = tree.is_fast(notification.topic, federation.inside_fast)
     if priority is None:
         # A directory may say more than there is.
-        priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
+        priority = max(-MAX_PRIORITY, min(policy.priority, MAX_PRIORITY))
     return msgspec.structs.replace(
         notification,
         prefixes=tree.prefixes.complete(notification.topic, notification.prefixes),

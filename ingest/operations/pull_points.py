@@ -117,7 +117,7 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
         await _kept(gateway, identifier)
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
-    handout = await gateway.pulls.take(point.id, maximum, wait_s, request.gone)
+    handout = await gateway.pulls.take(point.id, maximum, wait_s, request.disconnected)
     if not handout.elements:
         _existing(gateway, request, identifier)  # it may have been destroyed while we waited
     body = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">{handout.text()}</wsnt:GetMessagesResponse>'

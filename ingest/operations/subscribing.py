@@ -259,7 +259,7 @@ async def _renew(
         policy=wanted.policy,
     )
     renewed, secret = _protected(gateway, request, renewed)
-    records = [*ended, *gateway.suspensions.taking_back(existing.id)]
+    records = [*ended, *gateway.suspensions.resumption(existing.id)]
     since = Since(gateway.table.position - 1, times.to_ms(gateway.now()))
     if renewed != existing:
         records.insert(0, SubscriptionRecord(renewed))

@@ -53,7 +53,7 @@ class OperationsLog(LogWriter):
         if not self._ensured:
             ensure_topics(self._kafka, only=(OPERATIONS_LOG,))
             self._ensured = True
-        pieces = operations.in_pieces(record) if isinstance(record, OperationBegun) else (record,)
+        pieces = operations.pieces_of(record) if isinstance(record, OperationBegun) else (record,)
         self.append_encoded([operations.encode(each) for each in pieces])
 
     @contextmanager

@@ -106,20 +106,20 @@ def pattern(alternatives: Iterable[Alternative]) -> Pattern:
     for each in alternatives:
         reaches.setdefault((each.anchor, each.rest), set()).add(each.reach)
     plain = {anchor: _merged(found) for (anchor, rest), found in reaches.items() if not rest}
-    kept = [
+    remaining = [
         (one.normal, one)
         for (anchor, rest), found in reaches.items()
         for one in (Alternative(anchor, rest, reach) for reach in _merged(found))
         if not _covered(one, plain)
     ]
-    kept.sort(key=lambda item: item[0])
-    normal = "|".join(text for text, _ in kept)
+    remaining.sort(key=lambda item: item[0])
+    normal = "|".join(text for text, _ in remaining)
     if len(normal) > MAX_EXPRESSION_LENGTH:
         raise ExpressionError(
             f"the topic expression with its namespaces written out may be {MAX_EXPRESSION_LENGTH} characters long, "
             f"this one is {len(normal)}: {normal[:100]!r}…",
         )
-    return Pattern(normal, tuple(one for _, one in kept))
+    return Pattern(normal, tuple(one for _, one in remaining))
 
 
 @lru_cache(maxsize=1024)

@@ -2,7 +2,7 @@
 
 Messages wait in the order of the log. A claim takes messages out; a return puts them back, a settlement removes them. A
 claim gets the messages of its range that are waiting when its record is read, so of two claims for the same messages
-the first gets them. The beginning of the log may be deleted anywhere, since a claim lies behind its messages.
+the first gets them. Any prefix of the log may be deleted, since a claim follows its messages.
 """
 
 from __future__ import annotations

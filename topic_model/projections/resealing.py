@@ -43,7 +43,7 @@ class Resealings:
         written = self._written.setdefault(known.id, known.protection)
         return _exchanged(known, written, record.sealed)
 
-    def take_back(self, subscription_id: str, known: Subscription | None) -> Subscription | None:
+    def remove(self, subscription_id: str, known: Subscription | None) -> Subscription | None:
         """Apply the deletion of a record; returns the subscription with its original ciphertexts."""
         self._records.pop(subscription_id, None)
         written = self._written.pop(subscription_id, None)
@@ -54,7 +54,7 @@ class Resealings:
         self._records.pop(subscription_id, None)
         self._written.pop(subscription_id, None)
 
-    def still_used(self, subscription_id: str) -> Mapping[str, str]:
+    def unreplaced(self, subscription_id: str) -> Mapping[str, str]:
         """Entries with an old ciphertext that is still in the subscription's record."""
         record, written = self._records.get(subscription_id), self._written.get(subscription_id)
         if record is None or written is None:
@@ -74,7 +74,7 @@ def sealed_in(subscription: Subscription) -> Iterator[str]:
 
 def resealed(subscription: Subscription, keys: KeyRing, before: Mapping[str, str]) -> SecretsResealed | None:
     """The record that reseals all secrets of a subscription with the first key; None if they already are sealed with
-    it. `before` is `Resealings.still_used`. Raises SecretError for a secret that cannot be opened."""
+    it. `before` is `Resealings.unreplaced`. Raises SecretError for a secret that cannot be opened."""
     context = subscription.sealing_context()
     fresh = {
         each: keys.seal(keys.open(each, context), context)

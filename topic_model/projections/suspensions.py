@@ -58,7 +58,7 @@ class Suspensions:
             return "suspended"
         return "paused" if subscription.paused else "active"
 
-    def taking_back(self, subscription_id: str) -> list[ControlRecord]:
+    def resumption(self, subscription_id: str) -> list[ControlRecord]:
         """The record that ends a suspension, if any."""
         return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
 

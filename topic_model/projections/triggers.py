@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from arborcast.topic_model.patterns.alternatives import is_below
-from arborcast.topic_model.records.notifications import MOST_PRIORITY
+from arborcast.topic_model.records.notifications import MAX_PRIORITY
 from arborcast.topic_model.subscriptions import Subscription, Trigger, TriggerTarget
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
@@ -62,7 +62,7 @@ class TriggersInForce:
         if topic is not None:
             policy = topic.policy
             # A directory may contain values out of range.
-            priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
+            priority = max(-MAX_PRIORITY, min(policy.priority, MAX_PRIORITY))
             distribution = self._topics.distribution(trigger.topic)
             target = TriggerTarget(policy.retain, priority, policy.reliable, topic.message_types, distribution)
         return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))

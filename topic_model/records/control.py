@@ -92,7 +92,7 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, tag="topic-removed"):
-    """The topic was removed; topics below it have records of their own."""
+    """The topic was removed; topics below it have their own records."""
 
     path: TopicPath
 

@@ -97,14 +97,14 @@ def decode(_key: bytes, value: bytes | None) -> FragmentRecord:
 
 
 # Maximum number of ranges in a message; others become ….
-_MOST_RANGES = 50
+_MAX_RANGES = 50
 
 
 def ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as text for messages: `0-3 5 8`, shortened after many gaps."""
     written: list[str] = []
     for first, last in _runs(numbers):
-        if len(written) == _MOST_RANGES:
+        if len(written) == _MAX_RANGES:
             written.append("…")
             break
         written.append(str(first) if first == last else f"{first}-{last}")

@@ -26,13 +26,13 @@ UNSTAMPED = -1
 """No position in the control log: the current subscriptions at matching are the recipients. Also for events for a
 single subscription."""
 
-MOST_PRIORITY = 100
+MAX_PRIORITY = 100
 """The highest priority of a notification or subscription; the lowest is its negative."""
 
-MOST_HOPS = 8
+MAX_HOPS = 8
 """Maximum length of a chain of triggers."""
 
-MOST_TRIGGERED = 1_000
+MAX_TRIGGERED = 1_000
 """Maximum number of notifications that triggers publish because of one notification, in total."""
 
 
@@ -102,7 +102,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sent to engines of the group as a datagram, if possible."""
     unchanged: int = UNSTAMPED
     """A position up to `control` since which its recipients did not change: a view at it can match."""
-    triggers_left: int = MOST_TRIGGERED
+    triggers_left: int = MAX_TRIGGERED
     """The number of notifications that triggers may still publish because of it."""
 
     def is_over(self, now_ms: int) -> bool:

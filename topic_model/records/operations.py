@@ -37,7 +37,7 @@ Door = Literal["command", "console", "directory"]
 _MAX_CHARACTERS = 4_000
 _CHANGES_PER_RECORD = 32
 
-MOST_CHANGES = 1_000
+MAX_CHANGES = 1_000
 """Maximum number of recorded changes of an operation; the others are only counted."""
 
 
@@ -96,9 +96,9 @@ def decode(value: bytes | None) -> OperationBegun | OperationEnded:
     return _codec.decode(value).record
 
 
-def in_pieces(operation: OperationBegun) -> Iterator[OperationBegun]:
+def pieces_of(operation: OperationBegun) -> Iterator[OperationBegun]:
     """The operation in records of bounded size."""
-    changes = operation.changes[:MOST_CHANGES]
+    changes = operation.changes[:MAX_CHANGES]
     more = operation.more + len(operation.changes) - len(changes)
     for first in range(0, max(1, len(changes)), _CHANGES_PER_RECORD):
         yield msgspec.structs.replace(
@@ -113,7 +113,7 @@ def begun(by: Operator, what: str, changes: Iterable[RecordedChange], more: int 
 
 def ended(operation: OperationBegun, result: str) -> OperationEnded:
     """The record of the operation's result."""
-    return OperationEnded(operation.id, result[:500], min(len(operation.changes), MOST_CHANGES))
+    return OperationEnded(operation.id, result[:500], min(len(operation.changes), MAX_CHANGES))
 
 
 def failed(operation: OperationBegun, error: BaseException) -> OperationEnded:
@@ -127,9 +127,9 @@ def change(subject: str, before: object = None, after: object = None) -> Recorde
 
 
 def control_changes(
-    records: Iterable[ControlRecord], before: Callable[[str], object], most: int = MOST_CHANGES
+    records: Iterable[ControlRecord], before: Callable[[str], object], limit: int = MAX_CHANGES
 ) -> tuple[list[RecordedChange], int]:
-    """The first `most` changes by these control records, and the number of the others. `before` returns the former
+    """The first `limit` changes by these control records, and the number of the others. `before` returns the former
     value of a topic or id."""
     found: list[RecordedChange] = []
     more = 0
@@ -149,7 +149,7 @@ def control_changes(
                 continue
             case _:
                 continue  # the null of an ended entity, or places of topics
-        if len(found) < most:
+        if len(found) < limit:
             found.append(change(name, _shown(before(name)), _shown(after)))
         else:
             more += 1

@@ -16,10 +16,10 @@ from arborcast.topic_model.expressions.dialects import SIMPLE
 from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.topics import TopicPath
 
-MOST_PARTS = 100_000
+MAX_PARTS = 100_000
 """Upper limit of part numbers."""
 
-MOST_IDENTIFICATION = 200
+MAX_IDENTIFICATION = 200
 """Maximum length of an Identification, which is part of keys and headers."""
 
 _FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
@@ -46,8 +46,8 @@ def read_fragment(text: str) -> Fragment:
     read = Fragment(part, more, alone, int(fields[4]))
     if not part and (more or read.number):
         raise ValueError(f"Fragment {text}: an unsplit message has 0-0-0-0 or 0-0-1-0, a part begins with 1")
-    if read.number >= MOST_PARTS:
-        raise ValueError(f"Fragment {text}: the number of a part must be below {MOST_PARTS}")
+    if read.number >= MAX_PARTS:
+        raise ValueError(f"Fragment {text}: the number of a part must be below {MAX_PARTS}")
     return read
 
 
@@ -102,7 +102,7 @@ def split(content: str, topic: TopicPath, identification: str, limit: int, *, al
     message need not be split. The content is cut between characters. Raises ValueError if `limit` is too small or
     yields too many parts."""
     written = content.encode()
-    overhead = len(wrapped("", topic, identification, Fragment(True, True, alone, MOST_PARTS - 1)).encode())
+    overhead = len(wrapped("", topic, identification, Fragment(True, True, alone, MAX_PARTS - 1)).encode())
     if len(written) + overhead <= limit:
         return
     room = limit - overhead

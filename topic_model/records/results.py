@@ -2,8 +2,8 @@
 which queue servers may answer into pull points of other owners.
 
 The address of such a push contains a promise: the push, its subscription, and the deadline of the result. It has a MAC
-with the engine's keys (`core.security.keyring`), so only the receiver of the address can report. No state is kept for a
-promise; a result is a record with it, appended by a gateway and read by the redelivery.
+with the engine's keys (`core.security.keyring`), so only the receiver of the address can report. A promise needs no
+stored state; a result is a record with it, appended by a gateway and read by the redelivery.
 """
 
 from __future__ import annotations

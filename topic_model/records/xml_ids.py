@@ -13,7 +13,7 @@ NAME = b"xml:id"
 _ATTRIBUTE = re.compile(rb"xml:id\s*+=\s*+(?:\"([^\"<]*+)\"|'([^'<]*+)')")
 
 # A message with more or longer ids is sent alone, since ids of waiting messages are in memory.
-_MOST, _LONGEST = 16, 200
+_MAX_IDS, _MAX_LENGTH = 16, 200
 
 XmlIds = frozenset[int]
 """The ids of a message, as hashes of this process."""
@@ -34,7 +34,7 @@ def xml_ids(*parts: bytes) -> XmlIds:
         for double, single in _ATTRIBUTE.findall(part):
             value = double or single
             # A reference may be any character. White space around an id is ignored.
-            if b"&" in value or len(value) > _LONGEST or len(found) == _MOST:
+            if b"&" in value or len(value) > _MAX_LENGTH or len(found) == _MAX_IDS:
                 return _NOT_COMPARED
             found.add(hash(value.strip()))
     return frozenset(found) if found else NO_IDS

@@ -1,7 +1,7 @@
 """Groups: subscriptions of equal selector, stored once.
 
 The first subscription of a selector may have to be compiled and linked; later ones join the group. Members are in the
-order of (creation, id), which depends on the subscriptions alone, so replicas agree whatever compaction has removed.
+order of (creation, id), which depends on the subscriptions only, so replicas agree after any compaction.
 """
 
 from __future__ import annotations

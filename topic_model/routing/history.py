@@ -30,7 +30,7 @@ Standing = Literal["belongs", "made later", "paused", "over"]
 """The state of a subscription as of a notification's acceptance."""
 
 # Cached answers about changes; every change clears them.
-_TOPICS_REMEMBERED = 10_000
+_CACHED_TOPICS = 10_000
 
 # Changes that are packed and unpacked together.
 _PIECE = 64
@@ -128,15 +128,15 @@ class History:
             self._changes.append(change)
             self.version += 1
 
-    def forget(self, position: int, most: int = sys.maxsize) -> Sequence[Change]:
-        """Drop the changes before this position, about `most` of them at a time; returns the dropped ones, the oldest
+    def forget(self, position: int, limit: int = sys.maxsize) -> Sequence[Change]:
+        """Drop the changes before this position, about `limit` of them at a time; returns the dropped ones, the oldest
         first. A notification accepted before the position is matched with the oldest remaining state."""
         if position <= self._horizon:
             return ()
         end = bisect_left(self._changes, position, key=_position)
-        if end > most:
+        if end > limit:
             # All changes of one position, or none.
-            position = self._changes[most].position + 1
+            position = self._changes[limit].position + 1
             end = bisect_left(self._changes, position, key=_position)
         self._horizon = position
         forgotten = self._changes[:end]
@@ -200,7 +200,7 @@ class Recipients:
         self.view = view
         self._newest = newest
         self._recent = recent
-        self._known: _Known | None = None
+        self._former: _FormerStates | None = None
 
     @classmethod
     def packed(cls, view: Resolver, past: PackedPast) -> Recipients:
@@ -225,7 +225,7 @@ class Recipients:
 
     def _as_of_stamp(self, notification: Notification, matched: Iterable[Subscription]) -> Found:
         at, accepted_ms = notification.control, notification.accepted_ms
-        known = self._known_at(at)
+        known = self._former_at(at)
         last = known.last
         existing = [each for each in matched if last.get(each.id, -1) < at and not each.expired(accepted_ms)]
         ended = []
@@ -238,10 +238,10 @@ class Recipients:
                     existing.append(now)
         return Found(existing, ended)
 
-    def _known_at(self, at: int) -> _Known:
-        if self._known is None or at < self._known.reaches:
-            self._known = _Known(self._recent(at))
-        return self._known
+    def _former_at(self, at: int) -> _FormerStates:
+        if self._former is None or at < self._former.reaches:
+            self._former = _FormerStates(self._recent(at))
+        return self._former
 
 
 class _Span(NamedTuple):
@@ -254,7 +254,7 @@ class _Span(NamedTuple):
     selected: tuple[TopicPath, ...]
 
 
-class _Known(Resolver):
+class _FormerStates(Resolver):
     """Former states of changed subscriptions by selector; `last` is the position of each one's last change."""
 
     def __init__(self, recent: RecentChanges) -> None:
@@ -284,7 +284,7 @@ class _Known(Resolver):
                 for selector, spans in self._xpaths.items():
                     formerly = any(topic in span.selected for span in spans)
                     found += spans if formerly or selector in selectors else ()
-            if len(self._by_topic) >= _TOPICS_REMEMBERED:
+            if len(self._by_topic) >= _CACHED_TOPICS:
                 self._by_topic.clear()
             self._by_topic[topic] = found
         return found

@@ -19,7 +19,7 @@ from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
 from arborcast.topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
 from arborcast.topic_model.topics import TopicPath
 
-_NODES_REMEMBERED = 100_000
+_CACHED_NODES = 100_000
 _FREED_AT_A_TIME = 8
 _SMALL = 1_000  # entries of a dictionary that is freed at once: some 20 microseconds
 
@@ -125,8 +125,8 @@ class Resolver(ABC):
             return self._active(selectors[0])
         if not selectors:
             return ()
-        # A topic without entries of its own has the answer of its siblings: thousands of topics below a wide
-        # subscription share one tuple.
+        # A topic without its own entries has the answer of its siblings: thousands of topics below a wide subscription
+        # share one tuple.
         shared_as = None if own else tuple(selectors)
         answer = self._joined.get(shared_as) if shared_as else None
         if answer is None:
@@ -164,7 +164,7 @@ class Resolver(ABC):
         while found is None:
             unknown.append(node)
             found = self._inherited.get(node := _above(node)) if node else ()  # nothing is above the universal root
-        if len(self._inherited) >= _NODES_REMEMBERED:
+        if len(self._inherited) >= _CACHED_NODES:
             self._inherited.clear()
         for node in reversed(unknown):
             here = self._wide_targets(node)

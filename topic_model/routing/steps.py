@@ -25,7 +25,7 @@ _USUAL = 2_048
 
 
 class Reselection(msgspec.Struct, frozen=True, array_like=True):
-    """Topics that an XPath selects from now on, and those that it no longer selects."""
+    """Newly selected topics of an XPath, and topics that it no longer selects."""
 
     gained: tuple[TopicPath, ...] = ()
     lost: tuple[TopicPath, ...] = ()
@@ -97,7 +97,7 @@ class StepChanges(MemberChanges):
             if changed.pop(path, is_selected) is is_selected:
                 changed[path] = is_selected
 
-    def taken(
+    def take(
         self,
         subscriptions: Mapping[str, Subscription],
         selection: Callable[[str], tuple[TopicPath, ...] | None],

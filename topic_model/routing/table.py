@@ -86,9 +86,9 @@ class Statistics(msgspec.Struct, frozen=True):
 class RoutingTable(Resolver):
     """The recipients of topics. `topics` is the tree, changed by `apply` only.
 
-    The state is a function of the last record of each key, in any order of the keys, so replicas are equal whatever
-    compaction removed. `apply` never raises: an invalid record must not stop the replicas; an unreadable filter selects
-    nothing and is logged.
+    The state is a function of the last record of each key, in any order of the keys, so replicas are equal after any
+    compaction. `apply` never raises: an invalid record must not stop the replicas; an unreadable filter selects nothing
+    and is logged.
     """
 
     def __init__(self, remembered_answers: int = 1_000_000, history: History | None = None) -> None:
@@ -129,7 +129,7 @@ class RoutingTable(Resolver):
                 self._put_if_any(self._resealings.put(record, self.get(subscription_id)))
             case Tombstone(key=key) if key.startswith(_RESEALING_KEY):
                 subscription_id = key.removeprefix(_RESEALING_KEY)
-                self._put_if_any(self._resealings.take_back(subscription_id, self.get(subscription_id)))
+                self._put_if_any(self._resealings.remove(subscription_id, self.get(subscription_id)))
             case TriggerRecord(subscription=subscription) if subscription.trigger is not None:
                 self._put(self._triggers.put(subscription))
             case TriggerEnded(id=trigger_id):
@@ -211,7 +211,7 @@ class RoutingTable(Resolver):
             yield from self.who(path)
 
     def expansion(self) -> Iterator[tuple[str, str]]:
-        """The selectors by simple key; a key such as `a//.` stands for a subtree."""
+        """The selectors by simple key; a key such as `a//.` means a subtree."""
         self._prepare()
         for selector in self._entries:
             if is_simple(selector):
@@ -256,7 +256,7 @@ class RoutingTable(Resolver):
 
         def recorded() -> Recorded:
             self._prepare()
-            return self.position, *changes.taken(self._subscriptions, self._links.selection)
+            return self.position, *changes.take(self._subscriptions, self._links.selection)
 
         def close() -> None:
             self._recorders.remove(changes)

@@ -27,7 +27,7 @@ _GENERATED = re.compile(r"t?ns[0-9]*")
 _NONE = "-"  # not a prefix
 
 # Publishers can use any number of namespaces.
-_MOST = 1_000
+_MAX_PREFIXES = 1_000
 
 
 def prefixes_in(text: str, path: TopicPath, namespaces: Mapping[str, str]) -> str:
@@ -75,12 +75,12 @@ class KnownPrefixes:
     def unknown(self, path: TopicPath, prefixes: str) -> str:
         """The prefixes, if one of them is new; else an empty string."""
         new = _named(by_namespace(path, prefixes)).keys() - self._known.keys()
-        return prefixes if new and len(self._known) < _MOST else ""
+        return prefixes if new and len(self._known) < _MAX_PREFIXES else ""
 
     def learn(self, path: TopicPath, prefixes: str) -> None:
         """Store the prefixes of namespaces without one."""
         for namespace, prefix in _named(by_namespace(path, prefixes)).items():
-            if namespace not in self._known and len(self._known) < _MOST:
+            if namespace not in self._known and len(self._known) < _MAX_PREFIXES:
                 self._known[namespace] = prefix
 
     def complete(self, path: TopicPath, prefixes: str = "") -> str:

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.intervals import Lane, lane_of
@@ -65,7 +65,7 @@ def check_kept(
     read_on: Callable[[], None],
     patience_s: float,
     limit: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> None:
     """Add to the report the deliveries of the interval that are missing where they must be kept. A missing one is
     looked up again for some seconds, with its state, which may have changed meanwhile."""
@@ -121,7 +121,7 @@ def examine_deeply(
     read_on: Callable[[], None],
     patience_s: float,
     limit: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> None:
     """Add to the report the findings of the deep audit. `read_on` reads new records of the attempts log. Raises as the
     audit does."""
@@ -166,7 +166,7 @@ class _Past:
         (partition,) = control.beginnings()
         horizon = control.at(since_ms - CLOCKS_APART_MS)[partition]
         self.table = RoutingTable(remembered_answers=100_000, history=History(horizon))
-        stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
+        stretch = OffsetRange(control.beginnings()[partition], control.ends()[partition])
         self._records = control.read({partition: stretch})
         self._next: tuple[int, ControlRecord] | None = None
 
@@ -280,7 +280,7 @@ def _notifications(log: LogScan, begin: Mapping[int, int], runs: Iterable[_Run])
     could read either."""
     for run in runs:
         first = max(run.first, begin[run.partition])
-        for record in log.read({run.partition: Stretch(first, run.first + run.length)}):
+        for record in log.read({run.partition: OffsetRange(first, run.first + run.length)}):
             notification = notification_in(record)
             if notification is not None:
                 yield notification, run.at + record.offset - run.first

@@ -151,7 +151,7 @@ def test_records_survive_the_way_through_entries(drafts: list[TopicRecord]) -> N
     workspace = Workspace(entries, Listing(initialised=False), BASE)
     for change in in_writing_order([Put(record) for record in wanted.values()]):
         for edit in workspace.plan(change):
-            workspace.done(edit)
+            workspace.completed(edit)
     listing = read_listing(entries, BASE)
     assert listing.records() == wanted
     assert listing.problems == ()

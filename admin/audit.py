@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations import audit as operation
 from arborcast.dispatch.operations.audit import Report
@@ -18,7 +18,7 @@ def audit(
     order: bool = False,
     patience_s: float = 15.0,
     limit: int = 100,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> Report:
     """The balance of notifications accepted in this period, as the report of one subscription or of all. `deep` matches
     all notifications again, `order` checks the order of the pushes; `limit` is the number of named problems; unbalanced

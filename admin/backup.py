@@ -31,7 +31,7 @@ from arborcast.core.eventlog.client import (
 )
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics, specifications
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import dead_letters, parked
@@ -43,7 +43,7 @@ from arborcast.topic_model.records import notifications, pull
 from arborcast.topic_model.records.operations import change
 
 
-def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Progress = untold) -> Manifest:
+def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Progress = no_progress) -> Manifest:
     """Write a backup into an empty folder; returns its manifest. `limits` are those of the gateways' pull points.
     Raises InfrastructureError, RecordVersionError, BackupError."""
     made_ms = time_ms()
@@ -148,7 +148,7 @@ _AT_ONCE = 2_000
 _FLUSH_S = 60.0
 
 
-def restore(folder: Path, kafka: KafkaSettings, progress: Progress = untold) -> Manifest:
+def restore(folder: Path, kafka: KafkaSettings, progress: Progress = no_progress) -> Manifest:
     """Create the logs, append the contents of the backup and return its manifest. Raises BackupError if the backup is
     damaged or a log is not empty: a restore never mixes with existing records. Raises InfrastructureError if Kafka
     refuses a write; the logs are then incomplete, and must be deleted, or another prefix chosen, before the next

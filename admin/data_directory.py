@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.files import write_atomically
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -56,7 +56,7 @@ def counts_of(report: Report) -> AuditCounts:
     return AuditCounts(report.notifications + report.waiting, report.matches, settled)
 
 
-def back_up(settings: Settings, folder: Path, progress: Progress = untold) -> list[Path]:
+def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) -> list[Path]:
     """Stop the engine if it runs, copy its data directory, start it again; returns the files.
 
     Raises HomeError if there is no data directory or the copy cannot be made; the engine is started in any case.
@@ -72,7 +72,7 @@ def back_up(settings: Settings, folder: Path, progress: Progress = untold) -> li
             up(settings, UpOptions(detach=True))
 
 
-def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
+def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Path]:
     """Copy a stopped engine's data directory into `folder`; returns the files, complete on disk.
 
     Raises HomeInUse while an engine runs there, HomeError if there is none or the copy cannot be made.
@@ -99,7 +99,7 @@ def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
     return made
 
 
-def restore_copy(folder: Path, home: Path, progress: Progress = untold) -> None:
+def restore_copy(folder: Path, home: Path, progress: Progress = no_progress) -> None:
     """Make a data directory from a copy. Existing files are never overwritten: raises HomeError."""
     if home.exists() and any(home.iterdir()):
         raise HomeError(f"{home} is not empty: a backup is only restored into an empty directory")
@@ -122,7 +122,7 @@ def drill(
     kafka: Callable[[], KafkaSettings],
     folder: Path,
     since_ms: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> AuditCounts:
     """Back up a running engine, move its data directory away, restore and start it, and compare two audits; returns the
     verified counts. Only then the moved directory is deleted; otherwise it is moved back. `kafka` is called twice,

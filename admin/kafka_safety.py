@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from arborcast.core.eventlog.client import Admin, PartitionState
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import (
     FEED_LOG,
     FRAGMENT_LOG,
@@ -84,7 +84,7 @@ def examine(kafka: KafkaSettings) -> ClusterFacts:
 def _newest_ms(kafka: KafkaSettings, name: str) -> int | None:
     with LogScan(kafka, name) as log:
         firsts, ends = log.beginnings(), log.ends()
-        last = {number: Stretch(end - 1, end) for number, end in ends.items() if end > firsts[number]}
+        last = {number: OffsetRange(end - 1, end) for number, end in ends.items() if end > firsts[number]}
         return max((record.timestamp for record in log.read(last)), default=None)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.operations import recorded
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
@@ -25,7 +25,7 @@ class PlannedReplay(NamedTuple):
     since_ms: int
     until_ms: int
 
-    def send(self, progress: Progress = untold, by: Operator | None = None) -> int:
+    def send(self, progress: Progress = no_progress, by: Operator | None = None) -> int:
         """Send them; returns their number. `by` is the operator, by default the user of this process. Raises
         InfrastructureError; then some may have been sent."""
         self.replay.progress = progress
@@ -52,7 +52,7 @@ def plan(
     until_ms: int | None,
     topic: TopicTest,
     limit: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> PlannedReplay:
     """The replay of notifications that match the subscription's filters and were accepted in an interval (open-ended
     without `until_ms`). Raises ReplayRefused above `limit`, ExpressionError, InfrastructureError."""

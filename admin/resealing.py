@@ -73,7 +73,7 @@ class SealedSecrets:
             ids = [key_id(each) for each in sealed_in(subscription)]
             report.sealed.update(ids)
             try:
-                record = resealed(subscription, keys, self._table.resealings.still_used(subscription.id))
+                record = resealed(subscription, keys, self._table.resealings.unreplaced(subscription.id))
             except SecretError as error:
                 report.stuck[subscription.id] = str(error)
                 continue

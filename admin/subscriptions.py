@@ -140,7 +140,7 @@ def all_suspended(control: ControlView, endpoint: str | None = None) -> list[str
 def end_suspensions(kafka: KafkaSettings, control: ControlView, names: Iterable[str]) -> None:
     """Resume suspended subscriptions. Their own records stay, since a client may change them at the same time. Raises
     InfrastructureError."""
-    records = [record for each in names for record in control.suspensions.taking_back(each)]
+    records = [record for each in names for record in control.suspensions.resumption(each)]
     if records:
         with recorded_control(kafka, "subscriptions resume", records, control.table.get):
             control_log.append(kafka, records)
@@ -155,7 +155,7 @@ def changes(control: ControlView, change: Change, subscription: Subscription) ->
     records: list[ControlRecord] = []
     if subscription.paused != paused:
         records.append(SubscriptionRecord(msgspec.structs.replace(subscription, paused=paused)))
-    return records if paused else records + control.suspensions.taking_back(subscription.id)
+    return records if paused else records + control.suspensions.resumption(subscription.id)
 
 
 def conditions_of(subscription: Subscription) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 from arborcast.admin import control_log
 from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import ConfigError, TopicError
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
@@ -72,7 +72,7 @@ def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -
     workspace = Workspace(entries, Listing(initialised=False), parse_dn(base_dn))
     for change in in_writing_order([Put(record) for record in sorted(records, key=lambda record: record.path)]):
         for edit in workspace.plan(change):
-            workspace.done(edit)
+            workspace.completed(edit)
     return ldif.write(ldif.render(entry, NAMES.items()) for entry in entries)
 
 
@@ -96,7 +96,7 @@ def import_topics(
     *,
     replace: bool = False,
     dry_run: bool = False,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> Import:
     """Import topics, all or none; with `dry_run`, only plan it. Raises TopicError, InfrastructureError."""
     tree = control_log.read_tree(kafka)
@@ -116,7 +116,7 @@ def write_import(
     what: str,
     records: Sequence[ControlRecord],
     before: Mapping[TopicPath, TopicRecord],
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> None:
     """Append the records of an import. Raises InfrastructureError; earlier records are then in the log, and the same
     import completes it. `before` are the former topics."""
@@ -142,7 +142,7 @@ class Import:
 
 
 def plan_import(
-    tree: TopicTree, topics: Sequence[TopicRecord], *, replace: bool = False, progress: Progress = untold
+    tree: TopicTree, topics: Sequence[TopicRecord], *, replace: bool = False, progress: Progress = no_progress
 ) -> Import:
     """The records that import these topics; `replace` also removes every other topic. Changes `tree`. All or nothing:
     raises TopicError with the names of invalid topics."""

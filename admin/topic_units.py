@@ -9,7 +9,7 @@ from typing import NamedTuple
 from arborcast.admin import control_log
 from arborcast.admin.topic_documents import write_import
 from arborcast.core.errors import TopicError
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import Entry
@@ -38,7 +38,7 @@ def import_units(
     root: TopicPath | None,
     *,
     dry_run: bool = False,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> UnitsImport:
     """Add the missing topics; with `dry_run`, only plan it. Existing topics stay unchanged, so the same import again
     adds nothing. Raises DirectoryError, TopicError, InfrastructureError."""
@@ -49,7 +49,7 @@ def import_units(
     return UnitsImport(additions, units.others, units.left_out)
 
 
-def read(server: DirectorySettings, root: TopicPath | None, progress: Progress = untold) -> Units:
+def read(server: DirectorySettings, root: TopicPath | None, progress: Progress = no_progress) -> Units:
     """The units below the base entry. Raises DirectoryError, NoSuchEntry."""
     base = parse_dn(server.base_dn)
 
@@ -75,7 +75,7 @@ class Additions:
     problems: tuple[EntryProblem, ...]
 
 
-def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
+def plan_additions(tree: TopicTree, units: Units, progress: Progress = no_progress) -> Additions:
     """The missing topics. A topic whose code is already in use is added without its code. Changes `tree`."""
     added: list[TopicRecord] = []
     problems = list(units.problems)

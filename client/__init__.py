@@ -1,21 +1,21 @@
-"""A client of WS-Notification brokers: ours, and any other that speaks the standard.
+"""A client of WS-Notification brokers: Arborcast, and others that implement the standard.
 
-    values      what goes in, what comes out, what can go wrong
-    calls       requests as values: each operation described once, for both clients
-    client      `Client`: each call returns when it is done; and what both repeat
-    transport   how requests travel; may be replaced
-    futures     `FuturesClient`: each call returns a future at once; notifications travel together
+    values      parameters, results, and exceptions
+    calls       requests as values: each operation is defined once, for both clients
+    client      `Client`: synchronous; and the common base of all clients
+    transport   HTTP requests; replaceable
+    futures     `FuturesClient`: each call returns a future at once; notifications can be batched
     legacy      `LegacyClient`, `LegacyFuturesClient`: the same for old brokers of the HPwsn family
-    received    reading answers and pushes
-    assembler   joining the parts in which messages come
-    later       saying later how a push ended
+    received    parsing of answers and pushes
+    assembler   joining messages from their parts
+    later       results of pushes that are reported later
     listener    receiving pushes; on http_server, a small HTTP server
     testing     for tests of programs: a transport in memory, a listener that collects, an engine
-    triggers    who is called, or waits, for messages of certain topics
+    triggers    callbacks and waits for messages of certain topics
 
-The guide is docs/client.md. The distribution arborcast-client, on which the engine depends, is this package and the
-floors below it (client/pyproject.toml). May live here: what a program needs that publishes or subscribes. May not: an
-import of the engine, or of a package beside requests-futures, lxml and msgspec.
+The guide is docs/client.md. The distribution arborcast-client, on which the engine depends, contains this package and
+the packages that it imports (client/pyproject.toml). Code for programs that publish or subscribe belongs here. It does
+not import the engine, and no packages other than requests-futures, lxml and msgspec.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> str:
-    """`__version__`: that of the distribution arborcast-client, read when it is asked for."""
+    """`__version__`, the version of the distribution arborcast-client, is read on access."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import metadata

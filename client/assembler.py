@@ -1,7 +1,7 @@
-"""Joining the parts in which messages come: from an Arborcast broker, or an old one.
+"""Joining messages from their parts, from an Arborcast broker or an old one.
 
-Parts may come in any order and more than once. Those of large messages wait on the disk. What is joined is the content
-as subscribers of the older form read it; what lacks parts for too long is given up, and said in the log.
+Parts may arrive in any order and repeatedly. Parts of large messages are stored on disk. The result is the content in
+the older form. A message that stays incomplete for too long is given up and logged.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
 
-_COPIED_AT_ONCE = 1024 * 1024
+_COPY_BYTES = 1024 * 1024
 
 
 @dataclass
 class _Spool:
-    """The parts of one message: where each is, by the number of its record."""
+    """The parts of one message in a file, with the position and size of each by the number of its record."""
 
     file: tempfile.SpooledTemporaryFile[bytes]
-    places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     size: int = 0
 
     def add(self, record: int, content: bytes) -> None:
         self.file.seek(self.size)
         self.file.write(content)
-        self.places[record] = self.size, len(content)
+        self.spans[record] = self.size, len(content)
         self.size += len(content)
 
     def write(self, message: OpenMessage, to: IO[bytes]) -> None:
-        """All parts in their order."""
+        """Write all parts, in order."""
         for _, record in sorted(message.offsets()):
-            start, size = self.places[record]
+            start, size = self.spans[record]
             self.file.seek(start)
-            shutil.copyfileobj(_Stretch(self.file, size), to, _COPIED_AT_ONCE)
+            shutil.copyfileobj(_FileRange(self.file, size), to, _COPY_BYTES)
 
 
 @dataclass
-class _Stretch:
-    """So much of a file, from where it is."""
+class _FileRange:
+    """The next `left` bytes of a file."""
 
     file: IO[bytes]
     left: int
@@ -63,11 +63,11 @@ class _Stretch:
 
 
 class Assembler:
-    """Joins parts; several threads may share it. A Listener has one by itself.
+    """Joins parts; several threads may share it. A Listener has its own by default.
 
-    A message of up to `memory_bytes` has its `payload`; of a larger one that is empty, and its `file` is open for
-    reading: a temporary file, which is gone when it is closed. Without a further part for `timeout_s` a message is
-    given up; so is one of more than `max_bytes`, and the oldest when more than `max_open` lack parts.
+    A message of up to `memory_bytes` has its content in `payload`. A larger one has it in `file`, a temporary file
+    opened for reading, which is deleted when it is closed; its `payload` is empty. A message is given up without a
+    further part for `timeout_s`, above `max_bytes`, and, as the oldest one, above `max_open` incomplete messages.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Assembler:
         folder: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder` is where temporary files are, the system's when left out."""
+        """`folder` is for temporary files, by default the system's."""
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
         self._max_open = max_open
@@ -94,39 +94,39 @@ class Assembler:
 
     @property
     def open(self) -> int:
-        """How many messages lack parts."""
+        """The number of incomplete messages."""
         return len(self._messages.open)
 
     @property
     def given_up(self) -> int:
-        """How many messages were given up."""
+        """The number of messages given up."""
         return self._messages.given_up
 
     @contextmanager
     def joined(self, received: ReceivedMessage) -> Iterator[ReceivedMessage | None]:
-        """The message itself if it is none in parts; the whole when it is the part that was missing; else None.
+        """The message itself if it is not a part; the joined message if it is the last missing part; else None.
 
-        What the caller raises means that it has not taken the message: when its last part comes again, it is given once
-        more.
+        An exception in the block means that the message was not handled: it is joined again when its last part is
+        repeated.
         """
         if received.part is None:
             yield received
             return
         with self._lock:
             message = self._take(received.part)
-            whole = None if message is None else self._whole(message, received)
+            joined = None if message is None else self._join(message, received)
         try:
-            yield whole
+            yield joined
         except BaseException:
-            if whole is not None and whole.file is not None:
-                whole.file.close()
+            if joined is not None and joined.file is not None:
+                joined.file.close()
             raise
         if message is not None:
             with self._lock:
                 self._end(message)
 
     def close(self) -> None:
-        """Give up all that lacks parts."""
+        """Give up all incomplete messages."""
         with self._lock:
             for spool in self._spools.values():
                 spool.file.close()
@@ -134,32 +134,37 @@ class Assembler:
             self._messages = OpenMessages()
 
     def _take(self, received: PartOf) -> OpenMessage | None:
-        """The message that is complete with this part."""
+        """The message that this part completes; None if parts are missing."""
         now = self._clock()
-        self._look(now)
+        self._expire(now)
         part = _stored(received, int(now * 1000))
         known = self._messages.again(part)
         if known is not None:
             return known if known.at in self._messages.complete else None
         if why := self._messages.contradiction(part):
-            # As it is with a broker that was started anew, and counts from 0 again.
-            logger.warning("%r is given up: its part %d arrived again, and %s", part.identification, part.number, why)
+            # A restarted broker may reuse its Identifications.
+            logger.warning(
+                "the incomplete message %r is given up, because its part %d contradicts it: %s",
+                part.identification,
+                part.number,
+                why,
+            )
             self._give_up(self._messages.open[part.owner, part.identification], "content")
         record = next(self._numbers)
         self._messages.apply(part, record, now)
         message = self._messages.complete.get(record) or self._messages.open[part.owner, part.identification]
         spool = self._spools.get(message.first)
         if spool is None:
-            made = tempfile.SpooledTemporaryFile(self._memory_bytes, dir=self._folder)  # noqa: SIM115  # kept
-            spool = self._spools[message.first] = _Spool(made)
+            file = tempfile.SpooledTemporaryFile(self._memory_bytes, dir=self._folder)  # noqa: SIM115  # closed later
+            spool = self._spools[message.first] = _Spool(file)
         spool.add(record, part.content)
         if message.bytes > self._max_bytes:
             self._give_up(message, "size")
             return None
         return message if message.complete else None
 
-    def _look(self, now: float) -> None:
-        """Give up what is due; complete ones, too, whose receiver has not taken them."""
+    def _expire(self, now: float) -> None:
+        """Give up expired messages, including complete ones that were not handled."""
         for message in [*self._messages.open.values(), *self._messages.complete.values()]:
             if now - message.seen >= self._timeout_s:
                 self._give_up(message, "time")
@@ -167,18 +172,23 @@ class Assembler:
             self._give_up(min(self._messages.open.values(), key=lambda each: each.seen), "time")
 
     def _give_up(self, message: OpenMessage, reason: Reason) -> None:
-        said = message.given_up(reason, int(self._clock() * 1000))
-        logger.warning("%r is given up: it has the parts %s and lacks %s", message.key[1], said.had, said.missing)
-        self._messages.apply(said, next(self._numbers), 0.0)
+        record = message.given_up(reason, int(self._clock() * 1000))
+        logger.warning(
+            "the incomplete message %r is given up: it has the parts %s, missing are %s",
+            message.key[1],
+            record.had,
+            record.missing,
+        )
+        self._messages.apply(record, next(self._numbers), 0.0)
         self._spools.pop(message.first).file.close()
 
-    def _whole(self, message: OpenMessage, received: ReceivedMessage) -> ReceivedMessage:
+    def _join(self, message: OpenMessage, received: ReceivedMessage) -> ReceivedMessage:
         spool = self._spools[message.first]
         if spool.size > self._memory_bytes:
-            made = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # the receiver's from now on
-            spool.write(message, made)
-            made.seek(0)
-            return replace(received, payload=b"", file=made, part=None)
+            file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # the receiver closes it
+            spool.write(message, file)
+            file.seek(0)
+            return replace(received, payload=b"", file=file, part=None)
         with tempfile.SpooledTemporaryFile(dir=self._folder) as small:
             spool.write(message, small)
             small.seek(0)
@@ -191,7 +201,7 @@ class Assembler:
 
 
 def _stored(part: PartOf, now_ms: int) -> StoredPart:
-    # Each subscription gets its own; and the same Identification may be that of another kind of parts.
+    # Each subscription gets its own parts, and the two kinds of parts may have the same Identification.
     owner = f"{part.subscription} {part.fragment.alone:d}"
     fragment = part.fragment
     return StoredPart(

@@ -1,10 +1,10 @@
-"""Requests as values: where each goes, what it says, and how its answer is read. Nothing here talks to anybody.
+"""Requests as values: address, content, and the parser of the answer. No network access.
 
-The methods of `Calls` are the one description of the operations: both clients have them as methods of the same name,
-with these parameters and docstrings (`client.client.Operations`).
+The methods of `Calls` define the operations: both clients have them as methods of the same name, with these parameters
+and docstrings (`client.client.Operations`).
 
-Topics are written the way people write them (`topic_model.expressions.parse_friendly`): `a/b`, `a:b`, `a//.`,
-`{urn:plant}a/b`, or `p:a/b` with `namespaces={"p": "urn:plant"}`.
+Topics are in the notations of `topic_model.expressions.parse_friendly`: `a/b`, `a:b`, `a//.`, `{urn:plant}a/b`, or
+`p:a/b` with `namespaces={"p": "urn:plant"}`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ ResultT = TypeVar("ResultT")
 Lasts = timedelta | datetime | float | str | None
 Namespaces = Mapping[str, str] | None
 
-_REMEMBERED_TOPICS = 1_000
+_CACHED_TOPICS = 1_000
 
-# Namespace of what our broker adds to GetMessages; others ignore it, as the schema lets them.
+# The namespace of an attribute of GetMessages for Arborcast; by the schema other brokers ignore it.
 _PULL = "urn:arborcast:pull"
 
 
@@ -64,15 +64,14 @@ _PULL = "urn:arborcast:pull"
 class Call(Generic[ResultT]):
     """One request.
 
-    `repeatable` says that doing it twice does no harm, so that it may be repeated after no answer. `absent` is the
-    fault that only says that there is nothing; it is read like an empty answer. `traceparent` is the trace that the
-    request belongs to (W3C Trace Context), empty for none. `reply_to` is where another answer is awaited than that of
-    the connection, to the request of this `message_id`.
+    `repeatable`: it is idempotent, and may be repeated without an answer. `absent` is a fault that is read like an
+    empty answer, since it only means that nothing exists. `traceparent` is the trace context (W3C Trace Context), empty
+    for none. `reply_to` is the address for a separate, later answer to the request with this `message_id`.
     """
 
     to: Remote
     action: str
-    body: str = field(repr=False)  # it may hold a secret
+    body: str = field(repr=False)  # may contain a secret
     read: Callable[[Reply], ResultT]
     repeatable: bool = True
     absent: str = ""
@@ -81,7 +80,7 @@ class Call(Generic[ResultT]):
     reply_to: Remote | None = None
 
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
-        """The HTTP body and headers. Repeating them is repeating this very message."""
+        """The HTTP body and headers; a repetition sends them unchanged."""
         namespace = SOAP11 if soap == "1.1" else SOAP12
         message = (
             f'<soap:Envelope xmlns:soap="{namespace}"><soap:Header xmlns:wsa="{WSA}">'
@@ -104,7 +103,7 @@ def _reply_to(remote: Remote | None) -> str:
 class Calls:
     """The requests to one broker. `url` is its base address, or the full address of its NotificationBroker.
 
-    A topic that cannot be read raises ExpressionError.
+    An invalid topic raises ExpressionError.
     """
 
     def __init__(self, url: str) -> None:
@@ -131,17 +130,18 @@ class Calls:
         types: Iterable[str] = (),
         queue: int = 0,
     ) -> Call[RemoteSubscription]:
-        """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
+        """Subscribe: notifications are pushed to the URL `to`, or stored in the pull point `to`. No topic means all.
 
-        `lasts` is how long (a timedelta, seconds, or an ISO 8601 duration), or until when (a datetime with a zone, or
-        ISO 8601); None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
-        `cloudevents` for CloudEvents in this content mode (binary, structured or batched), `current` for the current
-        messages of topics that retain one, at once.
+        `lasts` is the duration (a timedelta, seconds, or an ISO 8601 duration), or the end (a datetime with a zone, or
+        ISO 8601); with None the broker decides. `raw` requests payloads without wsnt:Notify, `cloudevents` CloudEvents
+        in this content mode (binary, structured or batched), `current` the current messages of topics that retain one,
+        at once.
 
-        An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
-        (the result's `secret`, shown this once), sends `credentials` along, and tries as hard as `delivery` says. With
-        `types`, each written `{namespace}name` or `p:name`, it delivers messages of these types only.
-        `queue` is how many requests at a time a server of the work queue `topic` takes, see `Worker`.
+        The following parameters are for Arborcast brokers. Pushes are signed with `secret`, or, if `signed`, with a
+        generated secret (`secret` of the result, returned only once), and have the `credentials`. `delivery` is the
+        delivery policy. With `types`, each written `{namespace}name` or `p:name`, only messages of these types are
+        delivered. `queue` is the maximum number of concurrent requests for a server of the work queue `topic`; see
+        `Worker`.
         """
         expression = parse_friendly(topic, namespaces) if topic is not None else None
         policy = "<wsnt:UseRaw/>" * raw + f'<p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/>' * current
@@ -167,7 +167,7 @@ class Calls:
         )
 
     def renew(self, subscription: str | Remote, lasts: Lasts = None) -> Call[RemoteSubscription]:
-        """Let the subscription last so long from now, or until then, as in `subscribe`; None for no end."""
+        """Renew the subscription for this duration from now, or until this time, as in `subscribe`; None for no end."""
         remote = _remote(subscription)
         element = _termination("TerminationTime", lasts) or f'<wsnt:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
         return Call(
@@ -179,25 +179,25 @@ class Calls:
 
     def unsubscribe(self, subscription: str | Remote) -> Call[None]:
         """End the subscription."""
-        # Not repeatable: the repetition of one that was carried out is a fault.
+        # Not repeatable: a repetition after success is a fault.
         return _plain(subscription, "Unsubscribe", "SubscriptionManager", repeatable=False)
 
     def pause(self, subscription: str | Remote) -> Call[None]:
-        """Hold the pushes of the subscription."""
+        """Pause the pushes of the subscription."""
         return _plain(subscription, "PauseSubscription", "PausableSubscriptionManager")
 
     def resume(self, subscription: str | Remote) -> Call[None]:
-        """Let the pushes of the subscription go on."""
+        """Resume the pushes of the subscription."""
         return _plain(subscription, "ResumeSubscription", "PausableSubscriptionManager")
 
     def rotate_secret(
         self, subscription: str | Remote, secret: str = "", *, overlap: timedelta | None = None
     ) -> Call[str]:
-        """Have pushes signed with another secret, given or made by the broker; returns it.
+        """Sign pushes with another secret, by default one generated by the broker; returns it.
 
-        The old one goes on signing too for the overlap, or for as long as the broker's settings say.
+        During the overlap, by default that of the broker's settings, pushes are also signed with the old secret.
         """
-        # Not repeatable: each one that is not given a secret makes another.
+        # Repeatable only with a given secret: otherwise each repetition generates another one.
         attribute = "" if overlap is None else f' Overlap="PT{overlap.total_seconds():.3f}S"'
         return Call(
             _remote(subscription),
@@ -208,7 +208,7 @@ class Calls:
         )
 
     def set_credentials(self, subscription: str | Remote, credentials: Credentials | None) -> Call[None]:
-        """Have pushes carry these credentials instead of any others; None for none."""
+        """Replace the credentials of pushes; None for none."""
         content = _credentials(credentials) if credentials is not None else ""
         return Call(
             _remote(subscription),
@@ -222,16 +222,16 @@ class Calls:
         messages: Iterable[str],
         consumer: str | Remote | None = None,
         traceparent: str = "",
-        said: Sequence[str] = (),
+        attributes: Sequence[str] = (),
     ) -> Call[None]:
-        """A Notify with texts that `notification_message` made, and what is `said_of` each of them."""
-        body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, publications(said), "</wsnt:Notify>"))
+        """A Notify with results of `notification_message`, and the `publication_attributes` of each message."""
+        body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, publications(attributes), "</wsnt:Notify>"))
         to = self.broker if consumer is None else _remote(consumer)
         action = f"{ACTION_BW}/NotificationConsumer/Notify"
         return Call(to, action, body, received.nothing, traceparent=traceparent)
 
     def current_message(self, topic: str, *, namespaces: Namespaces = None) -> Call[bytes | None]:
-        """The last payload on a topic whose messages are retained; None when there is none."""
+        """The last payload on a topic with retained messages; None without any."""
         return Call(
             self.broker,
             f"{ACTION_BW}/NotificationProducer/GetCurrentMessageRequest",
@@ -242,8 +242,8 @@ class Calls:
         )
 
     def create_pull_point(self) -> Call[RemotePullPoint]:
-        """A place at the broker where messages wait to be fetched: subscribe with it as `to`."""
-        # Not repeatable: each one makes another.
+        """Create a queue at the broker from which messages are fetched: subscribe with it as `to`."""
+        # Not repeatable: each repetition creates another one.
         return Call(
             self._pull_points,
             f"{ACTION_BW}/CreatePullPoint/CreatePullPointRequest",
@@ -260,13 +260,13 @@ class Calls:
         wait_s: float | None = None,
         parts: Literal["joined", "apart"] = "joined",
     ) -> Call[list[ReceivedMessage]]:
-        """Take messages out of a pull point, oldest first, at most `maximum`. They are gone from there then.
+        """Fetch and remove messages of a pull point, oldest first, at most `maximum`.
 
-        An Arborcast broker waits up to `wait_s` seconds for the first one; keep it below the client's timeout. What
-        comes in parts is returned as a whole when its last part is there, which waits in this client until then; with
-        "apart" each part as it comes.
+        An Arborcast broker waits up to `wait_s` seconds for the first one; it must be less than the client's timeout.
+        Messages in parts are joined: this client stores the parts until the last one arrives. With "apart" each part is
+        returned as it arrives.
         """
-        # Not repeatable: what was handed out is gone, and an error must be seen.
+        # Not repeatable: fetched messages are removed, so the caller must see an error.
         wait = "" if wait_s is None else f' xmlns:p="{_PULL}" p:Wait="PT{wait_s:.3f}S"'
         number = "" if maximum is None else f"<wsnt:MaximumNumber>{maximum}</wsnt:MaximumNumber>"
         return Call(
@@ -278,15 +278,15 @@ class Calls:
         )
 
     def _joined(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        whole = []
+        joined = []
         for message in messages:
             with self.assembler.joined(message) as each:
                 if each is not None:
-                    whole.append(each)
-        return whole
+                    joined.append(each)
+        return joined
 
     def destroy_pull_point(self, pull_point: str | Remote) -> Call[None]:
-        """Give up a pull point and what waits in it."""
+        """Remove a pull point with its messages."""
         return _plain(pull_point, "DestroyPullPoint", "PullPoint", repeatable=False)
 
     def create_trigger(
@@ -302,19 +302,19 @@ class Calls:
         interval_per_topic: bool = True,
         namespaces: Namespaces = None,
     ) -> Call[str]:
-        """Have an Arborcast broker publish on the topic `publish` whenever something matches: the XML element
-        `payload`, or, without one, the payload that matched. Returns the id that stands in its records.
+        """Create a trigger at an Arborcast broker: for each matching message it publishes the XML element `payload`, by
+        default the matching payload, on the topic `publish`. Returns the trigger's id, as in records.
 
-        `topic` and `types` are as in `subscribe`; each of `content` is an XPath 1.0 that the payload must fulfil. Of
-        what matches within the `minimum_interval` the first one counts, of each topic, or of all together.
+        `topic` and `types` are as in `subscribe`; each of `content` is an XPath 1.0 condition on the payload. Within
+        the `minimum_interval` only the first matching message counts, for each topic, or for all together.
         """
-        # Not repeatable: the repetition of one that was carried out finds its name taken.
+        # Not repeatable: after success the repetition fails because the name is in use.
         expression = parse_friendly(topic, namespaces) if topic is not None else None
         filters = conditions(content, namespaces) + message_types(types, namespaces)
         policy = ""
         if minimum_interval is not None:
-            asked = Delivery(minimum_interval=minimum_interval, interval_per_topic=interval_per_topic)
-            policy = f"<wsnt:SubscriptionPolicy>{_delivery(asked)}</wsnt:SubscriptionPolicy>"
+            delivery = Delivery(minimum_interval=minimum_interval, interval_per_topic=interval_per_topic)
+            policy = f"<wsnt:SubscriptionPolicy>{_delivery(delivery)}</wsnt:SubscriptionPolicy>"
         message = "" if payload is None else f"<wsnt:Message>{without_declaration(as_text(payload))}</wsnt:Message>"
         return Call(
             self.broker,
@@ -346,8 +346,8 @@ class Calls:
     ) -> Call[RemoteRegistration]:
         """Register as a publisher of these topics.
 
-        With `demand` the broker subscribes at `publisher` (the address of its NotificationProducer) while somebody is
-        subscribed to the topics here. `until` is when, or after how long, the registration ends.
+        With `demand` the broker subscribes at `publisher` (the address of its NotificationProducer) while the topics
+        have subscribers at the broker. `until` is the end of the registration, or its duration.
         """
         if isinstance(until, timedelta):
             # The schema allows no duration here.
@@ -393,7 +393,7 @@ def as_text(payload: str | bytes) -> str:
 
 
 def single_topic(text: str, namespaces: Namespaces = None) -> TopicPath:
-    """The one topic that a friendly expression names. Raises ExpressionError when it is several."""
+    """The topic of an expression in a notation of `parse_friendly`. Raises ExpressionError if it selects several."""
     topic = parse_normal(parse_friendly(text, namespaces).normal).single_topic()
     if topic is None:
         raise ExpressionError(f"{text[:200]!r} selects several topics; a notification is published on exactly one")
@@ -404,7 +404,7 @@ def _topic(element: str, topic: str, namespaces: Namespaces) -> str:
     return _written_topic(element, topic, tuple((namespaces or {}).items()))
 
 
-@lru_cache(_REMEMBERED_TOPICS)
+@lru_cache(_CACHED_TOPICS)
 def _written_topic(element: str, topic: str, namespaces: tuple[tuple[str, str], ...]) -> str:
     path = single_topic(topic, dict(namespaces))
     text, declarations = write_topic(path, prefixes_in(topic, path, dict(namespaces)))
@@ -488,7 +488,7 @@ def _termination(element: str, lasts: Lasts) -> str:
         case datetime():
             text = times.written(lasts)
         case str():
-            text = lasts  # the broker reads it, and answers a fault that quotes it
+            text = lasts  # the broker parses it, and answers a fault with the text
         case int() | float() if not isinstance(lasts, bool) and math.isfinite(lasts):
             text = f"PT{lasts:.3f}S"
         case _:
@@ -499,7 +499,7 @@ def _termination(element: str, lasts: Lasts) -> str:
 
 
 def without_declaration(payload: str) -> str:
-    """A file begins with <?xml …?>, which cannot stand inside a message."""
+    """The payload without an XML declaration, which is not allowed within a message."""
     payload = payload.removeprefix("\ufeff").lstrip()
     if payload.startswith("<?xml") and payload[5:6].isspace():
         payload = payload.partition("?>")[2].lstrip()

@@ -1,4 +1,4 @@
-"""The synchronous client, and the base of all clients: operations, repetitions, and threads of requests-futures."""
+"""The synchronous client, and the base of all clients: operations, retries, and the threads of requests-futures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from arborcast.client.publications import said_of
+from arborcast.client.publications import publication_attributes
 from arborcast.client.queues.replies import PulledReplies, Replies
 from arborcast.client.received import read_reply, retry_after_s
 from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class BrokerSession:
-    """One request and its repetitions, as the session that requests-futures runs; several threads may use it."""
+    """Sends requests with retries, as the session of requests-futures; several threads may use it."""
 
     def __init__(self, transport: Transport, retries: Retries, proof: tuple[str, str] = ("", "")) -> None:
-        """`proof` is an address, and the Authorization header of all requests to its host and port, and no other."""
+        """`proof` is an address, and the Authorization header for requests to its host and port only."""
         self._transport = transport
         self._proof = (_origin(proof[0]), proof[1])
         self._retries = retries
@@ -51,15 +51,15 @@ class BrokerSession:
     def request(
         self, method: str, address: str, *, data: bytes, headers: Mapping[str, str], repeatable: bool
     ) -> HttpAnswer:
-        """POST `data` with `headers`, the very same again while that may help.
+        """POST `data` with `headers`; repeat it unchanged as `retries` allows.
 
-        With `repeatable` False it is not sent again once it may have arrived. The answer is whatever came last, a 503
-        too. Raises ClientError when none came.
+        Without `repeatable` it is not sent again once it may have arrived. Returns the last answer, also a 503. Raises
+        ClientError without an answer.
         """
         headers = {**headers, **self.proof_for(address)}
         attempt = 1
         while True:
-            asked: float | None = None
+            retry_after: float | None = None
             problem: BrokerUnreachable | None = None
             try:
                 answer = self._transport.post(address, headers, data)
@@ -70,18 +70,20 @@ class BrokerSession:
             else:
                 if answer.status != 503:
                     return answer
-                asked = retry_after_s(answer.header("Retry-After"))
-            pause = self._retries.pause_after(attempt, asked)
+                retry_after = retry_after_s(answer.header("Retry-After"))
+            pause = self._retries.pause_after(attempt, retry_after)
             if pause is None:
                 if problem is not None:
                     raise problem
                 return answer
             if self._closing.wait(pause):
-                raise ClientClosed(f"closed before {address} took the request", sent=True) from problem
+                raise ClientClosed(
+                    f"the client was closed before {address} accepted the request", sent=True
+                ) from problem
             attempt += 1
 
     def proof_for(self, address: str) -> dict[str, str]:
-        """The header that says who we are, to our broker and nobody else."""
+        """The Authorization header for this address; empty for hosts other than the broker."""
         origin, authorization = self._proof
         return {"Authorization": authorization} if authorization and _origin(address) == origin else {}
 
@@ -90,26 +92,27 @@ class BrokerSession:
         return result_of(call, self.request("POST", call.to.address, **arguments_of(call, soap)))
 
     def stop_repeating(self) -> None:
-        """Requests that fail from now on are not repeated."""
+        """Do not repeat failing requests any more."""
         self._closing.set()
 
 
 def arguments_of(call: Call[Any], soap: SoapVersion) -> dict[str, Any]:
-    """What `BrokerSession.request` needs for a call, with a message id of its own."""
+    """The arguments of `BrokerSession.request` for a call, by default with a new message id."""
     body, headers = call.encode(soap, call.message_id or f"urn:uuid:{uuid4()}")
     return {"data": body, "headers": headers, "repeatable": call.repeatable}
 
 
 def answer_of(sent: Future[HttpAnswer]) -> HttpAnswer:
-    """Raises ClientError, of which ClientClosed where the client was closed before the request was sent."""
+    """The answer of a request. Raises ClientError; ClientClosed if the client was closed before the request was
+    sent."""
     try:
         return sent.result()
     except CancelledError:
-        raise ClientClosed("the client was closed before the broker took this", sent=False) from None
+        raise ClientClosed("the client was closed before the request was sent", sent=False) from None
 
 
 def result_of(call: Call[ResultT], answer: HttpAnswer) -> ResultT:
-    """What the answer means to the call. Raises ClientError."""
+    """The result of a call for this answer. Raises ClientError."""
     try:
         reply = read_reply(
             call.to.address,
@@ -147,17 +150,17 @@ class BrokerCalls(Protocol):
 
     @property
     def broker(self) -> Remote:
-        """Where they go."""
+        """The address of the broker."""
 
 
 CallsT = TypeVar("CallsT", bound=BrokerCalls)
 
 
 class BrokerClient(ABC, Generic[CallsT]):
-    """What all clients are: the requests to one broker, a session, and something to close."""
+    """The common part of all clients: the requests to one broker, a session, and the connections."""
 
     RETURNS: ClassVar[str]
-    """The annotation of methods that are operations, by the one of a result."""
+    """The return annotation of operations, as a format for the annotation of the result."""
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class BrokerClient(ABC, Generic[CallsT]):
         own: RequestsTransport | None = None
         if transport is None:
             transport = own = RequestsTransport(timeout_s, connections)
-        self._own = own  # another that we were given may be others', too: we do not close it
+        self._own = own  # closed with the client, unlike a given transport, which others may use
         self._session = BrokerSession(transport, retries or Retries(), proof)
         self._connections = connections
         self._start()
@@ -183,14 +186,14 @@ class BrokerClient(ABC, Generic[CallsT]):
     def _start(self) -> None:
         self._process = os.getpid()
         self._workers = ThreadPoolExecutor(self._connections, thread_name_prefix="wsn-client")
-        # Loaded late: programs that replace this are quicker to begin.
+        # Imported here: programs that replace this method start faster.
         from requests_futures.sessions import FuturesSession
 
         self._futures = FuturesSession(executor=self._workers, session=self._session)
 
     def _send(self, call: Call[Any]) -> Future[HttpAnswer]:
         if self._process != os.getpid():
-            # The threads are those of the process that was forked.
+            # After a fork the threads exist only in the parent process.
             self._start()
         try:
             sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
@@ -206,11 +209,11 @@ class BrokerClient(ABC, Generic[CallsT]):
 
     @property
     def broker(self) -> str:
-        """The address that requests to the broker go to."""
+        """The address of requests to the broker."""
         return self._calls.broker.address
 
     def proof_for(self, address: str) -> dict[str, str]:
-        """The header that says who we are, to our broker and nobody else."""
+        """The Authorization header for this address; empty for hosts other than the broker."""
         return self._session.proof_for(address)
 
     @abstractmethod
@@ -218,7 +221,7 @@ class BrokerClient(ABC, Generic[CallsT]):
         """Free the connections."""
 
     def _free(self) -> None:
-        """Repeat nothing more, and close the connections. Messages that lack parts are given up."""
+        """Stop retries, and close the connections. Incomplete messages are given up."""
         if isinstance(self._calls, Calls):
             self._calls.assembler.close()
         self._session.stop_repeating()
@@ -234,25 +237,25 @@ class BrokerClient(ABC, Generic[CallsT]):
 
 
 class SynchronousClient(BrokerClient[CallsT]):
-    """Each call returns when it is done."""
+    """A client whose calls return their results."""
 
     RETURNS = "{}"
 
     def close(self) -> None:
-        """Close the connections; calls of other threads that fail from now on are not repeated."""
+        """Close the connections; failing calls of other threads are no longer repeated."""
         self._free()
 
     def _perform(self, call: Call[ResultT]) -> ResultT:
         return self._exchange(call)[0]
 
     def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
-        """What every request goes through: the call's result, and the answer that it was read from."""
+        """The call's result, and its HTTP answer."""
         answer = answer_of(self._send(call))
         return result_of(call, answer), answer
 
 
 class Operation(Generic[CallsT, P, ResultT]):
-    """The method of a client that makes a request: it returns the result, in an asynchronous client its future."""
+    """A method of a client for a request. It returns the result; in an asynchronous client, a future."""
 
     def __init__(self, make: Callable[Concatenate[CallsT, P], Call[ResultT]]) -> None:
         self._make = make
@@ -277,7 +280,7 @@ def _method(make: Callable[..., Call[Any]], returns: str) -> Callable[..., Any]:
     def method(self: BrokerClient[Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._perform(make(self._calls, *args, **kwargs))
 
-    # For help(); type checkers know.
+    # For help(); type checkers use `Operation.__get__`.
     returned = str(make.__annotations__["return"]).removeprefix("Call[").removesuffix("]")
     method.__dict__["__signature__"] = inspect.signature(make).replace(return_annotation=returns.format(returned))
     return method
@@ -304,7 +307,7 @@ class Operations:
 
 
 class Client(Operations, SynchronousClient[Calls]):
-    """Talks to one broker; several threads may share it.
+    """A synchronous client of one broker; several threads may share it.
 
         with Client("http://127.0.0.1:8080") as client:
             subscription = client.subscribe("plant/line1//.", to="http://127.0.0.1:9000/")
@@ -312,17 +315,17 @@ class Client(Operations, SynchronousClient[Calls]):
             client.unsubscribe(subscription)
 
     `url` is the broker's base address, or the full address of its NotificationBroker. Topics are written `a/b`, `a:b`,
-    `a//.` (a and all below), `{urn:plant}a/b`, or `p:a/b` with `namespaces={"p": "urn:plant"}`; one that cannot be
-    read raises ExpressionError. Subscriptions, pull points and registrations may be given as what created them
-    returned, or as their addresses.
+    `a//.` (a and all below), `{urn:plant}a/b`, or `p:a/b` with `namespaces={"p": "urn:plant"}`; an invalid topic raises
+    ExpressionError. Subscriptions, pull points and registrations are given as the results of their creation, or as
+    addresses.
 
-    `transport` takes the requests in place of requests (then `timeout_s` is its affair); closing it is, too.
+    `transport` replaces requests; the caller closes it, and `timeout_s` has no effect on it.
 
-    `credentials` say who we are, to the broker and nobody else: HTTP Basic, or a bearer token.
+    `credentials` are sent to the broker only: HTTP Basic, or a bearer token.
 
-    What the broker cannot take now, and what may not have reached it, is repeated under the same wsa:MessageID as
-    `retries` says. Then a call raises FaultReceived for a SOAP fault, BrokerUnavailable when the broker asks to come
-    back later, BrokerUnreachable when nobody answers; all are ClientErrors.
+    Requests that the broker cannot accept now, or that may not have reached it, are repeated with the same
+    wsa:MessageID as `retries` allows. Afterwards a call raises FaultReceived for a SOAP fault, BrokerUnavailable if the
+    broker is temporarily unavailable, BrokerUnreachable without an answer; all are ClientErrors.
     """
 
     def __init__(
@@ -355,19 +358,19 @@ class Client(Operations, SynchronousClient[Calls]):
         priority: int | None = None,
         merge: str = "",
     ) -> bytes:
-        """Put a request to the work queue `topic`, and return what one of its servers answers, an XML element.
+        """Send a request to the work queue `topic`, and return the answer of one of its servers, an XML element.
 
-        The answer comes to `listener`, whose URL the servers have to reach, or, without one, through a pull point of
-        the broker's. Requests that wait and are equal are done once, but for those with another `merge`. After the
-        time nobody begins to work on it any more. Raises TimeoutError when no answer has come by then, FaultReceived
-        when it cannot be done (its `fault` is Invalid, Unanswered or Dropped), and as `notify`.
+        The answer arrives at `listener`, whose URL the servers must be able to reach; without one, through a pull point
+        at the broker. Equal waiting requests are executed once, unless they differ in `merge`. After the timeout no
+        server starts to execute it. Raises TimeoutError without an answer in time, FaultReceived if it cannot be
+        executed (`fault` is Invalid, Unanswered or Dropped), and the exceptions of `notify`.
         """
         until = time.monotonic() + timeout
         replies: Replies = self._replies if listener is None else listener.replies
         to: Remote = self._replies.address if listener is None else Remote(listener.url)
-        said = said_of(None, timedelta(seconds=timeout), type, namespaces, priority, merge=merge)
+        attributes = publication_attributes(None, timedelta(seconds=timeout), type, namespaces, priority, merge=merge)
         call = replace(
-            self._calls.notify([notification_message(topic, payload, namespaces)], None, traceparent, [said]),
+            self._calls.notify([notification_message(topic, payload, namespaces)], None, traceparent, [attributes]),
             message_id=f"urn:uuid:{uuid4()}",
             reply_to=to,
         )
@@ -392,17 +395,17 @@ class Client(Operations, SynchronousClient[Calls]):
         priority: int | None = None,
         reliable: bool = False,
     ) -> str:
-        """Publish one XML element; when this returns the broker has stored it, under this id. The id is empty when
-        the broker does not say one: another broker, or a repetition of what it had stored already.
+        """Publish one XML element; returns its id once the broker has stored it. The id is empty if the broker returns
+        none: another broker, or a repetition of a stored message.
 
-        `to` is another NotificationConsumer than the broker, as a registration may name one. `traceparent` is the
-        trace that this belongs to (W3C Trace Context); our broker passes it on to whom it pushes.
+        `to` is a NotificationConsumer other than the broker, for instance of a registration. `traceparent` is the trace
+        context (W3C Trace Context); an Arborcast broker propagates it to subscribers.
 
-        An Arborcast broker pushes it until `valid_until`, and for `lifespan` after it has accepted it, and never later.
-        `type`, `{namespace}name` or `p:name`, is what it is to those who want some types only; else the element's name.
-        Of what waits for a subscriber the larger `priority` (-100 to 100) is pushed first; without one that of the
-        topic counts.
-        What is `reliable` waits for timely subscribers, too, when they cannot be reached.
+        The following parameters are for Arborcast brokers. The message is not pushed after `valid_until`, or after
+        `lifespan` since its acceptance. `type`, `{namespace}name` or `p:name`, is for subscriptions by type; the
+        default is the element's name. Waiting messages of a subscriber are pushed by `priority` (-100 to 100), the
+        largest first; the default is that of the topic. A `reliable` message also waits for timely subscribers that
+        cannot be reached.
         """
         ids = self.notify_all(
             [(topic, payload)],
@@ -430,14 +433,14 @@ class Client(Operations, SynchronousClient[Calls]):
         priority: int | None = None,
         reliable: bool = False,
     ) -> list[str]:
-        """Publish several (topic, payload) in one request, in this order; none is stored when one is refused. How
-        they are to be delivered is said of all.
+        """Publish several (topic, payload) in one request, in this order; all or none are stored. The other parameters
+        apply to all messages; see `notify`.
 
-        Returns their ids, in this order; none where the broker does not say them, as of more than a hundred.
+        Returns their ids, in this order; none if the broker returns none, as for more than a hundred messages.
         """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
-        said = [said_of(valid_until, lifespan, type, namespaces, priority, reliable)] * len(texts)
-        call = self._calls.notify(texts, to, traceparent, said)
+        attributes = publication_attributes(valid_until, lifespan, type, namespaces, priority, reliable)
+        call = self._calls.notify(texts, to, traceparent, [attributes] * len(texts))
         _, answer = self._exchange(call)
         ids = answer.header("Arborcast-Notification-Id")
         return [each.strip() for each in ids.split(",")] if ids else []

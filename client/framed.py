@@ -1,4 +1,4 @@
-"""A client of the framed TCP edge, with blocking sockets and the words of JMS:
+"""A client of the framed TCP edge, with blocking sockets and the terms of JMS:
 
     factory = ConnectionFactory("framed://127.0.0.1:8090", user="pump", password="…")
     with factory.connection() as connection:
@@ -6,8 +6,8 @@
         session.producer("plant/a").send(Outgoing("<reading>4</reading>", {"unit": "bar"}))
         session.consumer("plant//.", lambda message: print(message.topic, message.payload), name="archive")
 
-One thread reads each connection. The handlers of a session are called one after the other, in a thread of its own; what
-a handler has returned from is acknowledged, what it raised over is sent again.
+One thread reads each connection. The handlers of a session are called one after the other, in the session's thread. A
+message is acknowledged when its handler returns, and sent again when it raises.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SCHEMES = ("framed", "framed+tls")
 
 @dataclass(frozen=True)
 class Message:
-    """What came. `payload` is one XML element, or text where it `is_text`. `attempt` counts from 1."""
+    """A received message. `payload` is one XML element, or text if `is_text`. `attempt` counts from 1."""
 
     payload: bytes
     topic: str
@@ -59,8 +59,8 @@ class Message:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """What is to be published: one XML element, or text. `valid_until` is in milliseconds since 1970, `lifespan` in
-    seconds. With the same `key` it is stored once, however often it is sent."""
+    """A message to publish: one XML element, or text. `valid_until` is in milliseconds since 1970, `lifespan` in
+    seconds. Repetitions with the same `key` are stored once."""
 
     payload: str | bytes
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -78,20 +78,20 @@ OnMessage = Callable[[Message], None]
 
 @dataclass(frozen=True)
 class ConnectionFactory:
-    """Where the edge is, and who we are. `framed+tls://` in the URL for TLS."""
+    """The address of the edge, and the credentials. `framed+tls://` in the URL for TLS."""
 
     url: str = "framed://127.0.0.1:8090"
     user: str = ""
     password: str = field(default="", repr=False)
     bearer: str = field(default="", repr=False)
     name: str = ""
-    """What people are shown of this client."""
+    """The name of this client, for operators."""
     tls_ca_file: str = ""
     timeout_s: float = 30.0
 
     @classmethod
     def from_settings(cls, file: Path | str) -> ConnectionFactory:
-        """With the fields above from a TOML file, in a table `framed_client`. Raises ConfigError."""
+        """Read the fields from the table `framed_client` of a TOML file. Raises ConfigError."""
         try:
             table = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("framed_client", {})
             return cls(**table)
@@ -99,8 +99,7 @@ class ConnectionFactory:
             raise ConfigError(f"{file}: the table framed_client cannot be used: {error}") from error
 
     def connection(self) -> Connection:
-        """A connection on which it is known who we are. Raises BrokerUnavailable, or FaultReceived for somebody who may
-        not come in."""
+        """An authenticated connection. Raises BrokerUnavailable, or FaultReceived for refused credentials."""
         parts = urlsplit(self.url)
         if parts.scheme not in _SCHEMES or not parts.hostname or not parts.port:
             raise ConfigError(
@@ -116,7 +115,7 @@ class ConnectionFactory:
             raise BrokerUnavailable(f"{self.url} does not answer: {error}", None) from error
         connection = Connection(_Wire(opened), self.timeout_s)
         try:
-            connection.introduce(frames.ConnectBody(self.user, self.password, self.bearer, self.name))
+            connection.authenticate(frames.ConnectBody(self.user, self.password, self.bearer, self.name))
         except BaseException:
             connection.close()
             raise
@@ -124,8 +123,8 @@ class ConnectionFactory:
 
 
 class _Wire:
-    """A socket that one thread reads while others write. TLS has one state for both directions, and OpenSSL lets one
-    thread at a time use it: each of them takes a turn, and waits for the network outside of it."""
+    """A socket that one thread reads while others write. TLS has one state for both directions, which OpenSSL allows
+    one thread at a time to use: each thread takes a lock for it, and waits for the network without the lock."""
 
     def __init__(self, opened: socket.socket) -> None:
         opened.setblocking(False)
@@ -134,7 +133,7 @@ class _Wire:
         self._sending = threading.Lock()
 
     def receive(self) -> bytes:
-        """What has come, as soon as something has; nothing where the other side has closed. Raises OSError."""
+        """Wait for data; empty if the peer has closed the connection. Raises OSError."""
         while True:
             try:
                 with self._turn:
@@ -145,7 +144,7 @@ class _Wire:
                 self._wait(selectors.EVENT_WRITE)
 
     def send(self, data: bytes) -> None:
-        """Send all of it, before what other threads send. Raises OSError."""
+        """Send all data, without data of other threads in between. Raises OSError."""
         rest = memoryview(data)
         with self._sending:
             while rest:
@@ -158,12 +157,12 @@ class _Wire:
                     self._wait(selectors.EVENT_READ)
 
     def end(self) -> None:
-        """Nothing comes and goes any more: who waits in `receive` or `send` goes on."""
+        """Shut the connection down; waiting calls of `receive` and `send` end."""
         with self._turn, contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._socket.close()
 
     def _wait(self, event: int) -> None:
@@ -173,12 +172,12 @@ class _Wire:
 
 
 class ConnectionLost(BrokerUnavailable):
-    """The connection ended while something was under way on it."""
+    """The connection ended before the answer to a request."""
 
 
 class Connection:
-    """One connection. When it is lost, what waits for an answer raises BrokerUnavailable: whether it was done is not
-    known then. `lost` is set."""
+    """One connection. When it is lost, `lost` is set and unanswered requests raise BrokerUnavailable; they may or may
+    not have been executed."""
 
     def __init__(self, wire: _Wire, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -190,8 +189,8 @@ class Connection:
         self._unclaimed: dict[str, list[tuple[Frame, frames.MessageBody]]] = {}
         self._lock = threading.Lock()
         self._idle_s = 60.0
-        self._most_bytes = _LIMIT
-        self._why = ""  # it was lost
+        self._max_frame_bytes = _LIMIT
+        self._loss = ""  # the reason for which the connection was lost
         self._sessions: list[Session] = []
         self._reader = threading.Thread(target=self._read, name="framed-reader", daemon=True)
         self._reader.start()
@@ -202,15 +201,15 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def introduce(self, connect: frames.ConnectBody) -> None:
-        """Say who we are. Raises FaultReceived or BrokerUnavailable."""
-        connected = frames.read_body(self.ask(FrameKind.CONNECT, connect), frames.ConnectedBody)
+    def authenticate(self, connect: frames.ConnectBody) -> None:
+        """Authenticate. Raises FaultReceived or BrokerUnavailable."""
+        connected = frames.read_body(self.request(FrameKind.CONNECT, connect), frames.ConnectedBody)
         self._idle_s = connected.idle_s
-        self._most_bytes = connected.max_frame_bytes
+        self._max_frame_bytes = connected.max_frame_bytes
         threading.Thread(target=self._ping, name="framed-ping", daemon=True).start()
 
     def session(self) -> Session:
-        """A session: its handlers are called one at a time."""
+        """A new session. Its handlers are called one at a time."""
         session = Session(self)
         self._sessions.append(session)
         return session
@@ -227,19 +226,19 @@ class Connection:
             self._reader.join(self.timeout_s)
         self._wire.close()
 
-    def ask(self, kind: FrameKind, body: Body, flags: int = 0) -> Frame:
-        """The answer to a frame. Raises FaultReceived or BrokerUnavailable."""
+    def request(self, kind: FrameKind, body: Body, flags: int = 0) -> Frame:
+        """Send a frame and return the answer. Raises FaultReceived or BrokerUnavailable."""
         return answer(self.begin(kind, body, flags), self.timeout_s)
 
     def begin(self, kind: FrameKind, body: Body, flags: int = 0) -> Future[Frame]:
-        """Send a frame; the answer comes into the future."""
+        """Send a frame; the future gets the answer."""
         future: Future[Frame] = Future()
         with self._lock:
             number = next(self._numbers) % 2**32
         data = frames.encode(kind, number, body, flags)
         size = len(data) - frames.HEAD_BYTES
-        if size > self._most_bytes:
-            refusal = f"a frame may have {self._most_bytes} bytes (framed.max_frame_bytes), this one has {size}"
+        if size > self._max_frame_bytes:
+            refusal = f"a frame may have {self._max_frame_bytes} bytes (framed.max_frame_bytes), this one has {size}"
             future.set_exception(FaultReceived(refusal, "TooLarge", 0))
             return future
         with self._lock:
@@ -253,13 +252,12 @@ class Connection:
         return future
 
     def reply(self, kind: FrameKind, number: int, body: Body | None = None) -> None:
-        """Answer a message; what cannot be answered any more is sent again on another connection."""
+        """Answer a message. After a lost connection the message is sent again on another one."""
         with contextlib.suppress(OSError):
             self._send(kind, number, body)
 
     def handle(self, subscription: str, handler: Callable[[Frame, frames.MessageBody], None] | None) -> None:
-        """Messages of this subscription go to the handler from now on, with those that have come already; None for
-        nobody."""
+        """Set the handler of a subscription's messages, which also gets earlier ones; None removes it."""
         with self._lock:
             if handler is None:
                 self._handlers.pop(subscription, None)
@@ -278,7 +276,7 @@ class Connection:
         try:
             while data := self._wire.receive():
                 if first and data.startswith(b"HTTP/"):
-                    raise ConnectionError("an HTTP server answers there: the framed protocol has a port of its own")
+                    raise ConnectionError("an HTTP server answered: the framed protocol has another port")
                 first = False
                 for frame in decoder.feed(data):
                     self._received(frame)
@@ -293,7 +291,7 @@ class Connection:
                 with self._lock:
                     handler = self._handlers.get(message.subscription)
                     if handler is None:
-                        # Its RECEIPT is here, and whoever waits for that has not said yet who takes its messages.
+                        # Messages may arrive after the RECEIPT and before `handle` is called.
                         self._unclaimed.setdefault(message.subscription, []).append((frame, message))
                 if handler is not None:
                     handler(frame, message)
@@ -302,8 +300,8 @@ class Connection:
             case FrameKind.PONG | FrameKind.CLOSE:
                 pass
             case FrameKind.ERROR if not frame.correlation:
-                told = frames.read_body(frame, frames.ErrorBody)
-                logger.warning("the broker says %s: %s", told.code, told.text)
+                error = frames.read_body(frame, frames.ErrorBody)
+                logger.warning("the broker reports %s: %s", error.code, error.text)
             case _:
                 with self._lock:
                     future = self._answers.pop(frame.correlation, None)
@@ -311,9 +309,9 @@ class Connection:
                     future.set_result(frame)
 
     def _lose(self, error: Exception) -> None:
-        self._why = self._why or str(error)
+        self._loss = self._loss or str(error)
         self.lost.set()
-        logger.debug("the connection is gone: %s", error)
+        logger.debug("the connection was lost: %s", error)
         for number in list(self._answers):
             self._fail(number)
 
@@ -321,7 +319,7 @@ class Connection:
         with self._lock:
             future = self._answers.pop(number, None)
         if future is not None:
-            why = f": {self._why}" if self._why else ""
+            why = f": {self._loss}" if self._loss else ""
             future.set_exception(ConnectionLost(f"the connection was lost before the answer came{why}", None))
 
     def _ping(self) -> None:
@@ -330,16 +328,16 @@ class Connection:
 
 
 def answer(future: Future[Frame], timeout_s: float) -> Frame:
-    """What was answered. Raises FaultReceived or BrokerUnavailable."""
+    """Wait for the answer. Raises FaultReceived or BrokerUnavailable."""
     try:
         frame = future.result(timeout_s)
     except FutureTimeout as error:
         raise BrokerUnavailable(f"no answer came within {timeout_s:g} s", None) from error
     if frame.kind == FrameKind.ERROR:
-        told = frames.read_body(frame, frames.ErrorBody)
-        if told.retry_after is not None:
-            raise BrokerUnavailable(told.text, told.retry_after)
-        raise FaultReceived(told.text, told.code, 0)
+        body = frames.read_body(frame, frames.ErrorBody)
+        if body.retry_after is not None:
+            raise BrokerUnavailable(body.text, body.retry_after)
+        raise FaultReceived(body.text, body.code, 0)
     return frame
 
 
@@ -352,7 +350,7 @@ class Session:
         self._thread: threading.Thread | None = None
 
     def producer(self, topic: str) -> Producer:
-        """Publishes to a topic: `a/b`, or `{urn:plant}a/b`."""
+        """A producer for a topic: `a/b`, or `{urn:plant}a/b`."""
         return Producer(self._connection, topic)
 
     def consumer(
@@ -366,21 +364,21 @@ class Session:
         current: bool = False,
         window: int = 100,
     ) -> Consumer:
-        """Subscribe: `a/b`, `a//.`, `{urn:plant}a/*`; "" is everything. With a `name` it is durable. `delivery` has the
-        attributes of p:Delivery. Raises FaultReceived or BrokerUnavailable."""
-        wanted = frames.SubscribeBody(expression, name, dict(delivery or {}), list(types), current, window)
-        receipt = frames.read_body(self._connection.ask(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
+        """Subscribe: `a/b`, `a//.`, `{urn:plant}a/*`; "" means all topics. With a `name` it is durable. `delivery` has
+        the attributes of p:Delivery. Raises FaultReceived or BrokerUnavailable."""
+        body = frames.SubscribeBody(expression, name, dict(delivery or {}), list(types), current, window)
+        receipt = frames.read_body(self._connection.request(FrameKind.SUBSCRIBE, body), frames.ReceiptBody)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="framed-session", daemon=True)
             self._thread.start()
         consumer = Consumer(self._connection, receipt.id)
         self._connection.handle(
-            receipt.id, lambda frame, body: self._work.put(lambda: _hand(self, frame, body, on_message))
+            receipt.id, lambda frame, message: self._work.put(lambda: _deliver(self, frame, message, on_message))
         )
         return consumer
 
     def close(self) -> None:
-        """Call no handler any more, when the one that runs is through."""
+        """End the session's thread after the running handler."""
         self._work.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._connection.timeout_s)
@@ -394,12 +392,12 @@ class Session:
             work()
 
 
-def _hand(session: Session, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
+def _deliver(session: Session, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
     message = Message(body.payload, body.topic, body.id, body.properties, body.attempt, bool(frame.flags & LOOSE))
     try:
         on_message(message)
     except Exception as error:
-        logger.exception("a handler has failed; message %s is sent again", message.id)
+        logger.exception("a handler failed; message %s is sent again", message.id)
         session.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(str(error)[:500]))
     else:
         session.reply(FrameKind.ACK, frame.correlation)
@@ -413,11 +411,11 @@ class Producer:
         self._topic = topic
 
     def send(self, message: Outgoing | str | bytes) -> str:
-        """Return the notification's id when it is in the log. Raises FaultReceived or BrokerUnavailable."""
+        """Publish; returns the notification's id once it is in the log. Raises FaultReceived or BrokerUnavailable."""
         return published(self.begin(message), self._connection.timeout_s)
 
     def begin(self, message: Outgoing | str | bytes) -> Future[Frame]:
-        """As `send`, without waiting: `published` says what came of it. What is begun first is stored first."""
+        """As `send`, without waiting: `published` returns the result. Messages are stored in the order of `begin`."""
         out = message if isinstance(message, Outgoing) else Outgoing(message)
         body = frames.PublishBody(
             self._topic,
@@ -434,7 +432,7 @@ class Producer:
 
 
 def published(future: Future[Frame], timeout_s: float = 30.0) -> str:
-    """The id of what was published; empty where it was published before. Raises FaultReceived or BrokerUnavailable."""
+    """The id of a published message; empty for a repetition. Raises FaultReceived or BrokerUnavailable."""
     return frames.read_body(answer(future, timeout_s), frames.ReceiptBody).id
 
 
@@ -446,6 +444,6 @@ class Consumer:
         self.subscription = subscription
 
     def unsubscribe(self) -> None:
-        """End the subscription, a durable one, too. Raises FaultReceived or BrokerUnavailable."""
-        self._connection.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(self.subscription))
+        """End the subscription, also a durable one. Raises FaultReceived or BrokerUnavailable."""
+        self._connection.request(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(self.subscription))
         self._connection.handle(self.subscription, None)

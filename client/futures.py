@@ -1,6 +1,6 @@
-"""The asynchronous client: every call returns a future at once, and notifications may travel together.
+"""The asynchronous client: every call returns a future at once, and notifications can be batched.
 
-Runs on requests-futures: its threads do the requests, each with a connection of its own.
+It uses the threads of requests-futures, each with its own connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 
 from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from arborcast.client.client import BrokerClient, CallsT, Operations, answer_of, result_of
-from arborcast.client.publications import said_of
+from arborcast.client.publications import publication_attributes
 from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
 from arborcast.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
 from arborcast.topic_model.subscriptions import SoapVersion
@@ -24,22 +24,25 @@ from arborcast.topic_model.subscriptions import SoapVersion
 
 @dataclass
 class NotifyBatch:
-    """Notifications for one request, with who waits for each. `due` is when the first has waited long enough."""
+    """Notifications for one request, with their futures. `due` is the time of sending."""
 
     due: float
     messages: list[str] = field(default_factory=list)
     futures: list[Future[None]] = field(default_factory=list)
     size: int = 0
-    said: list[str] = field(default_factory=list)
+    attributes: list[str] = field(default_factory=list)
 
     def parts(self) -> list[NotifyBatch]:
         """One batch for each message."""
-        each = zip(self.messages, self.futures, self.said, strict=True)
-        return [NotifyBatch(self.due, [message], [future], len(message), [said]) for message, future, said in each]
+        each = zip(self.messages, self.futures, self.attributes, strict=True)
+        return [
+            NotifyBatch(self.due, [message], [future], len(message), [attributes])
+            for message, future, attributes in each
+        ]
 
 
 class Gathering:
-    """Gathers notifications to batches. The caller passes the time (any clock that does not go back)."""
+    """Collects notifications into batches. The caller passes the time, of a monotonic clock."""
 
     def __init__(self, batching: Batching) -> None:
         self._limits = batching
@@ -47,11 +50,11 @@ class Gathering:
 
     @property
     def due(self) -> float | None:
-        """When `take` should be called; None when nothing waits."""
+        """The time at which `take` should be called; None without notifications."""
         return None if self._open is None else self._open.due
 
-    def add(self, message: str, future: Future[None], now: float, said: str = "") -> list[NotifyBatch]:
-        """Take in a notification, and what is said of it; returns the batches that are full now."""
+    def add(self, message: str, future: Future[None], now: float, attributes: str = "") -> list[NotifyBatch]:
+        """Add a notification with its publication attributes; returns full batches."""
         full = []
         if self._open is not None and self._open.size + len(message) > self._limits.bytes:
             full += self.take()
@@ -59,14 +62,14 @@ class Gathering:
             self._open = NotifyBatch(now + self._limits.linger_s)
         self._open.messages.append(message)
         self._open.futures.append(future)
-        self._open.said.append(said)
+        self._open.attributes.append(attributes)
         self._open.size += len(message)
         if len(self._open.messages) >= self._limits.messages or self._open.size >= self._limits.bytes:
             full += self.take()
         return full
 
     def take(self) -> list[NotifyBatch]:
-        """What has gathered so far."""
+        """Take the current batch, if any."""
         batch, self._open = self._open, None
         return [] if batch is None else [batch]
 
@@ -79,7 +82,7 @@ _CLOSED = "the client is closed"
 
 
 class AsynchronousClient(BrokerClient[CallsT]):
-    """Each call returns a future at once."""
+    """A client whose calls return futures."""
 
     RETURNS = "Future[{}]"
 
@@ -102,9 +105,9 @@ class AsynchronousClient(BrokerClient[CallsT]):
         self._in_callback = threading.local()
 
     def close(self, timeout_s: float = 30.0) -> int:
-        """Take no further calls, send what waits to be sent, and wait for the answers, at most `timeout_s`.
+        """Refuse further calls, send the waiting ones, and wait for the answers, at most `timeout_s`.
 
-        Returns how many calls were given up; their futures fail with ClientClosed. Not from a callback.
+        Returns the number of unanswered calls, whose futures fail with ClientClosed. Not for callbacks.
         """
         with self._changed:
             self._closed = True
@@ -121,7 +124,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
         return given_up
 
     def _send_rest(self) -> None:
-        """Send what was taken and not sent yet; no more is taken now."""
+        """Send the accepted notifications that were not sent yet. Called once no more are accepted."""
 
     def _perform(self, call: Call[ResultT]) -> Future[ResultT]:
         future: Future[ResultT] = self._begin()
@@ -129,7 +132,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
         return future
 
     def _begin(self) -> Future[ResultT]:
-        """Somebody begins to wait. Raises ClientClosed."""
+        """The future of a new call; waits while too many are unanswered. Raises ClientClosed."""
         with self._changed:
             if not getattr(self._in_callback, "yes", False):
                 self._changed.wait_for(lambda: self._waiting < self._max_waiting or self._closed)
@@ -157,21 +160,21 @@ class AsynchronousClient(BrokerClient[CallsT]):
 
 
 class FuturesClient(Operations, AsynchronousClient[Calls]):
-    """Talks to one broker without waiting for it; several threads may share it.
+    """An asynchronous client of one broker; several threads may share it.
 
         with FuturesClient("http://127.0.0.1:8080", batching=Batching()) as client:
             for reading in readings:
                 client.notify("plant/line1/press", reading).add_done_callback(report)
 
-    The calls are those of Client, and so are the errors, which the futures carry; an ExpressionError is raised at
-    once. Futures cannot be cancelled. Callbacks run in the client's threads and should be short.
+    The calls are those of Client. Futures have the same exceptions; an ExpressionError is raised at once. Futures
+    cannot be cancelled. Callbacks run in the client's threads and should be short.
 
-    `workers` requests are under way at a time, so notifications may be accepted in another order than they were
-    given; with one worker, which is fast enough with `batching`, the order is kept. When `max_waiting` calls wait for
-    their answers a further one blocks until one has come, so that a broker that is away cannot fill the memory; only
-    in callbacks it never blocks. A batch of which the broker refuses a message is sent again message by message.
+    Up to `workers` requests run concurrently, so notifications may be accepted in another order; one worker, which is
+    fast enough with `batching`, keeps the order. With `max_waiting` unanswered calls a further call blocks, so that the
+    outage of a broker does not fill the memory; in callbacks it does not block. If the broker refuses a message of a
+    batch, the batch is sent again message by message.
 
-    `close` (or the end of the with block) waits for what is under way.
+    `close` (or the end of the with block) waits for running calls.
     """
 
     def __init__(
@@ -189,7 +192,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
     ) -> None:
         super().__init__(Calls(url), soap, timeout_s, retries, workers, max_waiting, credentials, transport)
         self._gathering = Gathering(batching) if batching is not None else None
-        # Reentrant: a callback that runs under it may publish.
+        # Reentrant: a callback may publish while it is held.
         self._gathered = threading.Condition(threading.RLock())
         if self._gathering is not None:
             threading.Thread(
@@ -208,24 +211,24 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         priority: int | None = None,
         reliable: bool = False,
     ) -> Future[None]:
-        """Publish one XML element; the future is done when the broker has stored it. How it is to be delivered is said
-        as to `Client.notify`."""
+        """Publish one XML element; the future is done when the broker has stored it. For the parameters see
+        `Client.notify`."""
         message = notification_message(topic, payload, namespaces)
-        said = said_of(valid_until, lifespan, type, namespaces, priority, reliable)
+        attributes = publication_attributes(valid_until, lifespan, type, namespaces, priority, reliable)
         future: Future[None] = self._begin()
         with self._gathered:
             if self._gathering is None:
-                batches = [NotifyBatch(0.0, [message], [future], len(message), [said])]
+                batches = [NotifyBatch(0.0, [message], [future], len(message), [attributes])]
             else:
-                batches = self._gathering.add(message, future, time.monotonic(), said)
+                batches = self._gathering.add(message, future, time.monotonic(), attributes)
                 self._gathered.notify()
-            # Still under the lock, or a batch could overtake another.
+            # With the lock held, so that no batch overtakes another.
             for batch in batches:
                 self._send_batch(batch)
         return future
 
     def flush(self) -> None:
-        """Send what is being gathered now; does not wait for the answers."""
+        """Send the current batch; does not wait for the answers."""
         with self._gathered:
             for batch in self._gathering.take() if self._gathering is not None else []:
                 self._send_batch(batch)
@@ -236,7 +239,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
             self._gathered.notify()
 
     def _send_batch(self, batch: NotifyBatch) -> None:
-        call = self._calls.notify(batch.messages, said=batch.said)
+        call = self._calls.notify(batch.messages, attributes=batch.attributes)
         self._send(call).add_done_callback(lambda sent: self._batch_answered(batch, call, sent))
 
     def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[HttpAnswer]) -> None:
@@ -246,9 +249,9 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
             if len(batch.messages) == 1:
                 self._settle(batch.futures[0], partial(_raise, fault))
                 return
-            # Nothing of it is stored. In this thread, so that with one worker the order is kept.
+            # No message of the batch is stored. Repeated in this thread, so that one worker keeps the order.
             for part in batch.parts():
-                alone = self._calls.notify(part.messages, said=part.said)
+                alone = self._calls.notify(part.messages, attributes=part.attributes)
                 self._settle(part.futures[0], partial(self._session.perform, alone, self._soap))
         except Exception as error:
             for future in batch.futures:
@@ -258,7 +261,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
                 self._settle(future, _nothing)
 
     def _linger(self, gathering: Gathering) -> None:
-        """Send what has waited long enough."""
+        """Send due batches."""
         with self._gathered:
             while not self._closed:
                 due = gathering.due
@@ -279,4 +282,4 @@ def _raise(error: Exception) -> None:
 
 
 def _nothing() -> None:
-    """The outcome of what has none."""
+    """The outcome of a call without a result."""

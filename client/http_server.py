@@ -1,7 +1,7 @@
-"""The listener's HTTP/1.1, with the standard library alone: the client is installed where no web server is.
+"""The listener's HTTP/1.1 server, with the standard library alone: the client does not depend on a web server.
 
-It takes whole requests only. One whose end is not certain (RFC 9112, 6.3) is answered 400 and its connection closed,
-for what follows it could be another's request.
+A request with an ambiguous length (RFC 9112, 6.3) is answered 400 and its connection closed, since later bytes could be
+a smuggled request.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ MAX_BODY = 64 * 1024 * 1024
 
 _BACKLOG = 128
 
-# How long a stop waits for callbacks that are at work.
+# The maximum wait of a stop for running callbacks.
 _STOP_S = 1.0
 
-# Bodies of all connections together; with more than that, the broker is asked to come again.
+# Limit of the bodies of all connections together; above it requests are answered 503.
 _INFLIGHT = 4 * MAX_BODY
 
-# A broker that stops in the middle of a request, or keeps a connection that it does not use, must not hold it for ever.
+# For incomplete requests and idle connections.
 _READ_TIMEOUT_S = 30
 
-# What is left of a refused request is read for so long: an answer is lost when unread bytes are thrown away.
+# The remainder of a refused request is read for this time: closing a connection with unread bytes loses the answer.
 _LINGER_S = 2.0
 
 _MAX_HEAD = 64 * 1024
 _MAX_CHUNK_LINE = 4_096
 _MAX_TRAILERS = 16 * 1024
 
-# Of the event loop, from accepting a connection to its task; three in CPython's.
+# Iterations of the event loop from accepting a connection to the start of its task; three in CPython's.
 _TURNS = 5
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -52,7 +52,7 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
 @dataclass(frozen=True)
 class Response:
-    """What a push is answered with."""
+    """The answer to a push."""
 
     status: int
     body: bytes = b""
@@ -63,14 +63,14 @@ class Response:
 NO_PAGES = Response(
     403, b"pushes are taken from brokers; requests of web pages are refused\n", "text/plain; charset=utf-8"
 )
-"""The answer to a browser, which sends the POST of any page to any address, loopback included."""
+"""The answer to a browser, which sends POST requests of any page to any address, loopback included."""
 
 Handle = Callable[[Mapping[str, str], bytes], Awaitable[Response]]
-"""Answers a POST: its headers by names in lower case, and its body."""
+"""Answers a POST, from its headers by names in lower case, and its body."""
 
 
 class _Refused(Exception):
-    """This request, and whatever follows it on its connection, is not taken."""
+    """The request is refused, and the connection closed."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -81,7 +81,7 @@ class _Refused(Exception):
 class _Head:
     method: bytes
     headers: Mapping[str, str]
-    lasting: bool  # the connection may be used again
+    keep_alive: bool
 
 
 def _read_head(head: bytes) -> _Head:
@@ -99,7 +99,7 @@ def _read_head(head: bytes) -> _Head:
         name, value = field[1].decode("ascii").lower(), field[2].decode("latin-1").strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     coding, length = headers.get("transfer-encoding"), headers.get("content-length")
-    # Of both, either could be meant; and nothing is unpacked for a stranger.
+    # With both headers the length is ambiguous; and untrusted bodies are not decompressed.
     if coding is not None and (coding.lower() != "chunked" or length is not None or minor == b"0"):
         raise _Refused(400)
     if length is not None and _LENGTH.fullmatch(length) is None:
@@ -109,8 +109,8 @@ def _read_head(head: bytes) -> _Head:
 
 
 @dataclass
-class _Room:
-    """Bytes that bodies may still take."""
+class _Budget:
+    """The free bytes of the limit for bodies."""
 
     left: int = _INFLIGHT
 
@@ -123,18 +123,18 @@ class HttpServer:
         self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._answering: set[asyncio.StreamWriter] = set()
         self._stopping = False
-        self._room = _Room()
+        self._budget = _Budget()
         self._server: asyncio.Server | None = None
 
     async def start(self, listening: socket.socket) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         self._server = await asyncio.start_server(self._accepted, sock=listening, limit=_MAX_HEAD)
 
     async def stop(self, listening: socket.socket, patience_s: float) -> None:
-        """Accept nothing more, let requests that are being handled be answered for so long, and close all."""
-        # What was accepted a moment ago must be among the connections before the server is closed: asyncio would lose
-        # it.
-        if sys.platform != "win32":  # whose event loop reads in another way
+        """Stop accepting connections, wait up to `patience_s` for running requests, and close all connections."""
+        # Connections that were just accepted must have their tasks before the server is closed: asyncio would lose
+        # them.
+        if sys.platform != "win32":  # its event loop has no readers
             asyncio.get_running_loop().remove_reader(listening)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
@@ -158,27 +158,27 @@ class HttpServer:
         task.add_done_callback(self._tasks.pop)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A connection that breaks, ends or says nothing is closed; of a push without an answer the broker tries again.
+        # A broken or idle connection is closed; the broker repeats an unanswered push.
         with contextlib.suppress(OSError, EOFError, TimeoutError):
             try:
                 while await self._exchange(reader, writer):
                     pass
             except _Refused as refused:
-                _write(writer, Response(refused.status), lasting=False)
+                _write(writer, Response(refused.status), keep_alive=False)
                 await _linger(reader, writer)
         writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer; whether there may be another. Raises _Refused."""
+        """Handle one request; returns whether another one may follow. Raises _Refused."""
         async with asyncio.timeout(_READ_TIMEOUT_S):
             try:
                 head = _read_head(await reader.readuntil(b"\r\n\r\n"))
             except asyncio.LimitOverrunError as error:
                 raise _Refused(431) from error
-        taken = _Taken(self._room)
+        reservation = _Reservation(self._budget)
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
-                body = await _read_body(head, reader, writer, taken)
+                body = await _read_body(head, reader, writer, reservation)
             self._answering.add(writer)
             if head.method != b"POST":
                 response = Response(405)
@@ -186,40 +186,42 @@ class HttpServer:
                 response = NO_PAGES
             else:
                 response = await self._handle(head.headers, body)
-            lasting = head.lasting and not self._stopping
-            _write(writer, response, lasting=lasting)
+            keep_alive = head.keep_alive and not self._stopping
+            _write(writer, response, keep_alive=keep_alive)
             await writer.drain()
         finally:
             self._answering.discard(writer)
-            taken.release()
-        return lasting
+            reservation.release()
+        return keep_alive
 
 
-class _Taken:
-    """What one request takes of the memory for bodies."""
+class _Reservation:
+    """The bytes of the budget that one request has reserved."""
 
-    def __init__(self, room: _Room) -> None:
-        self._room = room
+    def __init__(self, budget: _Budget) -> None:
+        self._budget = budget
         self._size = 0
 
     def add(self, size: int) -> None:
         """Raises _Refused."""
         if self._size + size > MAX_BODY:
             raise _Refused(413)
-        if size > self._room.left:
+        if size > self._budget.left:
             raise _Refused(503)
-        self._room.left -= size
+        self._budget.left -= size
         self._size += size
 
     def release(self) -> None:
-        self._room.left += self._size
+        self._budget.left += self._size
         self._size = 0
 
 
-async def _read_body(head: _Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, taken: _Taken) -> bytes:
+async def _read_body(
+    head: _Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reservation: _Reservation
+) -> bytes:
     chunked = "transfer-encoding" in head.headers
     size = int(head.headers.get("content-length", "0"))
-    taken.add(size)
+    reservation.add(size)
     if head.headers.get("expect", "").lower() == "100-continue" and (chunked or size):
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     if not chunked:
@@ -232,7 +234,7 @@ async def _read_body(head: _Head, reader: asyncio.StreamReader, writer: asyncio.
         size = int(found[1], 16)
         if not size:
             break
-        taken.add(size)
+        reservation.add(size)
         parts += await reader.readexactly(size)
         if await reader.readexactly(2) != b"\r\n":
             raise _Refused(400)
@@ -252,7 +254,7 @@ async def _line(reader: asyncio.StreamReader, longest: int, status: int) -> byte
     return line[:-2]
 
 
-def _write(writer: asyncio.StreamWriter, response: Response, *, lasting: bool) -> None:
+def _write(writer: asyncio.StreamWriter, response: Response, *, keep_alive: bool) -> None:
     lines = [
         f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
         f"Date: {formatdate(usegmt=True)}",
@@ -265,13 +267,13 @@ def _write(writer: asyncio.StreamWriter, response: Response, *, lasting: bool) -
         lines.append("Allow: POST")
     if response.status == 503:
         lines.append("Retry-After: 1")
-    if not lasting:
+    if not keep_alive:
         lines.append("Connection: close")
     writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + response.body)
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Have an answer arrive although the request was not read to its end."""
+    """Read the remainder of a refused request, so that the answer arrives."""
     await writer.drain()
     writer.write_eof()
     async with asyncio.timeout(_LINGER_S):
@@ -280,26 +282,26 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def in_thread(name: str, work: Callable[[], Response]) -> Response:
-    """What `work` answers: it may block, and has a thread of its own, which is not joined at the end."""
+    """The result of `work`, which may block; it runs in a new daemon thread."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Response] = loop.create_future()
 
-    def tell(response: Response) -> None:
+    def settle(response: Response) -> None:
         if not answer.done():
             answer.set_result(response)
 
     def run() -> None:
         response = work()
-        # The server may have been stopped meanwhile.
+        # The loop may be closed already.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, response)
+            loop.call_soon_threadsafe(settle, response)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await answer
 
 
 class Server:
-    """A server in a thread of its own. Port 0 takes a free one."""
+    """A server in its own thread. Port 0 means a free port."""
 
     def __init__(self, handle: Handle, port: int, host: str, name: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -313,16 +315,16 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port on which it listens."""
         return int(self._port)
 
     @property
     def url(self) -> str:
-        """What to give as ConsumerReference."""
+        """The address for a ConsumerReference."""
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Start receiving."""
         self._thread.start()
         self._ready.wait()
 

@@ -1,6 +1,6 @@
-"""For old brokers of the HPwsn family, and Arborcast at its old address: their envelope WsnProcess.
+"""Clients of old brokers of the HPwsn family, and of Arborcast at its old address: the envelope WsnProcess.
 
-Those brokers look for literal text, so start tags and white space are as their own clients write them.
+Those brokers search for literal text, so start tags and white space are as in messages of their own clients.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from arborcast.client.values import (
 )
 from arborcast.topic_model.expressions import SIMPLE
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY, HPWSN, SOAP11, WSA, WSNT, wsa
-from arborcast.topic_model.records.packages import MOST_PARTS, Fragment, wrapped
+from arborcast.topic_model.records.packages import MAX_PARTS, Fragment, wrapped
 from arborcast.topic_model.subscriptions import SoapVersion
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.answers import text
 
-# What the old system's own clients write where there is no endpoint.
+# The placeholder of the old system's clients for no endpoint.
 _NO_ENDPOINT = "endpoint:null"
 
-# A whole message, no part of one; a broker may cut it.
-_WHOLE = Fragment(alone=True)
+# A complete message, not a part; a broker may split it.
+_UNSPLIT = Fragment(alone=True)
 
 _ADDRESS = re.compile(r"<(?:[\w.-]+:)?Address(?:\s[^<>]*)?>\s*([^<\s]+)\s*</")
 
 _REPEATED = "Repeated subscriptions"
 
-# The old system says faild, and failed.
+# The old system answers faild, or failed.
 _REFUSED = re.compile(r"\bfaile?d\b")
 
 
 @dataclass(frozen=True)
 class LegacySubscription:
-    """A subscription at an old broker: to that topic and all below it, until it is ended.
+    """A subscription at an old broker: to the topic and all below it, until it is ended.
 
-    It is known by the address that is pushed to and the topic. `address` is what the broker calls it, empty when the
-    broker only said that it had it already.
+    The broker identifies it by subscriber and topic. `address` is its address at the broker, empty if the broker only
+    answered that it exists already.
     """
 
     topic: str
@@ -65,7 +65,7 @@ class LegacySubscription:
 
 @dataclass(frozen=True)
 class _WsnProcess(Call[ResultT]):
-    """A message in the old envelope: as text, and without any header."""
+    """A message in the old envelope: as text, without a header."""
 
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers."""
@@ -78,57 +78,60 @@ class _WsnProcess(Call[ResultT]):
 
 
 class LegacyCalls:
-    """The requests to one old broker. `address` is the one that clients of those brokers append /wsnprocess/ to, or a
-    full address that is taken as it is.
+    """The requests to one old broker. `address` is its base address, to which /wsnprocess/ is appended, or a full
+    address.
 
-    What is not one topic raises ExpressionError, a topic in a namespace, or a payload that is not UTF-8, ClientError.
+    An expression for several topics raises ExpressionError; a topic in a namespace, or a payload that is not UTF-8,
+    raises ClientError.
     """
 
     def __init__(self, address: str) -> None:
         has_path = "/" in address.partition("://")[2].rstrip("/")
         self.broker = Remote(address if has_path else f"{address.rstrip('/')}/wsnprocess/")
         self._standard = Calls(self.broker.address)
-        # Distinguishes messages of one publisher, where somebody puts parts together.
+        # Makes the Identifications of one publisher unique, for the assembly of parts.
         self._source = int(time.time())
         self._numbers = count(1)
 
     def create_pull_point(self, name: str = "") -> Call[RemotePullPoint]:
-        """An endpoint at the broker: give it as `endpoint` to `subscribe`. Some brokers know it again by its name."""
+        """Create an endpoint at the broker, for the parameter `endpoint` of `subscribe`. Some brokers return the
+        existing one of this name."""
         message = f'<wsnt:CreatePullPoint xmlns:wsnt="{WSNT}">{text(name)}</wsnt:CreatePullPoint>'
         return _WsnProcess(self.broker, "", message, _pull_point, repeatable=False)
 
     def subscribe(
         self, topic: str, *, to: str | Remote, endpoint: str | Remote | None = None, fragment_bytes: int = 0
     ) -> Call[LegacySubscription]:
-        """Have what is published on the topic and below it pushed to the address `to`, or kept in the pull point `to`;
-        with `fragment_bytes`, by an Arborcast broker, in parts of at most so many bytes, which a Listener joins.
+        """Subscribe to the topic and all topics below it; messages are pushed to the address `to`, or stored in the
+        pull point `to`. With `fragment_bytes` an Arborcast broker pushes parts of at most this size, which a Listener
+        joins.
 
-        Doing it again does no harm.
+        A repetition has no effect.
         """
         path, subscriber = _colon_path(topic), _address_of(to)
         reference = _NO_ENDPOINT if endpoint is None else _address_of(endpoint)
         message = (
             f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:ConsumerReference> '
             f"<wsa:Address>{text(reference)}</wsa:Address></wsnt:ConsumerReference>"
-            f"{_which(path, subscriber)}{_in_parts(fragment_bytes)}</wsnt:Subscribe>"
+            f"{_subscription_key(path, subscriber)}{_in_parts(fragment_bytes)}</wsnt:Subscribe>"
         )
 
         def read(reply: Reply) -> LegacySubscription:
-            if _said(reply, "Subscribe") == _REPEATED:
+            if _answer(reply, "Subscribe") == _REPEATED:
                 return LegacySubscription(path, subscriber)
             return LegacySubscription(path, subscriber, _address_in(reply, "Subscribe"))
 
         return _WsnProcess(self.broker, "", message, read)
 
     def notify(self, topic: str, payload: str | bytes, *, plain: bool = False) -> Call[None]:
-        """Publish XML, or with `plain` any characters; when this is done the broker has taken it."""
+        """Publish XML, or with `plain` any text. When it is done, the broker has accepted it."""
         content = as_text(payload)
-        inside = text(content) if plain else without_declaration(content)
-        message = wrapped(inside, _old_topic(topic), self._identification(), _WHOLE)
-        return _WsnProcess(self.broker, "", message, lambda reply: _done(reply, "Notify"), repeatable=False)
+        inner = text(content) if plain else without_declaration(content)
+        message = wrapped(inner, _old_topic(topic), self._identification(), _UNSPLIT)
+        return _WsnProcess(self.broker, "", message, lambda reply: _check_done(reply, "Notify"), repeatable=False)
 
     def parts(self, topic: str, content: IO[bytes], part_bytes: int, alone: bool) -> Iterator[Call[None]]:
-        """One call for each part of the content, which is read as they are asked for."""
+        """One call for each part of the content, which is read lazily."""
         path, identification = _old_topic(topic), self._identification()
         decoder = codecs.getincrementaldecoder("utf-8")()
         read = iter(lambda: content.read(part_bytes), b"")
@@ -139,12 +142,14 @@ class LegacyCalls:
                 following = next(pieces, None)
                 if following is None:
                     decoder.decode(b"", final=True)
-                if number >= MOST_PARTS:
-                    raise ClientError(f"there are more than {MOST_PARTS} parts of {part_bytes} bytes: make them larger")
+                if number >= MAX_PARTS:
+                    raise ClientError(
+                        f"the content has more than {MAX_PARTS} parts of {part_bytes} bytes: use larger parts"
+                    )
                 fragment = Fragment(True, following is not None, alone, number)
                 message = wrapped(piece, path, identification, fragment)
-                # A part that comes again counts once, where they are put together.
-                yield _WsnProcess(self.broker, "", message, _part_done, repeatable=not alone)
+                # The broker ignores a repeated part if it joins the parts.
+                yield _WsnProcess(self.broker, "", message, _check_part, repeatable=not alone)
                 if following is None:
                     return
                 piece = following
@@ -155,14 +160,14 @@ class LegacyCalls:
         return f"{self._source}:{next(self._numbers)}"
 
     def unsubscribe(self, subscription: LegacySubscription | str) -> Call[None]:
-        """End the subscription, given as `subscribe` returned it, or by the address that the broker calls it."""
+        """End the subscription, given as the result of `subscribe`, or by its address at the broker."""
         if isinstance(subscription, str):
             return self._standard.unsubscribe(subscription)
         message = (
             f'<wsnt:Unsubscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
-            f"{_which(subscription.topic, subscription.subscriber)}</wsnt:Unsubscribe>"
+            f"{_subscription_key(subscription.topic, subscription.subscriber)}</wsnt:Unsubscribe>"
         )
-        return _WsnProcess(self.broker, "", message, lambda reply: _done(reply, "Unsubscribe"), repeatable=False)
+        return _WsnProcess(self.broker, "", message, lambda reply: _check_done(reply, "Unsubscribe"), repeatable=False)
 
 
 class LegacyOperations:
@@ -175,20 +180,20 @@ class LegacyOperations:
 
 
 class LegacyClient(LegacyOperations, SynchronousClient[LegacyCalls]):
-    """Talks to one old broker; several threads may share it.
+    """A synchronous client of one old broker; several threads may share it.
 
         with LegacyClient("http://127.0.0.1:8080") as client:
             subscription = client.subscribe("all:alarm", to="http://127.0.0.1:9000/")
             client.notify("all:alarm:alarm1", "<alarm>42</alarm>")
             client.unsubscribe(subscription)
 
-    `address` is the one that clients of those brokers append /wsnprocess/ to, or a full address that is taken as it is.
-    Topics are colon paths, or written with slashes. A Listener receives what the broker pushes: its messages name no
-    topic, and the payload is the content that was published, as text.
+    `address` is the broker's base address, to which /wsnprocess/ is appended, or a full address. Topics are colon
+    paths, or paths with slashes. A Listener receives the pushes: their messages have no topic, and the payload is the
+    published content, as text.
 
-    The broker's "faild" is a FaultReceived. Other errors, `retries`, `credentials` and `transport` are those of Client;
-    but the old envelope has no id that a broker could know a repetition by, so a notification is only sent again when
-    it certainly did not arrive.
+    The broker's "faild" raises FaultReceived. Other exceptions, `retries`, `credentials` and `transport` are those of
+    Client. But the old envelope has no id by which a broker could detect a repetition, so a notification is sent again
+    only if it certainly did not arrive.
     """
 
     def __init__(
@@ -205,11 +210,11 @@ class LegacyClient(LegacyOperations, SynchronousClient[LegacyCalls]):
     def notify_in_parts(
         self, topic: str, content: str | bytes | IO[bytes], *, part_bytes: int = 100_000, alone: bool = True
     ) -> None:
-        """Publish XML that is too large for one message, from a file perhaps, in parts of so many bytes, one after the
-        other; when this is done the broker has taken all.
+        """Publish XML that is too large for one message, for instance from a file, in parts of `part_bytes`, one after
+        the other; returns when the broker has accepted all.
 
-        With `alone` each part is a notification, which a Listener joins; without, the broker joins them, up to a size
-        that it has (`fragments.max_bytes`), and subscribers get the whole.
+        With `alone` each part is a notification, and Listeners join them. Otherwise the broker joins them, up to its
+        limit (`fragments.max_bytes`), and subscribers get the complete message.
         """
         if isinstance(content, str | bytes):
             content = io.BytesIO(without_declaration(as_text(content)).encode())
@@ -218,15 +223,15 @@ class LegacyClient(LegacyOperations, SynchronousClient[LegacyCalls]):
 
 
 class LegacyFuturesClient(LegacyOperations, AsynchronousClient[LegacyCalls]):
-    """Talks to one old broker without waiting for it; several threads may share it.
+    """An asynchronous client of one old broker; several threads may share it.
 
         with LegacyFuturesClient("http://127.0.0.1:8080") as client:
             for alarm in alarms:
                 client.notify("all:alarm:alarm1", alarm).add_done_callback(report)
 
-    The calls are those of LegacyClient, and so are the errors, which the futures carry; what cannot be written as a
-    message is raised at once. `workers`, `max_waiting` and `close` are those of FuturesClient. Each notification is a
-    request of its own, as the old envelope wants it; with one worker their order is kept.
+    The calls are those of LegacyClient. Futures have the same exceptions; invalid arguments raise at once. `workers`,
+    `max_waiting` and `close` are as for FuturesClient. Each notification is a separate request, as the old envelope
+    requires; one worker keeps their order.
     """
 
     def __init__(
@@ -251,27 +256,26 @@ def _in_parts(fragment_bytes: int) -> str:
     return f"<wsnt:SubscriptionPolicy>{delivery}</wsnt:SubscriptionPolicy>"
 
 
-def _which(path: str, subscriber: str) -> str:
+def _subscription_key(path: str, subscriber: str) -> str:
     return (
         f'<wsnt:Filter><wsnt:TopicExpression Dialect="{SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
         f"<wsnt:SubscriberAddress>{text(subscriber)}</wsnt:SubscriberAddress>"
     )
 
 
-def _part_done(reply: Reply) -> None:
-    _done(reply, "Notify")
+def _check_part(reply: Reply) -> None:
+    _check_done(reply, "Notify")
 
 
 def _old_topic(topic: str) -> TopicPath:
-    """Raises as _colon_path."""
     return TopicPath(_colon_path(topic))
 
 
 def _colon_path(topic: str) -> str:
-    """Raises ExpressionError for what is not one topic, ClientError for one in a namespace."""
+    """Raises ExpressionError for several topics, ClientError for a topic in a namespace."""
     path = single_topic(topic)
     if "{" in path:
-        raise ClientError(f"{topic!r} is in a namespace: old brokers know topics without one only")
+        raise ClientError(f"{topic!r} is in a namespace: old brokers support only topics without a namespace")
     return path.replace("/", ":")
 
 
@@ -279,20 +283,20 @@ def _address_of(place: str | Remote) -> str:
     return place if isinstance(place, str) else place.address
 
 
-def _said(reply: Reply, operation: str) -> str:
-    """The broker's words. Raises FaultReceived, UnreadableAnswer."""
+def _answer(reply: Reply, operation: str) -> str:
+    """The text of the broker's answer. Raises FaultReceived, UnreadableAnswer."""
     if reply is None or not reply.name.endswith("}WsnProcessResponse"):
         raise UnreadableAnswer(
-            f"the answer to {operation} is no WsnProcessResponse: is it the address of an old broker?"
+            f"the answer to {operation} is not a WsnProcessResponse: is it the address of an old broker?"
         )
-    said = "".join(map(str, reply.operation.itertext())).strip()
-    if _REFUSED.search(said) and "Address>" not in said:
-        raise FaultReceived(f"the broker refused the {operation}, it says {said[:200]!r} and no more", "", 200)
-    return said
+    answer = "".join(map(str, reply.operation.itertext())).strip()
+    if _REFUSED.search(answer) and "Address>" not in answer:
+        raise FaultReceived(f"the broker refused the {operation} with the answer {answer[:200]!r}", "", 200)
+    return answer
 
 
-def _done(reply: Reply, operation: str) -> None:
-    _said(reply, operation)
+def _check_done(reply: Reply, operation: str) -> None:
+    _answer(reply, operation)
 
 
 def _pull_point(reply: Reply) -> RemotePullPoint:
@@ -300,12 +304,12 @@ def _pull_point(reply: Reply) -> RemotePullPoint:
 
 
 def _address_in(reply: Reply, operation: str) -> str:
-    said = _said(reply, operation)
-    # As text, which is how they send it; some frameworks make elements of it.
+    answer = _answer(reply, operation)
+    # Usually escaped as text; some frameworks send elements.
     element = None if reply is None else next(reply.operation.iter(wsa("Address")), None)
     if element is not None and element.text:
         return element.text.strip()
-    found = _ADDRESS.search(said)
+    found = _ADDRESS.search(answer)
     if found is None:
-        raise UnreadableAnswer(f"the broker's answer to {operation} holds no address: {said[:200]!r}")
+        raise UnreadableAnswer(f"the broker's answer to {operation} has no address: {answer[:200]!r}")
     return html.unescape(found[1])

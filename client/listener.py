@@ -1,4 +1,4 @@
-"""A small HTTP receiver for pushed notifications, for consumers that have no web server of their own.
+"""A small HTTP receiver for pushed notifications, for consumers without a web server.
 
 with Listener(lambda message: print(message.topic, message.payload)) as listener:
     client.subscribe("plant//.", to=listener.url)
@@ -27,7 +27,7 @@ from arborcast.core.errors import PeerError, SignatureError
 from arborcast.core.recent import Recent
 from arborcast.core.security.web_pages import is_of_browser
 from arborcast.wire import faults
-from arborcast.wire.endpoints import CHALLENGE_HEADER, agreement
+from arborcast.wire.endpoints import CHALLENGE_HEADER, consent_to
 from arborcast.wire.errors import UnreadableRequest
 from arborcast.wire.times import utc_now
 
@@ -35,7 +35,7 @@ __all__ = ["Assembler", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage
 
 logger = logging.getLogger(__name__)
 
-# Ids that were handled: bytes, twice, and for how long.
+# The cache of handled ids: bytes in each of two generations, and their age.
 _REMEMBERED = 32 * 1024 * 1024
 _REMEMBERED_S = 3_600.0
 
@@ -50,13 +50,12 @@ OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
 
 class Listener(Server):
-    """Receives pushes and hands over each message; what a callback raises makes the broker try again.
+    """Receives pushes and calls callbacks with each message; after an exception of a callback the broker repeats it.
 
-    Callbacks run in threads, perhaps in several at once: `on_message` for all messages, and others for those of some
-    topics, see `on`. Port 0 takes a free one; see `url`. With `verify`, a push for which it raises is answered 401 and
-    not handed over. `transport` carries results that are said later. With `once`, what was handled already is
-    acknowledged, and not handed over again. Messages in `parts` are joined, by an Assembler of its own or the one that
-    is given; "apart" hands over each part.
+    Callbacks run in threads, possibly concurrently: `on_message` for all messages, and others for some topics, see
+    `on`. Port 0 means a free port; see `url`. `verify` checks pushes: if it raises, the push is answered 401.
+    `transport` sends deferred results. With `once`, repetitions of handled messages are acknowledged without a
+    callback. Messages in `parts` are joined, by the given Assembler or a new one; with "apart" callbacks get each part.
     """
 
     def __init__(
@@ -72,33 +71,32 @@ class Listener(Server):
     ) -> None:
         self._triggers = Triggers(on_message)
         self.replies = Replies()
-        """The answers that `Client.request` awaits here; they are not handed over."""
-        self._app = _ThreadedApp(self._hand_over, verify, transport, parts, HandledOnce() if once else None)
+        """The awaited answers of `Client.request`; callbacks do not get them."""
+        self._app = _ThreadedApp(self._deliver, verify, transport, parts, HandledOnce() if once else None)
         super().__init__(self._app.handled, port, host, "listener")
 
-    def _hand_over(self, message: ReceivedMessage) -> None:
+    def _deliver(self, message: ReceivedMessage) -> None:
         if not self.replies.take(message):
             self._triggers(message)
 
     def on(self, expression: str, callback: OnMessage, namespaces: Namespaces = None) -> Callable[[], None]:
-        """Call this with each message of these topics from now on, behind `on_message`; what it returns ends that.
+        """Add a callback for messages of these topics, called after `on_message`. Returns a function that removes it.
 
-        Topics are written as for `subscribe`, which has to be done, too. Raises ExpressionError.
+        Topics are written as for `subscribe`, which must be called too. Raises ExpressionError.
         """
         return self._triggers.on(expression, callback, namespaces)
 
     def wait_for(self, expression: str, timeout: float | None = None, namespaces: Namespaces = None) -> ReceivedMessage:
-        """The next message of these topics, when all callbacks have had it.
+        """Wait for the next message of these topics; returns it after its callbacks.
 
-        Raises TimeoutError when none comes within so many seconds, ClientError when the listener is stopped,
-        ExpressionError.
+        Raises TimeoutError after `timeout` seconds, ClientError if the listener is stopped, ExpressionError.
         """
         return self._triggers.wait_for(expression, timeout, namespaces)
 
     def seen(self, expression: str, namespaces: Namespaces = None) -> bool:
-        """Whether a message of these topics has come since this was last asked of them, or since the beginning.
+        """Whether a message of these topics has arrived since the last call for them, or since the start.
 
-        For who looks now and then. Of the 10,000 topics that came last. Raises ExpressionError.
+        For polling. Only the 10,000 topics with the latest messages are considered. Raises ExpressionError.
         """
         return self._triggers.seen(expression, namespaces)
 
@@ -110,9 +108,9 @@ class Listener(Server):
 
 
 class ListenerApp:
-    """The same as an ASGI application, for a web server of one's own: `uvicorn.run(ListenerApp(on_message))`.
+    """A listener as an ASGI application, for another web server: `uvicorn.run(ListenerApp(on_message))`.
 
-    The callback may be a coroutine function; one that is not runs on the event loop and must not block it.
+    The callback may be a coroutine function; an ordinary function runs on the event loop and must not block it.
     """
 
     def __init__(
@@ -143,8 +141,8 @@ class ListenerApp:
     async def _answer(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive) -> Response:
         codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
         if codings not in ([], [b"chunked"]):
-            return Response(400)  # nothing is unpacked for a stranger
-        body = await _whole_body(receive)
+            return Response(400)  # untrusted bodies are not decompressed
+        body = await _read_body(receive)
         if body is None:
             return Response(413)
         named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
@@ -160,8 +158,8 @@ class ListenerApp:
             return messages
         try:
             for message in messages:
-                with self._joined(message) as whole:
-                    handled = None if whole is None else self._on_message(whole)
+                with self._joined(message) as joined:
+                    handled = None if joined is None else self._on_message(joined)
                     if handled is not None:
                         await handled
         except Exception:
@@ -172,13 +170,13 @@ class ListenerApp:
         return contextlib.nullcontext(message) if self._assembler is None else self._assembler.joined(message)
 
     def close(self) -> None:
-        """Close connections to brokers; what is said later opens them again. Messages that lack parts are given up."""
+        """Close connections to brokers; a later deferred result opens them again. Incomplete messages are given up."""
         self._own.close()
         self._own_assembler.close()
 
 
 class _ThreadedApp(ListenerApp):
-    """With a callback that may block: each push has a thread of its own."""
+    """A ListenerApp whose callback may block: each push has its own thread."""
 
     def __init__(
         self,
@@ -189,14 +187,14 @@ class _ThreadedApp(ListenerApp):
         repeats: HandledOnce | None,
     ) -> None:
         super().__init__(on_message, verify, transport, parts)
-        self._hand_over = on_message
+        self._deliver = on_message
         self._repeats = repeats
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         """As in the base class, in a thread."""
-        return await in_thread("push", lambda: self._handled_here(headers, body))
+        return await in_thread("push", lambda: self._handle_push(headers, body))
 
-    def _handled_here(self, headers: Mapping[str, str], body: bytes) -> Response:
+    def _handle_push(self, headers: Mapping[str, str], body: bytes) -> Response:
         push = open_push(headers, self._transport)
         try:
             messages = accepted(headers, body, self._verify, push)
@@ -212,44 +210,44 @@ class _ThreadedApp(ListenerApp):
         if self._repeats is None or not message.notification_id:
             self._handle_now(message)
             return
-        to_do = self._repeats.begin((message.notification_id,), message.sequence > 0)
+        pending = self._repeats.begin((message.notification_id,), message.sequence > 0)
         handled = False
         try:
-            if to_do:
+            if pending:
                 self._handle_now(message)
             handled = True
         finally:
-            self._repeats.end(to_do, handled)
+            self._repeats.end(pending, handled)
 
     def _handle_now(self, message: ReceivedMessage) -> None:
-        with self._joined(message) as whole:
-            if whole is not None:
-                self._hand_over(whole)
+        with self._joined(message) as joined:
+            if joined is not None:
+                self._deliver(joined)
 
 
 class HandledOnce:
-    """What was handled within an hour, by the ids of notifications. Several threads may use it."""
+    """The ids of notifications handled within the last hour. Several threads may use it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._at_work: set[str] = set()
+        self._running: set[str] = set()
         self._done: Recent[str, bool] = Recent(_REMEMBERED, age_s=_REMEMBERED_S)
 
     def begin(self, ids: Iterable[str], repeated: bool) -> set[str]:
-        """Those of these that are to be handled now: where they were sent before, without those that were handled; the
-        end of what is being handled is awaited. `end` has to be called for them."""
-        wanted = set(ids)
+        """The ids to handle now; if `repeated`, without the handled ones. Waits for the end of concurrent handling of
+        the same ids. `end` must be called for the result."""
+        requested = set(ids)
         with self._changed:
-            while self._at_work & wanted:
+            while self._running & requested:
                 self._changed.wait()
-            to_do = {each for each in wanted if not (repeated and self._done.get(each))}
-            self._at_work |= to_do
-        return to_do
+            pending = {each for each in requested if not (repeated and self._done.get(each))}
+            self._running |= pending
+        return pending
 
     def end(self, ids: set[str], handled: bool) -> None:
-        """These were handled, or could not be."""
+        """Note that the handling of these ids has ended, with success if `handled`."""
         with self._changed:
-            self._at_work -= ids
+            self._running -= ids
             for each in ids if handled else ():
                 self._done.put(each, True, len(each))
             self._changed.notify_all()
@@ -258,17 +256,17 @@ class HandledOnce:
 def accepted(
     headers: Mapping[str, str], body: bytes, verify: Verify | None, push: OpenPush
 ) -> list[ReceivedMessage] | Response:
-    """The messages of a push, or the answer to what is none."""
+    """The messages of a push, or the answer to another request."""
     challenge = headers.get(CHALLENGE_HEADER.lower())
     if challenge is not None and not body:
-        agreed = agreement(challenge)
-        return Response(400) if agreed is None else Response(200, agreed, "text/plain; charset=utf-8")
+        consent = consent_to(challenge)
+        return Response(400) if consent is None else Response(200, consent, "text/plain; charset=utf-8")
     if verify is not None:
         try:
             verify(headers, body)
         except Exception as error:
             logger.warning("a push that could not be verified was refused: %s", error)
-            # Our own words may go to whoever sent it; what another function says may hold anything.
+            # Only own messages are sent to the client; those of other functions may contain anything.
             reason = str(error) if isinstance(error, SignatureError) else "this push could not be verified"
             return Response(401, reason.encode(), "text/plain; charset=utf-8")
     try:
@@ -285,7 +283,7 @@ _LATER = Response(202, headers=(("Arborcast-Result", "later"),))
 
 
 def answered(push: OpenPush) -> Response:
-    """The answer to a push whose messages were handled."""
+    """The answer to a handled push."""
     state = push.answered()
     return _LATER if state is None else _ANSWERS[state]
 
@@ -304,8 +302,8 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-async def _whole_body(receive: Receive) -> bytes | None:
-    """None when it is too large."""
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body; None if it is too large."""
     parts: list[bytes] = []
     size = 0
     while True:

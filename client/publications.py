@@ -1,5 +1,5 @@
-"""p:Publication, as the clients write it: until when messages are wanted, of which type and how urgent they are, and
-whether nobody is to lose them for the sake of time."""
+"""Writing p:Publication: the delivery attributes of messages, such as validity, type, priority and reliability. Also
+the filters of subscriptions by content and type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arborcast.topic_model.namespaces import ARBORCAST_POLICY
 from arborcast.wire import answers
 
 
-def said_of(
+def publication_attributes(
     valid_until: datetime | None,
     lifespan: timedelta | None,
     kind: str,
@@ -23,35 +23,35 @@ def said_of(
     reliable: bool = False,
     merge: str = "",
 ) -> str:
-    """What is said of a message, as attributes; empty for nothing. Raises ClientError."""
-    said = ""
+    """The attributes of p:Publication for a message; empty for none. Raises ClientError."""
+    attributes = ""
     if valid_until is not None:
-        said += f' ValidUntil="{valid_until.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"'
+        attributes += f' ValidUntil="{valid_until.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"'
     if lifespan is not None:
-        said += f' Lifespan="PT{lifespan.total_seconds():.3f}S"'
+        attributes += f' Lifespan="PT{lifespan.total_seconds():.3f}S"'
     if kind:
-        said += f" Type={answers.attribute(written_type(kind, namespaces))}"
+        attributes += f" Type={answers.attribute(written_type(kind, namespaces))}"
     if priority is not None:
-        said += f' Priority="{priority}"'
+        attributes += f' Priority="{priority}"'
     if merge:
-        said += f" Merge={answers.attribute(merge)}"
-    return said + ' Reliable="true"' * reliable
+        attributes += f" Merge={answers.attribute(merge)}"
+    return attributes + ' Reliable="true"' * reliable
 
 
-def publications(said: Sequence[str]) -> str:
-    """The elements behind the messages of a Notify of which this is said; none where nothing is."""
+def publications(attributes: Sequence[str]) -> str:
+    """The p:Publication elements of a Notify, from the attributes of each message; empty for none."""
     numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for number, attributes in enumerate(said, start=1):
-        numbers[attributes].append(number)
+    for number, text in enumerate(attributes, start=1):
+        numbers[text].append(number)
     numbers.pop("", None)
     return "".join(
-        f'<p:Publication xmlns:p="{ARBORCAST_POLICY}"{_messages(which, len(said))}{attributes}/>'
-        for attributes, which in numbers.items()
+        f'<p:Publication xmlns:p="{ARBORCAST_POLICY}"{_messages(messages, len(attributes))}{text}/>'
+        for text, messages in numbers.items()
     )
 
 
 def conditions(expressions: Iterable[str], namespaces: Mapping[str, str] | None = None) -> str:
-    """The filters for payloads that fulfil all of these, each an XPath 1.0."""
+    """The filters for payloads that fulfil all of these XPath 1.0 conditions."""
     declared = "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in (namespaces or {}).items())
     return "".join(
         f"<wsnt:MessageContent{declared} Dialect={answers.attribute(XPATH_1)}>{answers.text(each)}"
@@ -61,13 +61,13 @@ def conditions(expressions: Iterable[str], namespaces: Mapping[str, str] | None 
 
 
 def message_types(types: Iterable[str], namespaces: Mapping[str, str] | None = None) -> str:
-    """The filter for these types; empty for all of them. Raises ClientError."""
-    wanted = " ".join(written_type(each, namespaces) for each in types)
-    return f'<p:MessageType xmlns:p="{ARBORCAST_POLICY}">{answers.text(wanted)}</p:MessageType>' if wanted else ""
+    """The filter for these types; empty for all types. Raises ClientError."""
+    names = " ".join(written_type(each, namespaces) for each in types)
+    return f'<p:MessageType xmlns:p="{ARBORCAST_POLICY}">{answers.text(names)}</p:MessageType>' if names else ""
 
 
 def written_type(text: str, namespaces: Mapping[str, str] | None = None) -> str:
-    """A type as anybody reads it, whatever is declared around it. Raises ClientError."""
+    """A type in the form `{namespace}name`, independent of declarations in scope. Raises ClientError."""
     try:
         declared: dict[str | None, str] = dict((namespaces or {}).items())
         name = read_type(text.strip(), declared)

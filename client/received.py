@@ -1,4 +1,4 @@
-"""Reading what comes from a broker: pushes, messages out of a pull point, and the answers to a client's requests."""
+"""Parsing messages from a broker: pushes, messages of a pull point, and answers to requests."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ __all__ = ["ReceivedMessage", "SignedWith", "new_secret", "read_messages", "read
 
 
 class SignedWith:
-    """Raises SignatureError for a push that none of these secrets has signed, or too long ago; a `verify` of listeners.
+    """A `verify` of listeners: raises SignatureError for a push that is not signed with any of these secrets, or too
+    old.
 
-    While a secret is being replaced give both. Raises SecretError for what is no secret.
+    While a secret is being replaced, pass both. The constructor raises SecretError for an invalid secret.
     """
 
     def __init__(self, *secrets: str, tolerance_s: float = TOLERANCE_S, now: Callable[[], float] = time.time) -> None:
@@ -64,7 +65,7 @@ class SignedWith:
         self._now = now
 
     def trust(self, *secrets: str) -> None:
-        """Accept these and no others from now on."""
+        """Replace the accepted secrets."""
         self._keys = tuple(key_of(secret) for secret in secrets)
 
     def __call__(self, headers: Mapping[str, str], body: bytes) -> None:
@@ -79,13 +80,13 @@ _RAW_DEPTH = 3
 # Envelope, Header, Delivery, Request, ReplyTo, ReferenceParameters, parameter.
 _ASKER_DEPTH = 7
 
-# Of an answer that went through a pull point, which keeps no headers.
+# In an answer through a pull point, which does not store headers.
 _RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('RelatesTo')}"
 
 # In pull points, which keep no headers.
 _METADATA = f"{wsnt('SubscriptionReference')}/{wsa('Metadata')}/{{{ARBORCAST_DELIVERY}}}"
 
-# Brokers of the HPwsn family push one message, its content as text.
+# Brokers of the HPwsn family push one message, with its content as text.
 _OLD_PUSH = f"{{{HPWSN_PUSH}}}notificationProcess"
 
 _SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
@@ -93,7 +94,8 @@ _SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
 
 @dataclass(frozen=True)
 class Asker:
-    """Who awaits an answer: the ids of its notification and of its request, and where the answer goes."""
+    """A client that awaits an answer: the ids of its notification and of its request, and the address for the
+    answer."""
 
     notification_id: str
     message_id: str
@@ -102,8 +104,8 @@ class Asker:
 
 @dataclass(frozen=True)
 class PartOf:
-    """What a part says of itself: of which message it is, and what it adds to that. `subscription` is the id of the
-    subscription that it was pushed for, empty from old brokers."""
+    """A part of a message: the id of the message, the number of the part, and its content. `subscription` is the id of
+    the pushed subscription, empty from old brokers."""
 
     identification: str
     fragment: Fragment
@@ -113,15 +115,14 @@ class PartOf:
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """One notification that came to us.
+    """A received notification.
 
-    `payload` is self-contained XML in UTF-8; from old brokers the content as they push it, which may be any text.
-    `topic` and `subscription` (the subscription manager's address) are None in raw and old pushes. `notification_id` is
-    the same on every attempt and empty when the broker says none; `attempt` counts from 1. `replay` names the replay
-    that brought it again, empty when it came by itself. `part` says of a part what it is a part of. `file` holds the
-    content of a large message that was joined from parts, whose payload is empty: close it. `sequence` is how often it
-    was sent before, `askers` are those who await an answer to it, and `relates_to` is the message id of the request
-    that it is the answer to.
+    `payload` is self-contained XML in UTF-8; from old brokers the pushed content, which may be any text. `topic` and
+    `subscription` (the subscription manager's address) are None in raw and old pushes. `notification_id` is the same on
+    every attempt, empty if the broker sends none; `attempt` counts from 1. `replay` is the name of the replay, empty
+    for an ordinary push. `part` is set for a part of a message. `file` has the content of a large message that was
+    joined from parts, with an empty payload; the receiver closes it. `sequence` is the number of earlier pushes,
+    `askers` are the clients that await an answer, and `relates_to` is, for an answer, the message id of the request.
     """
 
     payload: bytes
@@ -138,10 +139,10 @@ class ReceivedMessage:
     push: OpenPush | None = field(default=None, repr=False, compare=False)
 
     def later(self) -> Later:
-        """Have the push taken now, and say later how it ended with what this returns. Raises ClientError where the
-        broker does not want to know."""
+        """Defer the result: the push is acknowledged now, and the result reported with the returned object. Raises
+        ClientError if the broker does not accept later results."""
         if self.push is None:
-            raise ClientError("only what was pushed to a listener can be settled later")
+            raise ClientError("only the result of a push to a listener can be deferred")
         return self.push.later()
 
 
@@ -149,26 +150,26 @@ OnMessage = Callable[[ReceivedMessage], None]
 
 Verify = Callable[[Mapping[str, str], bytes], None]
 
-"""Judges a push by its HTTP headers (names in lower case) and its body; raises when it is not genuine."""
+"""Checks a push by its HTTP headers (names in lower case) and its body; raises to refuse it."""
 
 
 def read_push(
     body: bytes, content_type: bytes, ids: str = "", attempt: int = 1, packages: str = "", subscription: str = ""
 ) -> list[ReceivedMessage]:
-    """The messages in a push: those of a wsnt:Notify, or the one of a raw or an old push. Raises PeerError.
+    """The messages in a push: those of a wsnt:Notify, or the single message of a raw or an old push. Raises PeerError.
 
-    `ids` are the notifications' ids in order, separated by commas, as our broker's HTTP header has them; so are
-    `packages`, which say what is a part. `subscription` is the id of that.
+    `ids` are the notifications' ids in order, separated by commas, as in Arborcast's HTTP header; `packages` are the
+    values of PACKAGE_HEADER for parts, in the same form. `subscription` is the subscription's id.
     """
     request = parse(body, content_type)
     if request.name == _OLD_PUSH:
-        text, known = request.operation.text or "", ids.partition(",")[0]
-        inside = unwrap_part(text)
-        if inside is not None:
-            fragment, identification, content = inside
+        text, first_id = request.operation.text or "", ids.partition(",")[0]
+        unwrapped = unwrap_part(text)
+        if unwrapped is not None:
+            fragment, identification, content = unwrapped
             part = PartOf(identification, fragment, content.encode(), subscription)
-            return [ReceivedMessage(part.content, notification_id=known, attempt=attempt, part=part)]
-        messages = [ReceivedMessage(text.encode(), notification_id=known, attempt=attempt)]
+            return [ReceivedMessage(part.content, notification_id=first_id, attempt=attempt, part=part)]
+        messages = [ReceivedMessage(text.encode(), notification_id=first_id, attempt=attempt)]
         return _with_parts(messages, packages, subscription, lambda payload: payload)
     messages = _read_messages(request, ids.split(",") if ids else [], attempt)
     return _with_parts(messages, packages, subscription, _content_of_notify)
@@ -177,17 +178,17 @@ def read_push(
 def _with_parts(
     messages: list[ReceivedMessage], packages: str, subscription: str, content_of: Callable[[bytes], bytes]
 ) -> list[ReceivedMessage]:
-    """Those of the messages that the header says so of as the parts that they are."""
+    """The messages, with `part` set by the header."""
     if not packages:
         return messages
-    said = iter(packages.split(","))
-    return [_as_part(message, next(said, "-"), subscription, content_of) for message in messages]
+    values = iter(packages.split(","))
+    return [_as_part(message, next(values, "-"), subscription, content_of) for message in messages]
 
 
 def _as_part(
     message: ReceivedMessage, package: str, subscription: str, content_of: Callable[[bytes], bytes]
 ) -> ReceivedMessage:
-    """The message as the part that this says it is; itself where it says of none."""
+    """The message with its `part`; unchanged if `package` is not a part."""
     part = read_package_header(package)
     if part is None:
         return message
@@ -198,13 +199,13 @@ def _content_of_notify(payload: bytes) -> bytes:
     return read_content(unwrap(payload).decode()).encode()
 
 
-def _read_messages(request: Request, numbered: Sequence[str], attempt: int) -> list[ReceivedMessage]:
+def _read_messages(request: Request, ids: Sequence[str], attempt: int) -> list[ReceivedMessage]:
     related = _related(request)
     if request.name != wsnt("Notify"):
         source = request.source(_RAW_DEPTH)
         payload = source.fragment(source.node(request.operation))
-        return [ReceivedMessage(payload, None, None, numbered[0] if numbered else "", attempt, relates_to=related)]
-    messages = read_messages(request.operation, request.source(PAYLOAD_DEPTH), numbered, attempt)
+        return [ReceivedMessage(payload, None, None, ids[0] if ids else "", attempt, relates_to=related)]
+    messages = read_messages(request.operation, request.source(PAYLOAD_DEPTH), ids, attempt)
     askers = _askers(request)
     if askers or related:
         messages = [replace(each, askers=askers, relates_to=each.relates_to or related) for each in messages]
@@ -217,7 +218,7 @@ def _related(request: Request) -> str:
 
 
 def _askers(request: Request) -> tuple[Asker, ...]:
-    """Who awaits an answer to a request that a broker has pushed to one of the servers of its queue."""
+    """The clients that await an answer to a pushed request of a queue."""
     header = _header(request)
     found = (
         [] if header is None else header.findall(f"{{{ARBORCAST_DELIVERY}}}Delivery/{{{ARBORCAST_DELIVERY}}}Request")
@@ -258,7 +259,7 @@ def read_push_request(headers: Mapping[str, str], body: bytes) -> list[ReceivedM
     if replays is None:
         return messages
     labels = (label.strip() for label in replays.split(","))
-    # Whatever the header says, no message is left out for it.
+    # No message is dropped, even if the header has fewer values.
     return [message if (label := next(labels, "-")) == "-" else replace(message, replay=label) for message in messages]
 
 
@@ -278,7 +279,7 @@ def read_messages(
         address = message.findtext(f"{wsnt('SubscriptionReference')}/{wsa('Address')}")
         payload = node.children[message.index(content)].children[0]
         address = address.strip() if address else None
-        made = ReceivedMessage(
+        found = ReceivedMessage(
             source.fragment(payload),
             None if topic is None else read_topic(topic),
             address,
@@ -287,7 +288,7 @@ def read_messages(
             relates_to=(message.findtext(_RELATED) or "").strip(),
         )
         package = message.findtext(f"{_METADATA}Package")
-        received.append(_as_part(made, package, address or "", _content_of_notify) if package else made)
+        received.append(_as_part(found, package, address or "", _content_of_notify) if package else found)
         number += 1
     return received
 
@@ -303,8 +304,8 @@ _CURRENT_DEPTH = 4
 def read_reply(address: str, status: int, retry_after: str, content_type: str, content: bytes) -> Reply:
     """The message in an HTTP answer. Raises BrokerUnavailable, FaultReceived, UnreadableAnswer."""
     if status == 503:
-        # Whatever stands in it, it comes back later; proxies send pages.
-        raise BrokerUnavailable(f"{address} asks to come back later", retry_after_s(retry_after))
+        # The body is ignored: proxies send HTML pages.
+        raise BrokerUnavailable(f"{address} is temporarily unavailable (503)", retry_after_s(retry_after))
     successful = 200 <= status < 300
     if not content.strip():
         if successful:
@@ -315,7 +316,7 @@ def read_reply(address: str, status: int, retry_after: str, content_type: str, c
     except PeerError as error:
         shown = content[:200].decode(errors="replace")
         raise UnreadableAnswer(
-            f"{address} answered {status} and no SOAP message: is it the address of a broker? It says {shown!r}"
+            f"{address} answered {status} without a SOAP message: is it the address of a broker? It sent {shown!r}"
         ) from error
     if reply.name in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
         raise _fault(reply.operation, status)
@@ -330,7 +331,7 @@ def retry_after_s(header: str) -> float | None:
 
 
 def nothing(_reply: Reply) -> None:
-    """Answers that only say that it is done."""
+    """An answer without a result."""
 
 
 def subscription(reply: Reply) -> RemoteSubscription:
@@ -340,17 +341,17 @@ def subscription(reply: Reply) -> RemoteSubscription:
 
 
 def trigger_id(reply: Reply) -> str:
-    """The id of the trigger that a CreateTriggerResponse is about; empty where it does not say."""
+    """The id of the trigger in a CreateTriggerResponse; empty if missing."""
     return "" if reply is None else reply.operation.get("Id", "")
 
 
 def returned_secret(reply: Reply) -> str:
-    """The signing secret that the broker has made, empty when it did not."""
+    """The signing secret generated by the broker; empty for none."""
     return "" if reply is None else (reply.operation.findtext(_SECRET) or "").strip()
 
 
 def renewed(reply: Reply, remote: Remote) -> RemoteSubscription:
-    """A RenewResponse about `remote`."""
+    """A RenewResponse for `remote`."""
     return RemoteSubscription(remote.address, remote.parameters, _terminates(reply))
 
 
@@ -380,11 +381,11 @@ def messages(reply: Reply) -> list[ReceivedMessage]:
 
 
 def current_message(reply: Reply) -> bytes | None:
-    """A GetCurrentMessageResponse: the payload, self-contained; None where there is none."""
+    """A GetCurrentMessageResponse: the self-contained payload; None without one."""
     if reply is None:
         return None
     if not len(reply.operation):
-        raise UnreadableAnswer("the broker's answer to GetCurrentMessage holds no message")
+        raise UnreadableAnswer("the broker's answer to GetCurrentMessage has no message")
     source = reply.source(_CURRENT_DEPTH)
     return source.fragment(source.node(reply.operation[0]))
 
@@ -392,7 +393,7 @@ def current_message(reply: Reply) -> bytes | None:
 def _reference(reply: Reply, element: str, operation: str) -> Remote:
     found = None if reply is None else reply.operation.find(element)
     if reply is None or found is None:
-        raise UnreadableAnswer(f"the broker's answer to {operation} holds no {etree.QName(element).localname}")
+        raise UnreadableAnswer(f"the broker's answer to {operation} has no {etree.QName(element).localname}")
     try:
         reference = read_reference(found, reply.source(_REFERENCE_DEPTH))
     except PeerError as error:
@@ -405,7 +406,7 @@ def _terminates(reply: Reply) -> datetime | None:
     try:
         return datetime.fromisoformat(text) if text else None
     except ValueError as error:
-        raise UnreadableAnswer(f"the broker's TerminationTime {text[:60]!r} is no time") from error
+        raise UnreadableAnswer(f"the broker's TerminationTime {text[:60]!r} is not a time") from error
 
 
 def _fault(fault: etree._Element, status: int) -> FaultReceived:

@@ -1,4 +1,4 @@
-"""For tests of programs that publish or subscribe: a transport in memory, a listener that collects, an engine.
+"""Helpers for tests of programs that publish or subscribe: a transport in memory, a listener that collects, an engine.
 
     transport = MemoryTransport()
     with Client("http://broker", transport=transport) as client:
@@ -31,7 +31,7 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class SentRequest:
-    """A request as the transport was given it."""
+    """A recorded request."""
 
     url: str
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class SentRequest:
 class MemoryTransport:
     """A transport for `Client(transport=...)` without a network. It records each request in `sent`.
 
-    Requests are answered by `answers` in turn, of which an exception is raised; later ones with 202.
+    Requests are answered by `answers` in turn; exceptions among them are raised. Further requests are answered 202.
     """
 
     def __init__(self, *answers: HttpAnswer | Exception) -> None:
@@ -50,7 +50,7 @@ class MemoryTransport:
         self._lock = threading.Lock()
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        """As `Transport` has it."""
+        """See `Transport`."""
         with self._lock:
             self.sent.append(SentRequest(url, dict(headers), body))
             answer = self._answers.pop(0) if self._answers else HttpAnswer(202)
@@ -73,7 +73,7 @@ def _is_notify(body: bytes) -> bool:
 
 
 class Inbox(Listener):
-    """A listener that keeps all messages in `messages`. It takes the options of `Listener`.
+    """A listener that collects all messages in `messages`. The options are those of `Listener`.
 
     with Inbox() as inbox, Client(url) as client:
         client.subscribe("plant//.", to=inbox.url)
@@ -83,27 +83,27 @@ class Inbox(Listener):
 
     def __init__(self, **options: Any) -> None:
         self.messages: list[ReceivedMessage] = []
-        self._came = threading.Condition()
+        self._arrived = threading.Condition()
         super().__init__(self._keep, **options)
 
     def _keep(self, message: ReceivedMessage) -> None:
-        with self._came:
+        with self._arrived:
             self.messages.append(message)
-            self._came.notify_all()
+            self._arrived.notify_all()
 
     def receive(self, count: int = 1, timeout_s: float = WAIT_S) -> list[ReceivedMessage]:
-        """The first `count` messages. Raises TimeoutError when fewer come within so many seconds."""
-        with self._came:
-            if not self._came.wait_for(lambda: len(self.messages) >= count, timeout_s):
-                raise TimeoutError(f"{len(self.messages)} of {count} messages came within {timeout_s:g} s")
+        """Wait for the first `count` messages. Raises TimeoutError after `timeout_s` seconds."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: len(self.messages) >= count, timeout_s):
+                raise TimeoutError(f"{len(self.messages)} of {count} messages arrived within {timeout_s:g} s")
             return self.messages[:count]
 
 
 @contextmanager
 def running_engine(home: Path, *options: str, command: str = "arborcast") -> Iterator[str]:
-    """An embedded engine in this data directory, at free ports, for as long as the block runs; the gateway's URL.
+    """Run an embedded engine in this data directory, on free ports, for the block; yields the gateway's URL.
 
-    The command of the engine's distribution has to be installed. `options` are those of `arborcast up`.
+    The engine's distribution must be installed. `options` are those of `arborcast up`.
     """
     environment = {**os.environ, "ARBORCAST_HOME": str(home)}
 

@@ -1,7 +1,7 @@
-"""What is done when a message of certain topics comes: somebody is called, somebody waits, somebody asks now and then.
+"""Callbacks, waits and polling for messages of certain topics.
 
-Topics are as people write them (`topic_model.expressions.parse_friendly`). Messages without a topic, raw ones and those
-of old brokers, are only of interest to who wants every topic.
+Topics are in the notations of `topic_model.expressions.parse_friendly`. Messages without a topic, raw ones and those of
+old brokers, match only expressions for all topics.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Triggers"]
 
 Namespaces = Mapping[str, str] | None
 
-# It is remembered of so many topics when something came last.
-_MOST_TOPICS = 10_000
+# Maximum number of topics for which the last message is noted.
+_MAX_TOPICS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class _Called:
+class _Callback:
     pattern: Pattern
     callback: OnMessage
 
@@ -36,55 +36,52 @@ class Triggers:
     """Takes each message, as `on_message` of a listener. Shared by threads."""
 
     def __init__(self, on_message: OnMessage | None = None) -> None:
-        """`on_message`, if there is one, is called with every message, before all others."""
+        """`on_message`, if any, is called with every message, before all other callbacks."""
         self._on_message = on_message
         self._changed = threading.Condition()
-        self._called: tuple[_Called, ...] = ()
+        self._callbacks: tuple[_Callback, ...] = ()
         self._numbers = itertools.count(1)
-        # By topic, "" for none, which message was its last; what came longest ago is first.
+        # The number of the last message by topic ("" for none), the oldest first; and of the last `seen` by expression.
         self._last: dict[str, int] = {}
-        self._asked: dict[str, int] = {}
+        self._last_seen: dict[str, int] = {}
         self._waiting: list[tuple[Pattern, list[ReceivedMessage]]] = []
         self._stopped = False
 
     def __call__(self, message: ReceivedMessage) -> None:
-        """Call those who want it. What one of them raises goes on to the caller; then it counts for nobody as seen."""
+        """Call the callbacks for a message. An exception of a callback is raised; the message then does not count for
+        waits and `seen`."""
         if self._on_message is not None:
             self._on_message(message)
-        for each in self._called:
-            if _wants(each.pattern, message.topic):
+        for each in self._callbacks:
+            if _matches(each.pattern, message.topic):
                 each.callback(message)
         with self._changed:
             topic = message.topic or ""
             self._last.pop(topic, None)
             self._last[topic] = next(self._numbers)
-            if len(self._last) > _MOST_TOPICS:
+            if len(self._last) > _MAX_TOPICS:
                 del self._last[next(iter(self._last))]
             for pattern, found in self._waiting:
-                if _wants(pattern, message.topic):
+                if _matches(pattern, message.topic):
                     found.append(message)
             self._changed.notify_all()
 
     def on(self, expression: str, callback: OnMessage, namespaces: Namespaces = None) -> Callable[[], None]:
-        """Call this with each message of these topics from now on; what it returns ends that.
-
-        Raises ExpressionError.
-        """
-        called = _Called(_pattern(expression, namespaces), callback)
+        """Add a callback for messages of these topics; returns a function that removes it. Raises ExpressionError."""
+        added = _Callback(_pattern(expression, namespaces), callback)
         with self._changed:
-            self._called += (called,)
+            self._callbacks += (added,)
 
-        def end() -> None:
+        def remove() -> None:
             with self._changed:
-                self._called = tuple(each for each in self._called if each is not called)
+                self._callbacks = tuple(each for each in self._callbacks if each is not added)
 
-        return end
+        return remove
 
     def wait_for(self, expression: str, timeout: float | None = None, namespaces: Namespaces = None) -> ReceivedMessage:
-        """The next message of these topics that comes from now on.
+        """Wait for the next message of these topics.
 
-        Raises TimeoutError when none comes within so many seconds, ClientError when the listener is stopped,
-        ExpressionError.
+        Raises TimeoutError after `timeout` seconds, ClientError if the listener is stopped, ExpressionError.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         found: list[ReceivedMessage] = []
@@ -104,16 +101,16 @@ class Triggers:
         return found[0]
 
     def seen(self, expression: str, namespaces: Namespaces = None) -> bool:
-        """Whether something has come on these topics since this was last asked of the same ones; at first, since the
-        beginning. Raises ExpressionError."""
+        """Whether a message of these topics has arrived since the last call for them, or since the start. Raises
+        ExpressionError."""
         pattern = _pattern(expression, namespaces)
         with self._changed:
-            before = self._asked.get(pattern.normal, 0)
-            self._asked[pattern.normal] = next(self._numbers)
-            return any(number > before and _wants(pattern, TopicPath(topic)) for topic, number in self._last.items())
+            before = self._last_seen.get(pattern.normal, 0)
+            self._last_seen[pattern.normal] = next(self._numbers)
+            return any(number > before and _matches(pattern, TopicPath(topic)) for topic, number in self._last.items())
 
     def stop(self) -> None:
-        """Nothing comes any more: let go of those who wait."""
+        """End all waits, since no more messages arrive."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -123,5 +120,5 @@ def _pattern(expression: str, namespaces: Namespaces) -> Pattern:
     return parse_normal(parse_friendly(expression, namespaces).normal)
 
 
-def _wants(pattern: Pattern, topic: TopicPath | None) -> bool:
+def _matches(pattern: Pattern, topic: TopicPath | None) -> bool:
     return pattern.matches(topic) if topic else pattern.normal == EVERYTHING

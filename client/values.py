@@ -1,12 +1,12 @@
-"""What the client takes and returns, how it retries and batches, and what can go wrong:
+"""Parameters and results of the client, its retries and batches, and its exceptions:
 
 ClientError
-├── FaultReceived           the broker said no, and why
-├── UnreadableAnswer        something answered that is no broker
-├── BrokerUnreachable       nobody answered
-├── BrokerUnavailable       the broker asks to come back later
-├── ResultNotTaken          what was said later of a push: too late, or not for the first time
-└── ClientClosed            the client was closed before this could be sent
+├── FaultReceived           a SOAP fault of the broker
+├── UnreadableAnswer        an answer that is not from a broker
+├── BrokerUnreachable       no answer
+├── BrokerUnavailable       the broker is temporarily unavailable
+├── ResultNotTaken          the broker refused the deferred result of a push: late, or repeated
+└── ClientClosed            the client was closed before the request was done
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ClientError(ArborcastError):
 
 
 class FaultReceived(ClientError):
-    """A SOAP fault. `fault` is the local name of its detail element, empty when it had none; `status` that of the HTTP
-    answer: with 401 the broker asks who is there."""
+    """A SOAP fault. `fault` is the local name of its detail element, empty without one; `status` is the HTTP status:
+    with 401 the broker requires credentials."""
 
     def __init__(self, reason: str, fault: str, status: int = 500) -> None:
         super().__init__(f"{fault}: {reason}" if fault else reason)
@@ -35,12 +35,12 @@ class FaultReceived(ClientError):
 
 
 class UnreadableAnswer(ClientError):
-    """The answer is not what WS-Notification asks for."""
+    """The answer is not valid in WS-Notification."""
 
 
 class BrokerUnreachable(ClientError):
-    """No connection, or no answer in time. `reason` is why, alone. Where `sent` is true the request may or may not have
-    been carried out; else it certainly was not."""
+    """No connection, or no answer in time. `reason` is the reason without the address. If `sent`, the request may or
+    may not have been executed; otherwise it certainly was not."""
 
     def __init__(self, message: str, reason: str = "", *, sent: bool = True) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class BrokerUnreachable(ClientError):
 
 
 class BrokerUnavailable(ClientError):
-    """The broker cannot store anything now. `retry_after` is in seconds, None when it did not say."""
+    """The broker cannot store messages now. `retry_after` is in seconds; None without a value from the broker."""
 
     def __init__(self, message: str, retry_after: float | None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class BrokerUnavailable(ClientError):
 
 
 class ResultNotTaken(ClientError):
-    """The broker does not take the result of a push. `status` is that of its answer: 410 when it came too late."""
+    """The broker refused the deferred result of a push. `status` is the HTTP status: 410 for a late result."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class ResultNotTaken(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client was closed first. `sent` says whether the request had been sent at least once by then."""
+    """The client was closed before the request was done. `sent`: the request was sent at least once."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -74,10 +74,9 @@ class ClientClosed(ClientError):
 
 @dataclass(frozen=True)
 class Remote:
-    """Something at a broker. `address` is where requests about it go.
+    """A resource at a broker. `address` is the address of requests to it.
 
-    `parameters` are reference parameters (XML fragments) that brokers other than ours may ask to have repeated as
-    headers of those requests.
+    `parameters` are reference parameters (XML fragments), which some brokers require as headers of those requests.
     """
 
     address: str
@@ -86,9 +85,9 @@ class Remote:
 
 @dataclass(frozen=True)
 class RemoteSubscription(Remote):
-    """A subscription; `terminates` None means that it has no end.
+    """A subscription; `terminates` None means no end.
 
-    `secret` is what its pushes are signed with when the broker made it: it is shown this once.
+    `secret` is the signing secret, if the broker generated it; it is returned only once.
     """
 
     terminates: datetime | None = None
@@ -97,8 +96,8 @@ class RemoteSubscription(Remote):
 
 @dataclass(frozen=True)
 class Credentials:
-    """User and password, or a token: what an Arborcast broker's pushes are to carry, or a client's own requests. For
-    pushes also the name of a client certificate that the broker's operator has put there."""
+    """User and password, or a token, for the requests of a client or the pushes of an Arborcast broker. For pushes also
+    the name of a client certificate that the broker's operator has installed."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -111,15 +110,15 @@ InformationKind = Literal["signal", "command", "state", "event", "request"]
 
 @dataclass(frozen=True)
 class Delivery:
-    """How an Arborcast broker delivers to a subscription; None means as the broker is set. `strict`: nothing is pushed
-    before what came earlier is settled. What the `reliability` "strict" gets is moreover tried until it is delivered;
-    "timely" gets what can be pushed at once, and nothing later. `priority`, -100 to 100, ranks it among other
-    subscriptions, larger first.
+    """The delivery policy of a subscription at an Arborcast broker; None means the broker's setting. `strict`: a
+    message is pushed only after all earlier ones are settled. With the `reliability` "strict" messages are also retried
+    until they are delivered; "timely" messages are pushed at once or dropped. `priority`, -100 to 100, ranks it among
+    other subscriptions, larger first.
 
-    When nothing has come for as long as the `deadline`, the subscriber is sent a message on
-    {urn:arborcast}system/subscription/deadline-missed, and another one on …/deadline-met when something comes again;
-    with `deadline_per_topic` for each topic of which something has come. Messages that were accepted within the
-    `minimum_interval` after one that came are left out: of its topic, or, without `interval_per_topic`, of all."""
+    After the time `deadline` without a message, the subscriber gets a message on
+    {urn:arborcast}system/subscription/deadline-missed, and another one on …/deadline-met after the next message; with
+    `deadline_per_topic`, for each topic with messages so far. Messages accepted within the `minimum_interval` after a
+    delivered one are dropped: of its topic, or, without `interval_per_topic`, of all topics."""
 
     strict: bool = False
     maximum_attempts: int | None = None
@@ -133,10 +132,10 @@ class Delivery:
 
     @staticmethod
     def of(kind: InformationKind) -> Delivery:
-        """What suits a kind of information: a `signal` is worth nothing a second later; a `command` and an `event` are
-        to arrive, each one and in order; of a `state` the last one counts, and one a second is enough (subscribe with
-        `current`, to know it at once); a `request` is to be answered, and silence is to be noticed. Raises ConfigError
-        for any other word."""
+        """The policy for a kind of information: a `signal` is useless after a second; each `command` and `event` must
+        arrive, in order; of a `state` only the last value counts, and one per second is enough (subscribe with
+        `current` to get it at once); a `request` must be answered, and its absence is reported. Raises ConfigError for
+        any other value."""
         match kind:
             case "signal":
                 return Delivery(reliability="timely", lifespan=timedelta(seconds=1))
@@ -146,32 +145,32 @@ class Delivery:
                 return Delivery(minimum_interval=timedelta(seconds=1))
             case "request":
                 return Delivery(reliability="strict", deadline=timedelta(seconds=5))
-        raise ConfigError(f"there are the kinds {', '.join(get_args(InformationKind))}, no {kind!r}")
+        raise ConfigError(f"{kind!r} is not a kind of information; use one of {', '.join(get_args(InformationKind))}")
 
 
 @dataclass(frozen=True)
 class RemotePullPoint(Remote):
-    """A pull point. Give its `address` as the consumer of a subscription."""
+    """A pull point, for the parameter `to` of `subscribe`."""
 
 
 @dataclass(frozen=True)
 class RemoteRegistration(Remote):
-    """A publisher's registration; `consumer` is where its notifications are to be sent, None for the broker itself."""
+    """A publisher's registration; `consumer` is the address for its notifications, None for the broker itself."""
 
     consumer: str | None = None
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a request is repeated, and the pauses in between, in seconds.
+    """The number of attempts of a request, and the pauses between them, in seconds.
 
-    The first pause is `first_s`, each further one twice as long, none longer than `longest_s`; a broker's Retry-After
-    counts if it asks for more, and one that asks for more than `longest_s` is for the caller to decide about: then
-    nothing is repeated. Nor is it with `attempts` = 1. Without `unanswered` only what a broker puts off is repeated:
-    somebody who waits would rather hear at once that nobody answers.
+    The first pause is `first_s`; each further one is twice as long, up to `longest_s`. A broker's Retry-After is
+    respected if it is longer; above `longest_s` the request is not repeated, and the caller decides. With `attempts` =
+    1 nothing is repeated. Without `unanswered` only requests that a broker answered with a temporary failure are
+    repeated, for interactive programs, which should report a missing answer at once.
     """
 
-    attempts: int = 12  # half a minute: a gateway that is started again is back
+    attempts: int = 12  # half a minute, enough for the restart of a gateway
     first_s: float = 0.1
     longest_s: float = 5.0
     unanswered: bool = True
@@ -181,17 +180,17 @@ class Retries:
             raise ConfigError(f"{self}: attempts must be 1 or more, and 0 <= first_s <= longest_s")
 
     def pause_after(self, attempt: int, asked_s: float | None = None) -> float | None:
-        """Seconds to wait after attempt number `attempt` (from 1) failed; None for no further attempt."""
-        asked = asked_s or 0.0
-        if attempt >= self.attempts or asked > self.longest_s:
+        """Seconds to wait after the failure of attempt number `attempt` (from 1); None for no further attempt."""
+        required = asked_s or 0.0
+        if attempt >= self.attempts or required > self.longest_s:
             return None
         pause: float = min(self.first_s * 2 ** min(attempt - 1, 60), self.longest_s)
-        return max(pause, asked)
+        return max(pause, required)
 
 
 @dataclass(frozen=True)
 class Batching:
-    """Notifications that travel together in one request: when it is full, or when the first has waited `linger_s`."""
+    """Limits of a batch of notifications; it is sent when it is full, or `linger_s` after its first notification."""
 
     messages: int = 100
     bytes: int = 256 * 1024

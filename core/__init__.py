@@ -1,18 +1,17 @@
-"""What every other package stands on: errors, settings, time, logs, secrets, telemetry.
+"""The base of all packages: errors, settings, time, logs, secrets, telemetry.
 
-    eventlog/   everything about Kafka: client, topics, reading, writing
-    security/   keys, signatures, addresses, where may be connected to
-    telemetry/  metrics, traces, the form of log lines
-    errors      the root of all our exceptions
-    settings    how a setting is declared
+    eventlog/   Kafka: client, topics, reading, writing
+    security/   keys, signatures, addresses, the outbound policy
+    telemetry/  metrics, traces, the format of log lines
+    errors      the exception tree
+    settings    declarations of settings
     versions    version numbers of the records in logs
-    threads, backoff    every thread: a step that is repeated, its pauses, its failures, its stop
-    xml         the parser for XML from outside
-    liveness, wall_clock    something that hangs is found; times that survive a clock that is set
-    fence       a job that has lost its logs does no harm
+    threads, backoff    threads that repeat a step, with pauses, retries and a stop
+    xml         the parser for untrusted XML
+    liveness, wall_clock    detection of hanging processes; waits that survive a clock that is set back
+    fence       pushes of a job only while it holds its lease
 
-May live here: what two packages need and what knows nothing of notifications. May not: any import of another
-package.
+Code that two packages use and that does not depend on notifications belongs here. It imports no other package.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Backoff(NamedTuple):
     longest_s: float
 
     def after(self, failures: int) -> float:
-        """The pause after this many failures in a row, from 1."""
+        """The pause after this number of consecutive failures, from 1."""
         # 2.0 ** 1024 overflows; the longest pause is reached long before.
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s)
 

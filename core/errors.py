@@ -1,33 +1,33 @@
-"""The exception tree of the whole engine; every package hangs its own branch on these four.
+"""The exception tree of the engine; packages add their exceptions to these four branches.
 
 ArborcastError
-├── ConfigError              wrong settings, found at start
-├── PeerError                the other side broke a rule; carries the WS-Notification fault to answer with
-│   ├── EnvelopeError            not a SOAP request we can read
-│   ├── FilterError              a filter we cannot honour
+├── ConfigError              a wrong setting, found at start
+├── PeerError                a peer broke a rule; has the WS-Notification fault of the answer
+│   ├── EnvelopeError            not a readable SOAP request
+│   ├── FilterError              an unusable filter
 │   │   ├── ExpressionError          a topic expression
-│   │   │   ├── UnknownDialect           in a language that is not ours
-│   │   │   └── MultipleTopics           names several topics where one is needed
+│   │   │   ├── UnknownDialect           in an unsupported dialect
+│   │   │   └── MultipleTopics           selects several topics where one is required
 │   │   └── ConditionError           an expression over payload or producer properties
 │   │       ├── ContentExpressionError
 │   │       └── ProducerExpressionError
-│   ├── TopicError               a topic that cannot be, or is not there
+│   ├── TopicError               an invalid, existing or missing topic
 │   │   ├── TopicNotSupported        not in the (fixed) topic set
 │   │   └── DocumentError            a TopicSet, TopicNamespace or JSON document of topics
 │   ├── UnknownResource          no such subscription, pull point, registration
-│   └── SignatureError           a push that is not signed by whom it should be
-├── DeliveryError            somebody that we called did not answer, or said no; the message names the address
-│   ├── NotCalled                an address that may not be reached
-│   └── NoAnswer                 no whole answer within the limits of the call
-└── InfrastructureError      Kafka, Delta or LDAP; carries what to do and when to try again
-    └── SecretError              a secret that cannot be read, sealed or opened; never quotes it
+│   └── SignatureError           a push without a valid signature
+├── DeliveryError            a called server did not answer, or refused; the message has its address
+│   ├── NotCalled                a forbidden address
+│   └── NoAnswer                 no complete answer within the limits of the call
+└── InfrastructureError      Kafka, Delta or LDAP; has the time until a retry
+    └── SecretError              a secret that cannot be read, sealed or opened
 """
 
 from __future__ import annotations
 
 
 class ArborcastError(Exception):
-    """Root of everything that Arborcast raises on purpose."""
+    """The root of Arborcast's exceptions."""
 
     def __init__(self, message: str = "") -> None:
         # Two arguments would make the message a tuple of both.
@@ -39,29 +39,29 @@ class ConfigError(ArborcastError):
 
 
 class NotFound(ConfigError):
-    """What a command names is not there: the command is right, and fails."""
+    """An object named in a command does not exist; the command itself is valid."""
 
 
 class PeerError(ArborcastError):
-    """The peer broke a rule. `fault` is the local name of the WS-Notification fault element to answer with."""
+    """The peer broke a rule. `fault` is the local name of the WS-Notification fault element of the answer."""
 
     fault: str = "SubscribeCreationFailedFault"
 
 
 class EnvelopeError(PeerError):
-    """What arrived is not a SOAP request that can be read."""
+    """Not a readable SOAP request."""
 
     fault = "Client"
 
 
 class FilterError(PeerError):
-    """A filter of a Subscribe cannot be honoured."""
+    """A filter of a Subscribe is invalid or not supported."""
 
     fault = "InvalidFilterFault"
 
 
 class ExpressionError(FilterError):
-    """A topic expression is illegal. Carries the position of the trouble."""
+    """A topic expression is illegal. `position` is the index of the first wrong character, if known."""
 
     fault = "InvalidTopicExpressionFault"
 
@@ -71,35 +71,35 @@ class ExpressionError(FilterError):
 
 
 class UnknownDialect(ExpressionError):
-    """The expression's dialect is not one of ours."""
+    """The dialect of the expression is not supported."""
 
     fault = "TopicExpressionDialectUnknownFault"
 
 
 class MultipleTopics(ExpressionError):
-    """The expression may select several topics where exactly one has to be named."""
+    """The expression may select several topics where exactly one is required."""
 
     fault = "MultipleTopicsSpecifiedFault"
 
 
 class ConditionError(FilterError):
-    """An expression over the payload or over the producer's properties that is illegal, or has no answer."""
+    """An expression over the payload or the producer's properties that is illegal or cannot be evaluated."""
 
 
 class ContentExpressionError(ConditionError):
-    """A wsnt:MessageContent that cannot be honoured."""
+    """An invalid or unsupported wsnt:MessageContent."""
 
     fault = "InvalidMessageContentExpressionFault"
 
 
 class ProducerExpressionError(ConditionError):
-    """A wsnt:ProducerProperties that cannot be honoured."""
+    """An invalid or unsupported wsnt:ProducerProperties."""
 
     fault = "InvalidProducerPropertiesExpressionFault"
 
 
 class TopicError(PeerError):
-    """A topic is illegal, already there, or not there."""
+    """A topic is illegal, exists already, or does not exist."""
 
     fault = "InvalidTopicExpressionFault"
 
@@ -111,7 +111,7 @@ class TopicNotSupported(TopicError):
 
 
 class DocumentError(TopicError):
-    """A document of topics cannot be read. `line` is where, counted from 1, None when that is not known."""
+    """A document of topics cannot be read. `line` counts from 1; None if unknown."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message if line is None else f"line {line}: {message}")
@@ -124,18 +124,18 @@ class UnknownResource(PeerError):
 
 
 class SignatureError(PeerError):
-    """A push is unsigned, signed by a foreign key, or too old."""
+    """A push is unsigned, signed with an unknown key, or too old."""
 
     fault = "Client"
 
 
 class DeliveryError(ArborcastError):
-    """A called address did not answer, or refused. The message has the address and the failure; pushes do not raise it,
-    their outcome is a value (`dispatch.delivery.outcomes`)."""
+    """A called server did not answer, or refused. The message has the address and the failure. Pushes return their
+    outcome as a value instead (`dispatch.delivery.outcomes`)."""
 
 
 class NotCalled(DeliveryError):
-    """An address that may not be reached. Carries the rule of the policy."""
+    """The outbound policy forbids the address. `rule` is the rule of the policy."""
 
     def __init__(self, message: str, rule: str) -> None:
         super().__init__(message)
@@ -143,11 +143,11 @@ class NotCalled(DeliveryError):
 
 
 class NoAnswer(DeliveryError):
-    """A call without an answer, or with one that is late, too large or not HTTP."""
+    """No answer to a call, or a late, oversized or non-HTTP one."""
 
 
 class InfrastructureError(ArborcastError):
-    """Kafka, Delta or LDAP did not do its part. `retry_after` is in seconds, None when trying again is of no use."""
+    """Kafka, Delta or LDAP failed. `retry_after` is in seconds; None if a retry cannot succeed."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -155,7 +155,7 @@ class InfrastructureError(ArborcastError):
 
 
 class RecordVersionError(InfrastructureError):
-    """A log holds a record that a newer Arborcast wrote. Going on would misread it: upgrade this process first."""
+    """A log has a record of a newer Arborcast, which this process would misread: upgrade it first."""
 
 
 class SecretError(InfrastructureError):

@@ -3,7 +3,7 @@
 A job that was suspended for a minute, or disconnected from Kafka, may have been replaced when it continues. Its threads
 and workers would push or park overdue messages that the other job repeats. So they first check the time until which the
 lease holds: a number in memory that the driver shares with the workers on its host, in a file named in their
-environment, at 0.4 us. Workers on other hosts complete their tasks in batches; in real time each has a lease of its own
+environment, at 0.4 us. Workers on other hosts complete their tasks in batches; in real time each has its own lease
 (`dispatch.realtime.worker_lease`).
 """
 
@@ -25,14 +25,14 @@ FILE = "ARBORCAST_LEASE_FILE"
 """The variable that names the file to workers."""
 
 _BYTES = 8
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
-# Of all processes of a host, and on Linux it goes on while the machine sleeps: the others' patience does so, too.
+# One clock for all processes of a host. On Linux it includes suspended time, as the leases of other hosts do.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def clock() -> float:
-    """Seconds, the same for all processes of this host."""
+    """Seconds on a clock that all processes of this host share."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -43,8 +43,8 @@ def _inherited() -> memoryview[float] | None:
     try:
         return shared_memory(Path(file)).cast("d")
     except (OSError, ValueError) as error:
-        # Another job has been here since, and has removed it.
-        logger.error("no push begins here: %s cannot be mapped (%s)", file, error)
+        # A newer job has removed it.
+        logger.error("this process makes no pushes: the lease file %s cannot be mapped (%s)", file, error)
         return memoryview(bytearray(_BYTES)).cast("d")
 
 
@@ -52,11 +52,11 @@ _until = _inherited()
 
 
 class Fence:
-    """The driver's side. From now on `wait` of this process waits for `extend`."""
+    """The driver's side of the lease file. Once it exists, `wait` in this process blocks until `extend` is called."""
 
     def __init__(self, file: Path) -> None:
-        """`file` is of this process alone. Those of earlier jobs, in the same folder with the same name before the last
-        -, are removed: a remaining worker has it mapped, or may not push."""
+        """`file` belongs to this process alone. Files of earlier jobs (same folder, same name before the last -) are
+        removed; a remaining worker of such a job has its file mapped already, or may not push."""
         global _until
         for old in file.parent.glob(f"{file.name.rpartition('-')[0]}-*"):
             old.unlink(missing_ok=True)
@@ -64,17 +64,17 @@ class Fence:
         self._until = _until = new_shared_memory(file, _BYTES).cast("d")
 
     def extend(self, until: float) -> None:
-        """The lease holds until then (of `clock`)."""
+        """Set the end of the lease, in seconds of `clock`."""
         self._until[0] = until
 
     def shut(self) -> None:
-        """It does not hold any more."""
+        """End the lease."""
         self._until[0] = 0.0
 
 
 @contextmanager
 def own() -> Iterator[Callable[[float], None]]:
-    """Within the block, `wait` of this process uses a time of its own, set through the yielded function."""
+    """Within the block, `wait` in this process uses a separate lease; the yielded function sets its end."""
     global _until
     before, _until = _until, memoryview(bytearray(_BYTES)).cast("d")
     mine = _until
@@ -89,11 +89,11 @@ def own() -> Iterator[Callable[[float], None]]:
 
 
 def wait(meanwhile: Callable[[], None] = liveness.beat) -> None:
-    """Returns while the lease holds, and else when it does again. A job that has lost it ends, and its workers with
-    it. In a process that is part of no job it returns at once. What `meanwhile` raises ends the wait."""
+    """Block until the lease is valid. A job that loses its lease ends its workers, so the wait ends with the process.
+    Returns at once in a process outside a job. An exception of `meanwhile` ends the wait."""
     until = _until
     if until is None or clock() < until[0]:
         return
     while clock() >= until[0]:
         meanwhile()
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, and files that people edit while we run."""
+"""Atomically replaced files, shared memory, and files that are read again after a change."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from arborcast.core.reasons import reason_of
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_LOOK_AGAIN_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 
 class Stamp(NamedTuple):
-    """What tells a file from the same one before it was changed or replaced."""
+    """Identifies one version of a file."""
 
     modified_ns: int
     size: int
     inode: int
 
 
-def stamp_of(found: os.stat_result) -> Stamp:
-    """The stamp of a file, by what the system says of it."""
-    return Stamp(found.st_mtime_ns, found.st_size, found.st_ino)
+def stamp_of(status: os.stat_result) -> Stamp:
+    """The stamp of a file with this status."""
+    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def write_atomically(
     path: Path, content: bytes | mmap | str, *, mode: int | None = None, durable: bool = True
 ) -> Stamp:
-    """Replace a file atomically; readers get the old or the new one. `mode` are its permissions, default those of new
-    files. Durable: the new file survives a crash of the machine; otherwise the old one may return. The stamp is taken
-    before the replacement, so a change by another process right afterwards is detected. Raises OSError."""
-    # The number is that of a thread of the system, so no two drafts of one file have the same.
+    """Replace a file atomically; readers get the old or the new one. `mode` is the permission bits, by default those of
+    new files. `durable`: the new file survives a crash of the machine; otherwise the old one may return. The stamp is
+    taken before the replacement, so a change by another process right afterwards is detected. Raises OSError."""
+    # Native thread ids are unique on the machine, so concurrent drafts of one file have different names.
     draft = path.with_name(f".{path.name}.{threading.get_native_id()}")
-    draft.unlink(missing_ok=True)  # of a thread that was killed while it wrote
+    draft.unlink(missing_ok=True)  # left by a killed thread
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -72,13 +72,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def shared_memory(path: Path) -> memoryview:
-    """A file as memory that all processes share which have it mapped. Raises OSError, ValueError."""
+    """A file as memory shared by all processes that map it. Raises OSError, ValueError."""
     with path.open("r+b") as opened:
         return memoryview(mmap(opened.fileno(), 0))
 
 
 def new_shared_memory(path: Path, size: int) -> memoryview:
-    """New shared memory of a size, all 0, in a new file: processes with an earlier file of this name no longer share
+    """A zero-filled new file as shared memory. Processes that have mapped an older file of this name do not share
     it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -87,8 +87,8 @@ def new_shared_memory(path: Path, size: int) -> memoryview:
 
 
 class WatchedFile(Generic[_T]):
-    """A value that `read` makes of a file's text and name: read again when the file has changed, and as it was when it
-    cannot be read. The constructor raises ConfigError, later reads only log."""
+    """A value that `read` returns for a file's text and name. A changed file is read again; while it cannot be read,
+    the last value stays. The constructor raises ConfigError, later reads only log."""
 
     def __init__(
         self,
@@ -101,26 +101,26 @@ class WatchedFile(Generic[_T]):
         self._read = read
         self._changed = changed
         self._clock = clock
-        self._next_look = clock() + _LOOK_AGAIN_S
+        self._next_check = clock() + _CHECK_INTERVAL_S
         self._stamp = self._stat()
         self._value = self._load()
 
     @property
     def value(self) -> _T:
-        """What the file says. It is looked at once a second at most."""
+        """The current value. Checks the file for changes at most once a second."""
         now = self._clock()
-        if now >= self._next_look:
-            self._next_look = now + _LOOK_AGAIN_S
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_INTERVAL_S
             try:
-                self._look()
+                self._check()
             except ConfigError as error:
                 logger.error("%s; its previous content stays in force", error)
         return self._value
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         stamp = self._stat()
         if stamp != self._stamp:
-            # Also when it cannot be read: then it is not tried, and complained of, every second.
+            # Set before the read: an unreadable file is tried and logged once for each change.
             self._stamp = stamp
             self._value = self._load()
             self._changed()

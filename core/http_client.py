@@ -1,7 +1,7 @@
-"""HTTP calls of an engine, all but its pushes: requests-futures with limits on addresses, time and bytes.
+"""HTTP calls of an engine, except pushes: requests-futures with limits on addresses, time and bytes.
 
-Addresses may come from strangers, and answers do. A call never follows a redirect, takes no proxy, certificate or
-password from the environment, and opens a connection of its own.
+Addresses and answers are untrusted. A call never follows a redirect, takes no proxy, certificate or password from the
+environment, and opens its own connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CONNECT_S = 5.0
 
 
 class HttpAnswer(NamedTuple):
-    """An answer of any status. Names of headers compare without case."""
+    """An answer of any status. Names of headers are case-insensitive."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,8 +49,8 @@ class HttpAnswer(NamedTuple):
 class HttpClient:
     """Makes calls in at most `threads` threads; more calls wait for a free one.
 
-    `policy` None is for servers of the operator's choice: they may have any address, and certificates of the system's
-    authorities too. With a proxy only the text of a URL is checked, and the proxy checks the address.
+    `policy` None is for servers that the operator configured: any address is allowed, and the system's certificate
+    authorities are accepted too. With a proxy only the text of a URL is checked; the proxy must check the address.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class HttpClient:
         total_s: float,
         max_answer: int,
     ) -> Future[T]:
-        """The future of the value that `read` makes of the answer, in the thread of the call. It raises NotCalled for
-        an address that the policy refuses, NoAnswer without a whole answer of at most `max_answer` bytes within
-        `total_s` seconds from the start of the call, and the exceptions of `read`."""
+        """A future of the value that `read` returns for the answer; `read` runs in the thread of the call. The future
+        raises NotCalled for an address that the policy refuses, NoAnswer without a complete answer of at most
+        `max_answer` bytes within `total_s` seconds of the start of the call, and the exceptions of `read`."""
         future: Future[T] = self._session.request(
             method, url, headers=headers, body=body, read=read, total_s=total_s, max_answer=max_answer
         )
         return future
 
     def close(self) -> None:
-        """Drop the calls that wait for a thread. Calls under way end within their time."""
+        """Drop the calls that wait for a thread. Running calls end within their time limits."""
         self._session.executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -104,7 +104,7 @@ class _Session:
         total_s: float,
         max_answer: int,
     ) -> T:
-        """One call, as `HttpClient.call` has it."""
+        """One call; see `HttpClient.call`."""
         refusal = None if self._policy is None else self._policy.check_url(url)
         if refusal is None:
             prepared = requests.PreparedRequest()
@@ -136,7 +136,7 @@ class _Session:
 
 
 class _Current(threading.local):
-    """The end of the call under way in this thread, on the monotonic clock."""
+    """The deadline of this thread's current call, on the monotonic clock."""
 
     until = 0.0
 
@@ -152,7 +152,7 @@ _current = _Current()
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads from a socket until the call's time is over; requests alone limits the time of each read."""
+    """Reads from a socket until the call's deadline; requests limits only the time of each read."""
 
     def __init__(self, source: io.RawIOBase, sock: Any) -> None:
         self._source = source
@@ -177,7 +177,7 @@ class _TimedAnswer(BoundedHead):
 
     def begin(self) -> None:
         super().begin()
-        # A server may keep the connection open all the same.
+        # A server may ignore "Connection: close".
         self.will_close = True
 
 

@@ -1,9 +1,8 @@
-"""Deciding that something hangs: it gives no sign of life for so long, while we could have noticed one. Pure.
+"""Hang detection: a watched process gives no sign of life for a time in which the watcher itself ran. Pure.
 
-Times come from `OwnTime`, which counts only what this process itself has lived through. A machine that sleeps, a
-virtual machine that is put aside, a process that is stopped or gets no turn for a minute: for the watcher none of that
-is silence of the watched, for it would not have heard anything either. And on a machine so busy that the watcher comes
-round late, the time that it grants others stretches with its own.
+Times come from `OwnTime`, which counts only the watcher's run time. A suspended machine or virtual machine, or a
+watcher that was stopped or not scheduled for a minute, does not count as silence, since the watcher could not have
+received a sign. On an overloaded machine the timeout grows with the watcher's own delays.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable
 
 
 def ignore_beat() -> None:
-    """The default listener."""
+    """The default listener: does nothing."""
 
 
 class _Thread(threading.local):
@@ -25,28 +24,27 @@ _thread = _Thread()
 
 
 def listen(on_beat: Callable[[], None]) -> None:
-    """From now on `on_beat` is called at every beat of this thread."""
+    """Call `on_beat` at every beat of this thread."""
     _thread.on_beat = on_beat
 
 
 def beat() -> None:
-    """The thread's heartbeat, for every loop that may take long, also while it waits for Kafka. The loop does not
-    depend on a listener. A beat costs a tenth of a microsecond."""
+    """The thread's heartbeat, called in every loop that may take long, also in waits for Kafka. Costs 0.1 us."""
     _thread.on_beat()
 
 
 class OwnTime:
-    """Seconds in which this process ran: counted in steps between two calls of `tick`, none longer than `longest_s`."""
+    """Seconds in which this process ran: the sum of the times between calls of `tick`, each at most `longest_s`."""
 
     def __init__(self, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`longest_s` is about twice the time after which `tick` is called again when nothing is in the way."""
+        """`longest_s` is about twice the normal interval of `tick` calls."""
         self._longest_s = longest_s
         self._clock = clock
         self._last = clock()
         self._seconds = 0.0
 
     def tick(self) -> float:
-        """Seconds so far. To be called by one thread, again and again."""
+        """Seconds so far. Called repeatedly by one thread."""
         now = self._clock()
         self._seconds += min(max(now - self._last, 0.0), self._longest_s)
         self._last = now
@@ -54,16 +52,16 @@ class OwnTime:
 
 
 class Silence:
-    """How long something has given no sign of life. `at` is always the watcher's own time.
+    """The time since the last sign of life of a watched process. `at` is the watcher's own time.
 
-    It is too long after `limit_s`, when `asks` questions in a row had no answer: each of them had its whole time, so
-    that a single answer which is lost or late does not count, however long the time between two questions is. For signs
-    that come without being asked for, see `observe`, `asks` is 0. With a limit of 0 nothing is ever too long.
+    The silence is too long after `limit_s` if also the last `probes` probes had no answer within their full time: with
+    several probes, one lost or late answer does not count, whatever the interval of probes. `probes` is 0 for signs
+    without probes (see `observe`). A limit of 0 disables the check.
     """
 
-    def __init__(self, limit_s: float, at: float, asks: int = 0) -> None:
+    def __init__(self, limit_s: float, at: float, probes: int = 0) -> None:
         self._limit_s = limit_s
-        self._asks = asks
+        self._probes = probes
         self._since = at
         self._unanswered = 0
         self._sign: object = None
@@ -74,11 +72,11 @@ class Silence:
         self._unanswered = 0
 
     def unanswered(self) -> None:
-        """A question was given its whole time, and had no answer."""
+        """A probe had no answer within its full time."""
         self._unanswered += 1
 
     def observe(self, sign: object, at: float) -> None:
-        """The current value of a count or a time, which changes as long as the watched process lives."""
+        """Note the current value of a count or a time; a changed value is a sign of life."""
         if sign != self._sign:
             self._sign = sign
             self.answered(at)
@@ -88,5 +86,5 @@ class Silence:
         return at - self._since
 
     def is_too_long(self, at: float) -> bool:
-        """Whether it hangs."""
-        return self._limit_s > 0 and self._unanswered >= self._asks and self.lasts_s(at) >= self._limit_s
+        """Whether the watched process hangs."""
+        return self._limit_s > 0 and self._unanswered >= self._probes and self.lasts_s(at) >= self._limit_s

@@ -6,11 +6,11 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Told often, so it must cost next to nothing; may be told from any thread."""
+    """Called often, so it must be cheap; called in any thread."""
 
     def __call__(self, what: str, done: int = 0, total: int = 0) -> object:
-        """`what` is under way, as in "reading the log"; `done` of `total`, which is 0 while it is unknown."""
+        """`what` names the current step, as in "reading the log". `total` is 0 while it is unknown."""
 
 
-def untold(what: str, done: int = 0, total: int = 0) -> None:
+def no_progress(what: str, done: int = 0, total: int = 0) -> None:
     """The progress of a command without display."""

@@ -32,46 +32,46 @@ _BY_NUMBER = {
     errno.EMFILE: "this process has too many open files (ulimit -n)",
 }
 
-# Where a client speaks TLS and the other side does not.
+# OpenSSL's reasons when a TLS client connects to a server without TLS.
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING"}
 
 
 def reason_of(error: BaseException) -> str:
-    """Why it failed, in words: those of the innermost cause that is known; else what the exception itself says."""
-    for each in _inside(error):
-        words = _words(each)
-        if words:
-            return words
+    """The reason of a failure in words, by its innermost known cause; else the exception's own message."""
+    for each in _causes(error):
+        text = _describe(each)
+        if text:
+            return text
     return str(error) or type(error).__name__
 
 
-def _inside(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all that it was made of."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop(0)
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and its nested causes."""
+    pending, seen = [error], set[int]()
+    while pending:
+        each = pending.pop(0)
         if id(each) in seen:
             continue
         seen.add(id(each))
         yield each
         # urllib3 keeps the cause as `reason`, requests and http.client among the arguments.
         parts = (*each.args, getattr(each, "reason", None), each.__cause__, each.__context__)
-        waiting += [part for part in parts if isinstance(part, BaseException)]
+        pending += [part for part in parts if isinstance(part, BaseException)]
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     # An exception of a module that is not loaded cannot occur, and loading network modules is slow.
-    kinds = sys.modules
-    if (ssl := kinds.get("ssl")) and isinstance(error, ssl.SSLError):
-        return _words_of_tls(error)
-    if (socket := kinds.get("socket")) and isinstance(error, socket.gaierror):
-        later = error.errno == socket.EAI_AGAIN
-        return "its name cannot be resolved now" if later else "there is no host with that name"
+    modules = sys.modules
+    if (ssl := modules.get("ssl")) and isinstance(error, ssl.SSLError):
+        return _describe_tls(error)
+    if (socket := modules.get("socket")) and isinstance(error, socket.gaierror):
+        temporary = error.errno == socket.EAI_AGAIN
+        return "its name cannot be resolved now" if temporary else "there is no host with that name"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
         return "it closed the connection without an answer"
-    if (client := kinds.get("http.client")) and isinstance(error, client.HTTPException):
+    if (client := modules.get("http.client")) and isinstance(error, client.HTTPException):
         return "the server there does not speak HTTP"
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8"
@@ -82,7 +82,7 @@ def _words(error: BaseException) -> str:
     return ""
 
 
-def _words_of_tls(error: ssl.SSLError) -> str:
+def _describe_tls(error: ssl.SSLError) -> str:
     reason: str = getattr(error, "reason", None) or "no reason was given"
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return f"its certificate is not accepted: {getattr(error, 'verify_message', '') or 'it cannot be verified'}"

@@ -1,7 +1,6 @@
-"""Recently used values by a key from outside: the address of a subscriber, the id of a subscription.
+"""Caches of recently used values by an external key, such as a subscriber's address or a subscription's id.
 
-Such keys appear without end, and a worker gets no notice of their removal. So the memory is bounded in bytes and age
-instead of entries.
+Their number is unbounded, and a worker gets no notice of their removal. So the cache is bounded in bytes and age.
 """
 
 from __future__ import annotations
@@ -14,33 +13,33 @@ from typing import Generic, TypeVar
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
-# What an entry costs beside what it holds.
-_ENTRY = 200
+# Bytes of an entry beyond its key and value.
+_ENTRY_BYTES = 200
 
 
 class Recent(Generic[_K, _V]):
-    """A memory of two generations, each of at most `most` bytes, or one entry. Used by one thread.
+    """A cache of two generations, each of at most `max_bytes` bytes, or one entry. Used by one thread.
 
     When the younger generation is full, or `age_s` seconds old, the older one is dropped as a whole. An entry that is
     not read is dropped after at most twice that time, as long as other entries are read.
     """
 
-    def __init__(self, most: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = max_bytes
         self._age_s = age_s
         self._clock = clock
         self._young: dict[_K, tuple[_V, int]] = {}
         self._old: dict[_K, tuple[_V, int]] = {}
-        self._left = most
+        self._free_bytes = max_bytes
         self._until = clock() + age_s
 
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
 
     def get(self, key: _K) -> _V | None:
-        """The value that was put there lately."""
+        """The value of a recently set key; None if there is none."""
         if self._clock() >= self._until:
-            self._turn()
+            self._rotate()
         found = self._young.get(key)
         if found is None:
             found = self._old.get(key)
@@ -50,30 +49,30 @@ class Recent(Generic[_K, _V]):
         return found[0]
 
     def put(self, key: _K, value: _V, size: int) -> None:
-        """Remember a value that takes about so many bytes with its key."""
-        if self._young and self._left < size + _ENTRY:
-            self._turn()
-        self._left -= size + _ENTRY
+        """Store a value; `size` is its approximate size in bytes, with its key."""
+        if self._young and self._free_bytes < size + _ENTRY_BYTES:
+            self._rotate()
+        self._free_bytes -= size + _ENTRY_BYTES
         self._young[key] = value, size
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         now = self._clock()
-        # After a long time without a question the young generation is old by the clock.
+        # Without reads for a long time, the young generation is out of date too.
         self._old = self._young if now < self._until + self._age_s else {}
         self._young = {}
-        self._left = self._most
+        self._free_bytes = self._limit
         self._until = now + self._age_s
 
 
 class BoundedDict(OrderedDict[_K, _V]):
-    """At most `most` entries: the one that was set longest ago goes first."""
+    """A dict of at most `max_entries` entries; it drops the least recently set one."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_entries: int) -> None:
         super().__init__()
-        self._most = most
+        self._limit = max_entries
 
     def __setitem__(self, key: _K, value: _V) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        if len(self) > self._most:
+        if len(self) > self._limit:
             self.popitem(last=False)

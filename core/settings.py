@@ -1,4 +1,4 @@
-"""Settings of all parts, and the function with which packages declare theirs.
+"""Declaration of settings, and the settings that all parts share.
 
 Settings are frozen data classes, declared beside the code that uses them and passed down; only
 `engine.settings.loading` reads files and the environment. `setting()` puts the sentence for the reference page and the

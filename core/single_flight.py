@@ -1,7 +1,7 @@
 """Work on an event loop that several callers share: `SingleFlight` by key, `SharedRounds` in rounds.
 
-Sharing callers get the outcome of the work: its result, its exception, or InfrastructureError when it was cancelled. A
-caller that is cancelled cancels nothing for the others.
+Each caller gets the outcome of the work: its result, its exception, or InfrastructureError if it was cancelled. The
+cancellation of one caller does not cancel the work.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 def stops() -> InfrastructureError:
-    """The error of work that was cancelled: its process stops."""
+    """The error for work that is cancelled because its process stops."""
     return InfrastructureError("this process stops", 1)
 
 
 async def shared(work: asyncio.Future[T]) -> T:
-    """The outcome of the work."""
+    """Wait for the work and return its outcome."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
@@ -35,7 +35,7 @@ async def shared(work: asyncio.Future[T]) -> T:
 
 
 class SingleFlight(Generic[Key, T]):
-    """Work under way by its key: equal work is done once at a time."""
+    """Work under way by its key: at most one at a time for each key."""
 
     def __init__(self) -> None:
         self._under_way: dict[Key, asyncio.Future[T]] = {}
@@ -86,8 +86,8 @@ class SingleFlight(Generic[Key, T]):
 
 
 class SharedRounds(Generic[Item, T]):
-    """Work in rounds: `work` gets the items of all callers that wait. A caller that comes during a round waits for the
-    next one, so the work begins after its call."""
+    """Work in rounds: `work` gets the items of all waiting callers. A call during a round joins the next one, so the
+    work for an item always begins after its call."""
 
     def __init__(self, name: str, work: Callable[[list[Item]], Awaitable[T]], at_once: int = 1) -> None:
         """`at_once` is the number of rounds at a time."""
@@ -103,7 +103,7 @@ class SharedRounds(Generic[Item, T]):
         return not self._under_way
 
     def join(self, item: Item) -> asyncio.Future[T]:
-        """The outcome of the next round, for this caller alone. It takes the item even if the future is cancelled."""
+        """A future of the outcome of the next round, which includes the item even if the future is cancelled."""
         mine: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, mine))
         if len(self._under_way) < self._at_once:
@@ -115,7 +115,7 @@ class SharedRounds(Generic[Item, T]):
         try:
             await self._rounds()
         finally:
-            # At once: a callback of the task would leave the items that come before it without a round.
+            # Not in a callback of the task: items that are added before the callback would get no round.
             self._under_way = {task for task in self._under_way if task is not asyncio.current_task()}
 
     async def _rounds(self) -> None:
@@ -133,7 +133,7 @@ class SharedRounds(Generic[Item, T]):
             else:
                 for each in _undone(waiting):
                     each.set_result(result)
-            await asyncio.sleep(0)  # these continue before a later caller
+            await asyncio.sleep(0)  # lets these callers continue before later ones
 
 
 def _undone(waiting: Iterable[tuple[Item, asyncio.Future[T]]]) -> Iterator[asyncio.Future[T]]:

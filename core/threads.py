@@ -20,14 +20,14 @@ _BACKOFF = Backoff(1.0, 15.0)
 
 
 def start_thread(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
-    """Run `work(*args)` in a thread. A process that ends does not wait for it."""
+    """Run `work(*args)` in a daemon thread."""
     thread = threading.Thread(target=work, args=args, name=name, daemon=True)
     thread.start()
     return thread
 
 
 def pool(name: str, threads: int) -> ThreadPoolExecutor:
-    """Threads that share one queue of work. The end of the process waits for work that has begun."""
+    """A thread pool with one queue. The end of the process waits for running work."""
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
@@ -79,15 +79,15 @@ class Service:
         return self._stopping.wait(seconds)
 
     def succeeded(self) -> None:
-        """Within a step that lasts: it works, and a later failure is not of the same row."""
+        """Called within a long step: it works, and a later failure counts as the first one."""
         if self._failures:
             self._failures = 0
             self._logged.clear()
             logger.info("%s works again", self._what)
 
     def stop(self, timeout_s: float | None = 0.0) -> bool:
-        """End the thread after its current step, and wait for its end up to `timeout_s` (None: until it has ended).
-        Returns whether it has ended."""
+        """End the thread after its current step, and wait up to `timeout_s` for its end (None: without limit). Returns
+        whether it has ended."""
         self._stopping.set()
         self._woken.set()
         if self._thread.is_alive():

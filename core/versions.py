@@ -1,7 +1,7 @@
-"""The values of a log: records that carry the version of their format.
+"""Versioned encoding of the values of logs.
 
-A reader refuses a newer version (RecordVersionError) instead of guessing, and passes over fields that it does not know.
-So a new field has a default, and what an older reader must not pass over needs a new version.
+A reader refuses newer versions (RecordVersionError) and ignores unknown fields. So a new field has a default, and a
+change that an older reader must not ignore needs a new version.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from arborcast.core.errors import InfrastructureError, RecordVersionError
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """What a value holds: the version, and in subclasses the record beside it."""
+    """A value with its version; subclasses add the record."""
 
     v: int
 
 
 _V = TypeVar("_V", bound=Versioned)
 
-# What the decoders of msgspec raise for bytes that are something else.
+# Exceptions of msgspec's decoders for invalid bytes.
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class VersionedCodec(Generic[_V]):
     """Encodes and decodes one kind of value, as MessagePack, or as JSON.
 
-    `what` begins the messages of errors: "a dead letter". `version` is the newest one that this Arborcast knows.
+    `what` begins the messages of errors: "a dead letter". `version` is the newest supported one.
     """
 
     __slots__ = ("_decode", "_decode_version", "_what", "encode", "version")
@@ -45,25 +45,25 @@ class VersionedCodec(Generic[_V]):
         self._decode_version = wire.Decoder(msgspec.defstruct("_VersionOnly", [("v", int)], rename={"v": name})).decode
 
     def decode(self, value: bytes | None, key: bytes | None = None) -> _V:
-        """What a value holds. With a `key`, the message of an error names it.
+        """Decode a value; error messages have the `key`.
 
-        Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+        Raises RecordVersionError for a newer version and InfrastructureError for an unreadable value.
         """
         if value is None:
             raise InfrastructureError(f"{self._named(key)} has no value")
         try:
             found = self._decode(value)
         except _DAMAGED as error:
-            # What a newer version wrote may look like nothing to us; it must not pass for damaged.
+            # A newer version may be undecodable here; its error must not be "damaged".
             self._refuse_newer(self._version_of(value), key)
             raise InfrastructureError(f"{self._named(key)} cannot be read: {error}") from error
-        # A newer record may be decodable (unknown fields are skipped), but the skipped fields might matter.
+        # A newer record may be decodable since unknown fields are ignored; those fields might matter.
         if found.v > self.version:
             self._refuse_newer(found.v, key)
         return found
 
     def _version_of(self, value: bytes) -> int:
-        """Which version has written this; 0 where that cannot be read."""
+        """The version of a value; 0 if it cannot be read."""
         try:
             return int(self._decode_version(value).v)
         except _DAMAGED:
@@ -72,8 +72,8 @@ class VersionedCodec(Generic[_V]):
     def _refuse_newer(self, version: int, key: bytes | None) -> None:
         if version > self.version:
             raise RecordVersionError(
-                f"{self._named(key)} has version {version}, this Arborcast knows up to {self.version}: upgrade this "
-                f"process before it goes on"
+                f"{self._named(key)} has version {version}, this Arborcast supports up to {self.version}: upgrade this "
+                f"process"
             )
 
     def _named(self, key: bytes | None) -> str:

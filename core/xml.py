@@ -1,4 +1,4 @@
-"""The parser for XML that comes from outside: no entities, no DTD, no network."""
+"""The parser for untrusted XML: no entities, no DTD, no network."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from lxml import etree
 
 
 def xml_parser(*, comments: bool = True, encoding: str | None = None) -> etree.XMLParser:
-    """A parser for documents of strangers; libxml2 itself refuses more than 256 nested elements and texts over 10 MB.
+    """A parser for untrusted documents; libxml2 itself refuses more than 256 nested elements and texts over 10 MB.
 
-    Without `comments`, comments and processing instructions are left out of the tree. `encoding` overrides that of the
-    document.
+    Without `comments`, the tree has no comments and processing instructions. `encoding` overrides that of the document.
     """
     return etree.XMLParser(
         encoding=encoding,

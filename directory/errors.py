@@ -1,10 +1,10 @@
 """The directory's branch of the exception tree.
 
 InfrastructureError
-└── DirectoryError           the file or the server did not do its part; names it
-    ├── DirectoryAway            it cannot be reached now; trying again is of use
-    ├── DirectoryRefused         it is there and said no: wrong password, no rights, limits; says what to change
-    ├── LdifError                a file is not LDIF; carries the line
+└── DirectoryError           the file or the server failed; the message names it
+    ├── DirectoryAway            it cannot be reached now; a retry may succeed
+    ├── DirectoryRefused         it refuses: wrong password, missing rights, limits; the message has the setting
+    ├── LdifError                a file is not LDIF; has the line
     └── DnError                  a text is not a distinguished name
 """
 
@@ -14,19 +14,19 @@ from arborcast.core.errors import InfrastructureError
 
 
 class DirectoryError(InfrastructureError):
-    """The directory did not do its part."""
+    """The directory failed."""
 
 
 class DirectoryAway(DirectoryError):
-    """The directory cannot be reached now. `retry_after` says in seconds when to try again."""
+    """The directory cannot be reached now. `retry_after` is the time until a retry, in seconds."""
 
 
 class DirectoryRefused(DirectoryError):
-    """The directory is there and refuses."""
+    """The directory can be reached, but refuses."""
 
 
 class LdifError(DirectoryError):
-    """The text is not LDIF that we can read. `line` counts from 1."""
+    """The text is not supported LDIF. `line` counts from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"line {line}: {message}")

@@ -25,7 +25,7 @@ class DirectorySettings:
     certificate_file: str = setting("", "Client certificate (PEM) of an external bind.")
     key_file: str = setting("", "Its key (PEM).")
     poll_interval_s: float = setting(
-        # An edit of the file takes this long to be seen, and another tenth of a second to have settled.
+        # An edit of the file is detected within this time, and read a tenth of a second later.
         0.5,
         "Poll interval of the file, or of a server without syncrepl.",
         minimum=0.05,

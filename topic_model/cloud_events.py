@@ -6,10 +6,10 @@
     subject  the path of the topic
     time     the time of acceptance
 
-Attributes that an event was published with are properties of its notification, with names of the prefix PROPERTY. Those
-that are not in this list (`dataschema`, `sequence`, and other extensions) are attributes of the pushed event, too.
-Data is the payload as XML. Loose content without elements (`topic_model.legacy_content`) is JSON where it can be, else
-text.
+Attributes of a published event are stored as properties of its notification, with the prefix PROPERTY in their names.
+Attributes outside this list (`dataschema`, `sequence`, and other extensions) are also attributes of the pushed event.
+Data is the payload as XML. Loose content without elements (`topic_model.legacy_content`) is JSON if it parses as JSON,
+else text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH: Final = "application/cloudevents-batch+json"
 """Media types of an event in JSON, and of a list of events."""
 
 DEFAULT_TYPE = "arborcast.notification"
-"""The type of an event whose message has none: text or JSON that was published without one."""
+"""The type of an event whose message has none: text or JSON published without a type."""
 
 HEADER = "ce-"
 """The prefix of an attribute's header in binary mode."""
@@ -43,12 +43,12 @@ PROPERTY = "ce-"
 NAME = re.compile(r"[a-z0-9]{1,100}", re.ASCII)
 """The name of an attribute."""
 
-# Attributes that are set from the notification, and the original ones of the publisher.
+# Attributes that are set from the notification; the publisher's values are not pushed.
 _OURS = frozenset({"specversion", "id", "source", "type", "subject", "time", "datacontenttype"})
 
 _XML, _JSON, _TEXT = "application/xml", "application/json", "text/plain; charset=utf-8"
 
-# HTTP binding, 3.1.3.2: what stands in a header as it is.
+# HTTP binding, 3.1.3.2: characters that are not escaped in a header.
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
@@ -72,8 +72,8 @@ def event_of(
     kind: str = "",
     published: Mapping[str, str] = NOTHING_PUBLISHED,
 ) -> Event:
-    """The event of a notification; `kind` is the stored type, empty for that of the payload's element, and `published`
-    the attributes that it was published with."""
+    """The event of a notification. `kind` is the stored type, empty for the type of the payload's element; `published`
+    has the attributes of the published event."""
     media, data = _data(payload, published.get("datacontenttype", ""))
     if kind in ("", legacy_content.TYPE):
         kind = "" if media != _XML else root_type(payload)
@@ -109,7 +109,7 @@ def batch(events: Iterable[Event]) -> bytes:
 
 
 def pushed(form: str, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], ...], bytes]:
-    """The headers and the body of a push in one of the three forms; only a batch has several events."""
+    """The headers and the body of a push in one of the three formats; only a batch has several events."""
     if form == "cloudevents-binary":
         return binary(events[0])
     if form == "cloudevents-structured":
@@ -118,11 +118,11 @@ def pushed(form: str, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], .
 
 
 def published_in(producer: bytes) -> Mapping[str, str]:
-    """The attributes that an event was published with, from the wsnt:ProducerReference of its notification; none of a
-    notification that was published otherwise."""
+    """The attributes of the published event, from the wsnt:ProducerReference of its notification; empty for a
+    notification that was not published as an event."""
     if b'"' + PROPERTY.encode() not in producer:
         return NOTHING_PUBLISHED
-    # Only here: workers without such notifications never load lxml.
+    # Imported here: workers without such notifications never load lxml.
     from lxml import etree
 
     from arborcast.core.xml import xml_parser
@@ -132,14 +132,14 @@ def published_in(producer: bytes) -> Mapping[str, str]:
 
 
 def published_with(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """The same from the properties of the notification."""
+    """As `published_in`, from the properties of the notification."""
     named = {name.removeprefix(PROPERTY): text for name, text in properties.items() if name.startswith(PROPERTY)}
-    # A client with SOAP writes properties of any name.
+    # SOAP clients may write properties of any name.
     return {name: text for name, text in named.items() if text and NAME.fullmatch(name)}
 
 
 def _data(payload: bytes, published: str) -> tuple[str, bytes]:
-    """The media type and the data; `published` is the media type that the event was published with."""
+    """The media type and the data; `published` is the media type of the published event."""
     if legacy_content.unwrap(payload) is payload:
         return _XML, payload
     from lxml import etree

@@ -1,4 +1,4 @@
-"""The fold over the control log. Pure; its user feeds it the records in order."""
+"""The fold over the control log. Pure; its user applies the records in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from arborcast.topic_model.routing import History, RoutingTable
 
 
 class Projection(Protocol):
-    """State that follows from control records."""
+    """State derived from control records."""
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Apply one record; records of other kinds are ignored."""
 
 
 class ControlView:

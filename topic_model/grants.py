@@ -1,8 +1,8 @@
 """Sets of topics that a caller may use: subtrees and single topics.
 
-Other patterns are not supported, so that it is decidable whether everything that a subscription selects is allowed:
-that lies below its anchor, the part before the first wildcard, and if the anchor is in an allowed subtree, no future
-topic can leak.
+Other patterns are not supported, so that it is decidable whether all topics of a subscription are allowed: they are
+below its anchor, the part before the first wildcard, and if the anchor is in an allowed subtree, no future topic can
+leak.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Grant:
         return path in self.topics or self._below(path)
 
     def covers(self, filters: Iterable[TopicFilter]) -> bool:
-        """Whether everything that these filters together select, now or later, is covered. No filter selects
-        everything."""
-        # Filters are ANDed, so one within the bounds is enough.
+        """Whether all current and future topics that these filters together select are covered. Without a filter, all
+        topics are selected."""
+        # Filters are ANDed, so one covered filter is enough.
         return self.everything or any(self._covers(each) for each in filters)
 
     def __or__(self, other: Grant) -> Grant:
@@ -81,5 +81,5 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """The name: the owner of the resources that it creates."""
+        """The name, which is the owner of created resources."""
         return self.identity.name

@@ -1,7 +1,7 @@
 """Content that is not one element: text, or several elements, as in messages of the older system.
 
-A payload is one element, because wsnt:Message has exactly one. Other content is wrapped into an element of Arborcast:
-standard subscribers get that element, older ones its inside.
+A payload is one element, since wsnt:Message has exactly one. Other content is wrapped into an element of Arborcast:
+standard subscribers get that element, older ones its content.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ begins_element = re.compile(rb"\s*+<[^\s<>&!]").match
 
 
 def wrap(content: str, namespaces: Mapping[str, str]) -> bytes:
-    """The payload for well-formed content; `namespaces` are those in use, the default one under ""."""
+    """The payload for well-formed content; `namespaces` are its used declarations, the default one under ""."""
     declared = "".join(
         f" xmlns{':' if prefix else ''}{prefix}={quoteattr(uri)}"
         for prefix, uri in namespaces.items()
@@ -37,7 +37,7 @@ def wrap(content: str, namespaces: Mapping[str, str]) -> bytes:
 
 
 def unwrap(payload: bytes) -> bytes:
-    """The inside of a payload of `wrap`; any other payload unchanged."""
+    """The content of a wrapped payload; any other payload unchanged."""
     if not (payload.startswith(_START_BYTES) and payload.endswith(_END_BYTES)):
         return payload
     # In attribute values `>` is a reference, so the first one ends the start tag.

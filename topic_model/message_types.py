@@ -1,4 +1,4 @@
-"""The type of a message: a QName, written `{namespace}name`, set by its publisher, else the name of its payload's
+"""The type of a message: a QName, written `{namespace}name`, set by its publisher, by default the name of its payload's
 element."""
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from xml.parsers import expat
 
 from arborcast.topic_model.topics import NCNAME
 
-MOST = 1_000
+MAX_LENGTH = 1_000
 """Maximum length of a type. A longer one is not stored beside the payload."""
 
 _clark = re.compile(rf"(?:\{{([^{{}}\s]*)\}})({NCNAME})")
 _qname = re.compile(rf"(?:({NCNAME}):)?({NCNAME})")
 
 
-def kept_type(name: str) -> str:
+def stored_type(name: str) -> str:
     """The name of a payload's element as the stored type; empty if it is too long."""
-    return name if len(name) <= MOST else ""
+    return name if len(name) <= MAX_LENGTH else ""
 
 
 def root_type(payload: bytes) -> str:
@@ -40,24 +40,24 @@ def root_type(payload: bytes) -> str:
 
 
 def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
-    """The type of a text: `{namespace}name`, or a QName with the prefixes in scope; without a prefix it is in the
-    default namespace, as in XML Schema, and `{}name` in none. Raises ValueError."""
-    if len(text) > MOST:
-        raise ValueError(f"{text[:60]!r}… is longer than {MOST} characters")
+    """Parse `{namespace}name`, or a QName with the prefixes in scope. Without a prefix it is in the default namespace,
+    as in XML Schema; `{}name` is in none. Raises ValueError."""
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"{text[:60]!r}… is longer than {MAX_LENGTH} characters")
     clark = _clark.fullmatch(text)
     if clark is not None:
         return f"{{{clark[1]}}}{clark[2]}" if clark[1] else clark[2]
     qname = _qname.fullmatch(text)
     if qname is None:
-        raise ValueError(f"{text[:100]!r} is no QName: p:name or {{namespace}}name is needed")
+        raise ValueError(f"{text[:100]!r} is not a QName: p:name or {{namespace}}name is required")
     namespace = namespaces.get(qname[1])
     if qname[1] and not namespace:
         raise ValueError(f"the prefix of {text[:100]!r} is not declared")
     found = f"{{{namespace}}}{qname[2]}" if namespace else qname[2]
-    if len(found) > MOST:
-        raise ValueError(f"{text[:60]!r} with its namespace is longer than {MOST} characters")
+    if len(found) > MAX_LENGTH:
+        raise ValueError(f"{text[:60]!r} with its namespace is longer than {MAX_LENGTH} characters")
     return found
 
 
 class _Enough(Exception):
-    """Ends the search."""
+    """Ends the parsing after the first start tag."""

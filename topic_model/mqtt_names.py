@@ -1,10 +1,9 @@
-"""Names of MQTT topics and of ours: each in the other's spelling, filters, and templates. Pure.
+"""Conversion between MQTT topics and topic paths; MQTT filters, and templates of topics. Pure.
 
-A level of an MQTT topic becomes a name: each character that a name cannot have there, and each `_` that would read as
-the beginning of such a place, is written `_xHHHH_` (8 digits beyond U+FFFF), as in SQL/XML and .NET's XmlConvert; an
-empty level is `_x_`. A name becomes a level by the opposite, except for characters that no level of a published topic
-has (`/`, `+`, `#`, U+0000; `$` at the beginning of the topic), which stay written. So every MQTT topic has a path of
-names, and its own spelling again.
+A level of an MQTT topic becomes a name: each character that is not allowed in the name, and each `_` that would begin
+an escape, is written `_xHHHH_` (8 digits beyond U+FFFF), as in SQL/XML and .NET's XmlConvert; an empty level is `_x_`.
+A name becomes a level by unescaping, except for characters that no level of a published topic may have (`/`, `+`, `#`,
+U+0000; `$` at the beginning of the topic), which stay escaped. So every MQTT topic survives the round trip.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _NOT_IN_LEVELS = frozenset("/+#\0")
 _PARTS = re.compile(r"(?:\{[^{}]*\}|[^/{}])+")
 _PLACE = re.compile(r"\{(topic|#|[1-9][0-9]?)\}")
 
-LONGEST = 65_535
-"""Bytes of an MQTT topic."""
+MAX_TOPIC_BYTES = 65_535
+"""Maximum length of an MQTT topic in bytes."""
 
 
 def name_of(level: str) -> str:
@@ -61,7 +60,7 @@ def level_of(name: str) -> str:
 
 
 def levels_of(path: TopicPath) -> list[str]:
-    """The levels for a topic of ours; a namespace stands before its name as in a path."""
+    """The levels for a topic path; a namespace precedes its name as in the path."""
     levels: list[str] = []
     parent = ""
     for namespace, name in split_path(path):
@@ -74,15 +73,16 @@ def levels_of(path: TopicPath) -> list[str]:
 
 
 def is_mqtt(address: str) -> bool:
-    """Whether messages to this address of a subscription go to topics of an MQTT broker."""
+    """Whether this address of a subscription is at an MQTT broker."""
     return address.startswith(("mqtt://", "mqtts://"))
 
 
 class Template:
-    """Where something goes: text with slashes, of which a part may be a placeholder. Raises TopicError."""
+    """A topic with placeholders: parts with slashes between them, each a placeholder or literal text. Raises
+    TopicError."""
 
     def __init__(self, text: str, places: int, *, rest: bool = True) -> None:
-        """`places` is the greatest number of a placeholder; `rest` whether `{#}` is one."""
+        """`places` is the greatest number of a placeholder; `rest`: `{#}` is allowed."""
         self.text = text
         self._parts = _PARTS.findall(text)
         if "/".join(self._parts) != text or not text:
@@ -90,14 +90,14 @@ class Template:
         for part in self._parts:
             place = _PLACE.fullmatch(part)
             if place is None and _PLACE.search(part):
-                raise TopicError(f"{text[:200]!r}: a placeholder is a whole part between slashes, not {part[:60]!r}")
+                raise TopicError(f"{text[:200]!r}: a placeholder must be a complete level, unlike {part[:60]!r}")
             if place is not None and place[1].isdecimal() and int(place[1]) > places:
-                raise TopicError(f"{text[:200]!r}: {part} is more than there are wildcards + before")
+                raise TopicError(f"{text[:200]!r}: {part} exceeds the number of wildcards + in the filter")
             if part == "{#}" and not rest:
-                raise TopicError(f"{text[:200]!r}: {{#}} is for what # stands for, and there is none")
+                raise TopicError(f"{text[:200]!r}: {{#}} is allowed only with a filter that has #")
 
     def filled(self, everything: Sequence[str], places: Sequence[str], rest: Sequence[str] = ()) -> list[str]:
-        """The parts with `{topic}`, `{1}` … and `{#}` in place. Raises TopicError for a place that is not there."""
+        """The parts with `{topic}`, `{1}` … and `{#}` replaced. Raises TopicError for a number without a value."""
         found: list[str] = []
         for part in self._parts:
             place = _PLACE.fullmatch(part)
@@ -110,16 +110,16 @@ class Template:
             elif int(place[1]) <= len(places):
                 found.append(places[int(place[1]) - 1])
             else:
-                raise TopicError(f"{self.text[:200]!r} has {part}, and the topic {len(places)} levels")
+                raise TopicError(f"{self.text[:200]!r} has {part}, but the topic has {len(places)} levels")
         return found
 
 
 class TopicsOut:
-    """The addresses of MQTT topics for notifications, by a template with `{topic}` and `{1}` …, the levels of their
-    topics. `address` is that of a subscription, which has the template in the place of the topic."""
+    """The addresses of MQTT topics for notifications, by a template: `{topic}` is the topic, `{1}` … are its levels.
+    `address` is the address of a subscription, with the template as its topic."""
 
     def __init__(self, address: str) -> None:
-        """Raises TopicError for a template by which no MQTT topic can be made."""
+        """Raises TopicError for a template that yields no valid MQTT topic."""
         parts = urlsplit(address)
         text = unquote(parts.path[1:])
         check_published(text.replace("{#}", ""))
@@ -129,7 +129,7 @@ class TopicsOut:
         self._parts = parts
 
     def topic(self, path: TopicPath) -> str:
-        """The MQTT topic of a notification. Raises TopicError where there is none."""
+        """The MQTT topic of a notification. Raises TopicError if it would be invalid."""
         levels = levels_of(path)
         topic = "/".join(self._template.filled(levels, levels))
         if topic.startswith("$"):
@@ -138,26 +138,26 @@ class TopicsOut:
         return topic
 
     def url(self, path: TopicPath) -> str:
-        """The address of this topic. Raises TopicError where there is none."""
+        """The address of the MQTT topic. Raises TopicError as `topic`."""
         return self._parts._replace(path=f"/{quote(self.topic(path))}").geturl()
 
 
 def address_of(base: str, template: str, *, retain: bool) -> str:
-    """The address of a subscription whose messages go to these topics of the broker at `base`, which ends with /."""
+    """The address of a subscription that publishes to these topics of the broker at `base`, which ends with /."""
     return f"{base}{quote(template)}{'?retain' if retain else ''}"
 
 
 def check_published(topic: str) -> None:
-    """Raises TopicError for a text that cannot be the topic of a PUBLISH."""
+    """Raises TopicError for an invalid topic of a PUBLISH."""
     if not topic or topic.startswith("$") or any(each in topic for each in "+#\0"):
         raise TopicError(f"{topic[:200]!r} cannot be published to: it is empty, begins with $, or has + or #")
-    if len(topic.encode(errors="replace")) > LONGEST:
-        raise TopicError(f"an MQTT topic has at most {LONGEST} bytes")
+    if len(topic.encode(errors="replace")) > MAX_TOPIC_BYTES:
+        raise TopicError(f"an MQTT topic has at most {MAX_TOPIC_BYTES} bytes")
 
 
 class TopicsIn:
-    """The topics of ours for the MQTT topics that a filter selects, by a template with `{topic}`, `{1}` … for each `+`,
-    and `{#}`. Raises TopicError for a wrong filter or template."""
+    """The topic paths for the MQTT topics that a filter selects, by a template with `{topic}`, `{1}` … for each `+`,
+    and `{#}`. Raises TopicError for an invalid filter or template."""
 
     def __init__(self, text: str, template: str) -> None:
         self.filter = text
@@ -167,30 +167,30 @@ class TopicsIn:
         parse_path("/".join(self._template.filled(["a"], ["a"] * 99, ["a"])))
 
     def topic(self, mqtt: str) -> TopicPath | None:
-        """The path for an MQTT topic; None where the filter does not select it. Raises TopicError."""
+        """The path for an MQTT topic; None if the filter does not select it. Raises TopicError."""
         levels = mqtt.split("/")
         rest = len(self._levels) - 1 if self._levels[-1] == "#" else None
         if rest is None and len(levels) != len(self._levels):
             return None
-        # `#` selects the level above it, too; neither wildcard the topics that begin with $.
+        # `#` also selects the level above it; no wildcard selects topics that begin with $.
         if len(levels) < len(self._levels[:rest]) or (mqtt.startswith("$") and self._levels[0] in ("+", "#")):
             return None
         places = []
-        for wanted, level in zip(self._levels[:rest], levels, strict=False):
-            if wanted == "+":
+        for expected, level in zip(self._levels[:rest], levels, strict=False):
+            if expected == "+":
                 places.append(name_of(level))
-            elif wanted != level:
+            elif expected != level:
                 return None
         names = list(map(name_of, levels))
         return parse_path("/".join(self._template.filled(names, places, [] if rest is None else names[rest:])))
 
     def overlaps(self, other: TopicsIn) -> bool:
-        """Whether a topic may be selected by both."""
+        """Whether both filters can select the same topic."""
         for number, (ours, theirs) in enumerate(zip_longest(self._levels, other._levels)):
             both = {ours, theirs}
             if number == 0 and both & {"+", "#"} and any(each.startswith("$") for each in both):
                 return False
-            if "#" in both:  # it selects the level above, too
+            if "#" in both:  # also selects the level above
                 return True
             if ours != theirs and ("+" not in both or None in both):
                 return False
@@ -200,10 +200,10 @@ class TopicsIn:
 def check_filter(levels: Sequence[str]) -> None:
     """Raises TopicError for an invalid topic filter, or a shared one."""
     text = "/".join(levels)
-    if not text or len(text.encode(errors="replace")) > LONGEST or "\0" in text:
+    if not text or len(text.encode(errors="replace")) > MAX_TOPIC_BYTES or "\0" in text:
         raise TopicError(f"{text[:200]!r} is not an MQTT topic filter")
     if levels[0] == "$share":
-        raise TopicError(f"{text[:200]!r} is a shared subscription, which has no order: name its filter alone")
+        raise TopicError(f"{text[:200]!r} is a shared subscription, which has no order: use its filter alone")
     for number, level in enumerate(levels):
         if ("+" in level and level != "+") or ("#" in level and (level != "#" or number < len(levels) - 1)):
-            raise TopicError(f"{text[:200]!r}: + is a whole level, and # the last one")
+            raise TopicError(f"{text[:200]!r}: + must be a complete level, and # the last one")

@@ -1,4 +1,4 @@
-"""The namespaces and names of the wire, written once, in the `{namespace}name` form that lxml compares."""
+"""Namespaces and names of the wire format; names in the form `{namespace}name` of lxml."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ WSA = "http://www.w3.org/2005/08/addressing"
 WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
 WSNT = "http://docs.oasis-open.org/wsn/b-2"
 WSNT_SLASH = "http://docs.oasis-open.org/wsn/b-2/"
-"""How some clients of HPwsn write it."""
+"""WSNT as some clients of HPwsn write it."""
 HPWSN = "http://org.apache.servicemix.application"
-"""Of WsnProcess, HPwsn's one operation."""
+"""The namespace of WsnProcess, HPwsn's only operation."""
 HPWSN_PUSH = "http://org.apache.servicemix.wsn.push"
-"""Of what HPwsn's subscribers are pushed."""
+"""The namespace of pushes to HPwsn's subscribers."""
 WSN_BR = "http://docs.oasis-open.org/wsn/br-2"
 WSRF_BF = "http://docs.oasis-open.org/wsrf/bf-2"
 WSRF_R = "http://docs.oasis-open.org/wsrf/r-2"
@@ -26,7 +26,7 @@ ARBORCAST_OUTBOUND = "urn:arborcast:outbound"
 ARBORCAST_DELIVERY = "urn:arborcast:delivery"
 ARBORCAST_QUEUE = "urn:arborcast:queue"
 
-# Answers use the same prefix for a namespace everywhere, so that captures and tests read alike.
+# One prefix for each namespace in all answers.
 PREFIXES = {
     WSA: "wsa",
     WSNT: "wsnt",
@@ -37,8 +37,8 @@ PREFIXES = {
     WSRF_RP: "wsrf-rp",
 }
 
-# Consumers look up topics by their literal text (Home Assistant does), so those of cameras and hospitals have the
-# prefixes that their documents use.
+# Some consumers compare topics as text (Home Assistant does), so topics of cameras and hospitals have the prefixes of
+# their specifications.
 TOPIC_PREFIXES = {
     "http://www.onvif.org/ver10/topics": "tns1",
     "http://www.axis.com/2009/event/topics": "tnsaxis",
@@ -56,10 +56,10 @@ WSA_FAULT_ACTION = "http://www.w3.org/2005/08/addressing/fault"
 
 
 MESSAGE_TYPE = f"{{{ARBORCAST_POLICY}}}MessageType"
-"""A filter of ours: the types of message that are wanted."""
+"""Arborcast's filter by types of messages."""
 
 CURRENT_MESSAGE = f"{{{ARBORCAST_POLICY}}}CurrentMessage"
-"""A subscription policy of ours: the current messages of the topics are wanted at once."""
+"""Arborcast's subscription policy to get the current messages of the topics at once."""
 
 
 def wsnt(name: str) -> str:

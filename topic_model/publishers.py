@@ -19,10 +19,10 @@ class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A registered publisher. `address` is where the registration is managed; no topics means any topic. With `demand`,
+    """A registered publisher. `address` is the manager of the registration; no topics means any topic. With `demand`,
     `publisher` is a NotificationProducer at which the gateway subscribes while its topics have subscribers; `upstream`
-    are these subscriptions, `pausable` whether it accepts a pause, as far as known. `soap` and `addressing` are the
-    form of its request, used for requests to it."""
+    are these subscriptions; `pausable` is False once it has refused a pause. `soap` and `addressing` are the format of
+    its request, used for requests to it."""
 
     id: str
     address: str

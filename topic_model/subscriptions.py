@@ -1,8 +1,8 @@
-"""Subscriptions as immutable values: who, what, until when, how.
+"""Subscriptions as immutable values: consumer, filters, termination, delivery policy.
 
-msgspec structs rather than data classes: a routing table holds a million of them, they are read from the control log
-at start, and they cross to Spark's workers; a struct is half the size and decodes ten times as fast. They are kept from
-the garbage collector (gc=False): immutable values cannot form a cycle, and walking a million of them takes a second.
+msgspec structs instead of data classes: a routing table has a million of them, they are read from the control log at
+start and sent to Spark's workers; a struct has half the size and decodes ten times as fast. They are exempt from
+garbage collection (gc=False): immutable values cannot form a cycle, and walking a million of them takes a second.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ SoapVersion = Literal["1.1", "1.2"]
 Reliability = Literal["strict", "adaptive", "timely"]
 Order = Literal["acceptance", "strict", "none"]
 Per = Literal["subscription", "topic"]
-"""What a deadline or a minimum interval counts for: all topics of a subscription together, or each."""
+"""The scope of a deadline or a minimum interval: all topics of a subscription together, or each topic."""
 
 
 class EndpointReference(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A WS-Addressing EPR. The XML parts are kept as self-contained fragments, as they were sent."""
+    """A WS-Addressing EPR. The XML parts are self-contained fragments, as received."""
 
     address: str
     reference_parameters: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
 
 
-# Headers that we write ourselves into messages to a reference.
+# Namespaces of the headers that the engine writes into messages to a reference.
 _WRITTEN = frozenset({WSA, ARBORCAST_DELIVERY})
 
 
 def parameter_blocks(reference_parameters: tuple[str, ...]) -> str:
-    """Reference parameters as header blocks of a message to their reference, marked as what they are.
+    """Reference parameters as header blocks of a message to their reference, with wsa:IsReferenceParameter.
 
-    Without any that has the name of a header of ours: that would be there twice (`doubled_header` finds it beforehand).
+    Parameters with the name of one of the engine's headers are omitted: the header would be duplicated (see
+    `doubled_header`).
     """
-    # Only here is XML parsed, once per subscription and rarely; workers without such subscribers never load lxml.
+    # lxml is loaded only by workers with such subscribers.
     if not reference_parameters:
         return ""
     from lxml import etree
@@ -69,8 +70,8 @@ def parameter_blocks(reference_parameters: tuple[str, ...]) -> str:
 
 
 def doubled_header(reference_parameters: tuple[str, ...]) -> str:
-    """The name, `{namespace}name`, of a reference parameter that is a header of WS-Addressing or of ours; empty when
-    none is."""
+    """The name, `{namespace}name`, of the first reference parameter that is a header of WS-Addressing or of the engine;
+    empty for none."""
     if not reference_parameters:
         return ""
     from lxml import etree
@@ -86,12 +87,12 @@ def _elements(fragments: tuple[str, ...]) -> Iterator[etree._Element]:
 
     parser = xml_parser()
     for fragment in fragments:
-        # With the usual prefix in scope: else the mark would get a made-up one.
+        # With the usual prefix in scope, else lxml would generate one for wsa:IsReferenceParameter.
         yield etree.fromstring(f'<around xmlns:wsa="{WSA}">{fragment}</around>'.encode(), parser)[0]
 
 
 class TopicFilter(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A topic expression as it was written, and its normal form, which is all that matching needs."""
+    """A topic expression as written, and its normal form, which matching uses."""
 
     dialect: str
     text: str
@@ -129,11 +130,11 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def strict(self) -> bool:
-        """Whether each message has to be settled before the next one may be pushed."""
+        """Whether each message must be settled before the next one is pushed."""
         return self.order == "strict" or self.reliability == "strict"
 
     def drops(self, reliable: bool) -> bool:
-        """Whether a notification, `reliable` or not, is dropped where that of another subscription would wait."""
+        """Whether a notification, `reliable` or not, is dropped instead of waiting."""
         return self.reliability == "timely" and not reliable
 
 
@@ -141,17 +142,17 @@ DEFAULT_POLICY = DeliveryPolicy()
 
 
 class SigningSecret(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A secret that pushes are signed with, sealed (`core.security.keyring`); not any more from `until_ms` on."""
+    """A sealed secret (`core.security.keyring`) that signs pushes, until `until_ms` if set."""
 
     sealed: str
     until_ms: int | None = None
 
 
 class Protection(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How a receiver knows that a push is ours.
+    """Authentication of pushes for their receiver.
 
-    `secrets` sign, newest first. `authorization` is the value of the HTTP header, sealed; `certificate` the name of a
-    client certificate that the operator has put where pushes are made.
+    `secrets` sign, newest first. `authorization` is the sealed value of the HTTP header; `certificate` is the name of a
+    client certificate, installed by the operator on the hosts that push.
     """
 
     secrets: tuple[SigningSecret, ...] = ()
@@ -168,9 +169,9 @@ class BoundEndpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TriggerTarget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What holds for the topic that a trigger publishes to, by the topic's facts; see `TopicPolicy`. A notification
-    there has one of these `types`; none at all means any. `distribution` is where it goes beside this engine
-    (`topic_model.tree.distribution`), empty for everywhere."""
+    """Properties of the topic to which a trigger publishes; see `TopicPolicy`. A notification on it has one of these
+    `types`; an empty tuple means any. `distribution` is its routing word (`topic_model.tree.distribution`), empty for
+    everywhere."""
 
     retain: bool | None = None
     priority: int = 0
@@ -180,11 +181,12 @@ class TriggerTarget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What makes a subscription a trigger: what matches it is not pushed, but has a notification published on `topic`.
+    """The trigger of a subscription: for each matching notification, another one is published on `topic` instead of a
+    push.
 
-    That has the `payload`, of this `type`; where it is empty, the payload that matched. `prefixes` are as in a
-    notification. `target` follows from the topic tree, and is there in routing tables only: None in records, and for a
-    topic that is not there (any more).
+    It has the `payload` with this `type`, or the matching payload if `payload` is empty. `prefixes` are as in a
+    notification. `target` is derived from the topic tree, in routing tables only: None in records, and for a topic that
+    does not exist.
     """
 
     name: str
@@ -196,7 +198,7 @@ class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def endpoint(self) -> str:
-        """What stands where other subscriptions have the address that they are pushed to."""
+        """The value in place of the address of a pushed subscription."""
         return f"trigger:{self.name}"
 
 
@@ -204,9 +206,9 @@ Datagrams = Literal["", "only", "without"]
 
 
 class Peer(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The properties of a subscription that is a link to another engine, with pushes in the form `peer`: our name and
-    its name, as GROUP/NAME. A link to another group has no NAME: the group's representative is pushed to. Two links may
-    share a peer: one has `only` datagrams, the other is `without` them."""
+    """A link to another engine: a subscription with pushes in the form `peer`. `own` and `to` are the names of this
+    engine and the other one, as GROUP/NAME. A link to another group has no NAME: its representative gets the pushes.
+    Two links may have the same peer: one has `only` datagrams, the other is `without` them."""
 
     own: str
     to: str
@@ -214,15 +216,15 @@ class Peer(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
+    """One subscription. All filters are ANDed; no topic filter means every topic.
 
-    `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
-    `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to;
-    `endpoint` concerns gateways alone. `types` are the types of message that are wanted (`topic_model.message_types`),
-    sorted; none at all means every type. One with a `trigger` is none that anybody has subscribed: it has records of
-    its own, no address, and no end. `queue`, unless 0, says that it is a server of the queue which is its one topic: it
-    gets some of the requests, so many at a time. Nor has anybody subscribed one with a `peer`: gateways make it.
-    Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
+    `address` is the subscription manager's URL as in SubscribeResponse; pushes have the same one. `pull_point` is the
+    id of the engine's pull point that is the consumer, empty for pushes; `endpoint` is for gateways only. `types` are
+    the selected types of messages (`topic_model.message_types`), sorted; an empty tuple means every type. With a
+    `trigger` it is the internal subscription of a trigger, with its own kind of records, no address, and no end.
+    `queue`, unless 0: it is a server of the queue that is its only topic, with at most this number of requests at a
+    time. With a `peer` it is the internal subscription of a federation link, created by gateways. Times are
+    milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
     id: str
@@ -249,26 +251,26 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def pushed(self) -> bool:
-        """Whether its notifications go to an endpoint, and not into a log of ours."""
+        """Whether its notifications are pushed to an endpoint, not put into a pull point or published by a trigger."""
         return not self.pull_point and self.trigger is None
 
     @property
     def of_settings(self) -> bool:
-        """Whether gateways make it by the settings: a link to another engine, a rule of the MQTT bridge. Its id can be
-        guessed, and no client may change it."""
+        """Whether gateways create it from the settings: a link to another engine, a rule of the MQTT bridge. Its id is
+        predictable, and clients may not change it."""
         return self.peer is not None or is_mqtt(self.consumer.address)
 
     @property
     def in_turn(self) -> bool:
-        """Whether a waiting retry blocks later notifications of its topic, and no others: the case of links. A strict
-        order over all topics allows only one sender."""
+        """Whether a waiting retry blocks later notifications of the same topic only, as for links. A strict order over
+        all topics would allow only one sender."""
         return self.peer is not None and self.policy.strict
 
     @property
     def receives(self) -> bool:
-        """Whether notifications are matched to it at all: a paused one keeps its position, and has what it missed
-        when it is resumed. Not so where nothing is kept for it: pull points, timely subscriptions, and the older
-        system's subscribers, which register without wanting anything."""
+        """Whether notifications are matched to it. A paused subscription stays matched, and gets the missed
+        notifications after it is resumed, unless nothing is stored for it: pull points, timely subscriptions, and the
+        older system's subscribers."""
         if not self.paused:
             return True
         return not (self.pull_point or self.form == "legacy" or self.policy.reliability == "timely")
@@ -278,18 +280,18 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.terminates_ms is not None and self.terminates_ms <= now_ms
 
     def selector(self) -> str:
-        """The normal form of all topic filters together: equal selectors select equal topics."""
+        """The combined normal form of all topic filters: equal selectors select equal topics."""
         return " & ".join(sorted({f.normal for f in self.topics}))
 
     def sealing_context(self) -> str:
-        """What its secrets are bound to when they are sealed: they are of no use to another address."""
+        """The context of its sealed secrets, which binds them to this subscription and address."""
         return f"{self.id}\n{self.consumer.address}"
 
     def identity(self) -> tuple[object, ...]:
-        """Equal for two subscriptions that would deliver the same things to the same place in the same way.
+        """A key that is equal for two subscriptions with the same deliveries.
 
-        How they are protected is left out: who subscribes again with a new secret replaces the old one. So is the size
-        of parts: old subscribers are known by their address and topic.
+        It excludes the protection, so that a repeated Subscribe with a new secret replaces the old one, and the size of
+        parts, since old subscribers are identified by address and topic.
         """
         return (
             self.consumer.address,
@@ -313,10 +315,10 @@ _QUEUE = "queue:"
 
 
 def queue_of(topic: TopicPath) -> Subscription:
-    """What stands for all servers of a queue until one of them gets the request: deliveries to it are parked."""
+    """The placeholder for all servers of a queue until one of them gets the request; deliveries to it are parked."""
     return Subscription(_QUEUE + topic, EndpointReference(""))
 
 
 def queue_topic(subscription_id: str) -> TopicPath | None:
-    """The queue that an id means; None for that of a subscription."""
+    """The queue of a placeholder's id; None for the id of a subscription."""
     return TopicPath(subscription_id.removeprefix(_QUEUE)) if subscription_id.startswith(_QUEUE) else None

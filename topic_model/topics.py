@@ -1,13 +1,13 @@
 """Topic paths: one canonical string per topic.
 
-A topic is named by a path of QNames below a root topic. Its canonical form is a plain string, because it is a Kafka
-key, a dictionary key on the hot path and a table column: steps joined by `/`, each step `{namespace}name`, the
-namespace left out where it is the parent's (for a root: where there is none).
+A topic is a path of QNames below a root topic. Its canonical form is a plain string, since it is a Kafka key, a
+dictionary key on the hot path and a table column: steps joined by `/`, each step `{namespace}name`, without the
+namespace if it equals the parent's (for a root: if it is empty).
 
     tns:a/b            -> {urn:tns}a/b          (a child NCName is in its parent's namespace)
     tns:a/tns:b        -> {urn:tns}a/b          (so this is the same topic)
     tns:a/x:b/c        -> {urn:tns}a/{urn:x}b/c
-    ALL:ALARM:ALARM1   -> ALL/ALARM/ALARM1      (colon paths live in no namespace)
+    ALL:ALARM:ALARM1   -> ALL/ALARM/ALARM1      (colon paths are in no namespace)
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Final, NewType
 from arborcast.core.errors import TopicError
 
 TopicPath = NewType("TopicPath", str)
-"""A canonical topic path, made by `make_path` or `parse_path` and by nothing else."""
+"""A canonical topic path, created by `make_path` or `parse_path` only."""
 
 Step = tuple[str, str]
 """(namespace, local name); the namespace is "" for none."""
 
 SYSTEM: Final = TopicPath("{urn:arborcast}system")
-"""The topic above those of operator events. Only the job publishes there, see `is_system`."""
+"""The topic above the operator events. Only the job publishes there; see `is_system`."""
 
 _BELOW_SYSTEM = f"{SYSTEM}/"
 
-# A path longer or deeper than this is refused at the door: it would be a Kafka key, a table cell and a log line.
+# Longer or deeper paths are refused: a path is a Kafka key, a table cell and a part of log lines.
 MAX_PATH_LENGTH = 4096
 MAX_DEPTH = 64
 
 NAME_RULE: Final = "a name has letters, digits, - _ and ., and begins with a letter or _"
-"""What an NCName is, for refusals."""
+"""The rule for an NCName, for refusals."""
 
 # NCName of "Namespaces in XML 1.0", written with the ranges of XML 1.0 fifth edition.
 _NAME_START = (
@@ -45,8 +45,8 @@ _NAME_START = (
 NCNAME = f"[{_NAME_START}][-.0-9\u00b7\u0300-\u036f\u203f-\u2040{_NAME_START}]*"
 """Source of a regular expression for one NCName."""
 
-# A URI reference of RFC 3986. libxml2 neither reads nor writes a namespace that is none, so a topic in such a one could
-# never be sent; and braces, white space and `|` would make paths and normal forms ambiguous.
+# A URI reference of RFC 3986. libxml2 neither reads nor writes other namespaces, so a topic in one could not be sent;
+# and braces, white space and `|` would make paths and normal forms ambiguous.
 _PCHAR = r"(?:[-A-Za-z0-9._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})"
 _USER = r"(?:(?:[-A-Za-z0-9._~!$&'()*+,;=:]|%[0-9A-Fa-f]{2})*@)?"
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|(?:[-A-Za-z0-9._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]{1,5})?"
@@ -55,7 +55,7 @@ NAMESPACE = (
     rf"(?:(?:{_SCHEME})?//{_USER}{_HOST}(?=[/?#}}]|$)|{_SCHEME}(?!//)|(?!//|[^/?#}}]*:))"
     rf"(?:{_PCHAR}|/)*(?:\?(?:{_PCHAR}|[/?])*)?(?:\#(?:{_PCHAR}|[/?])*)?"
 )
-"""Source of a regular expression for one namespace that topics can be in; empty for none."""
+"""Source of a regular expression for the namespace of a topic; it matches the empty string for none."""
 
 _ncname = re.compile(NCNAME)
 _namespace = re.compile(NAMESPACE)
@@ -63,12 +63,12 @@ _step = re.compile(rf"(?:\{{({NAMESPACE})\}})?({NCNAME})")
 
 
 def is_ncname(text: str) -> bool:
-    """Whether `text` may stand as one name of a topic path."""
+    """Whether `text` may be a name in a topic path."""
     return _ncname.fullmatch(text) is not None
 
 
 def is_namespace(text: str) -> bool:
-    """Whether topics can be in this namespace ("" is none). One that is longer than a path may be holds none."""
+    """Whether topics can be in this namespace ("" is none). It may not be longer than a path."""
     return len(text) <= MAX_PATH_LENGTH and _is_legal_namespace(text)
 
 
@@ -86,18 +86,18 @@ def make_path(steps: Iterable[Step]) -> TopicPath:
         if not is_ncname(name):
             raise TopicError(f"{name[:200]!r} is not a legal topic name: {NAME_RULE}")
         if not is_namespace(namespace):
-            raise TopicError(f"the namespace {namespace[:200]!r} is no legal URI")
+            raise TopicError(f"the namespace {namespace[:200]!r} is not a valid URI")
         if namespace == parent:
             parts.append(name)
         elif not namespace:
-            # QName paths have no way to write this, and we could not read it back.
-            raise TopicError(f"topic {name!r} in no namespace cannot stand below one in {parent!r}")
+            # Neither QName paths nor canonical paths can express this.
+            raise TopicError(f"topic {name!r} in no namespace cannot be below a topic in {parent!r}")
         else:
             parts.append(f"{{{namespace}}}{name}")
             parent = namespace
     path = "/".join(parts)
     if not parts:
-        raise TopicError("a topic path needs at least one name")
+        raise TopicError("a topic path must have at least one name")
     if len(parts) > MAX_DEPTH:
         raise TopicError(f"a topic path may be {MAX_DEPTH} levels deep, this one is {len(parts)}")
     _check_length(path)
@@ -120,13 +120,13 @@ def split_path(path: str) -> Iterator[Step]:
 
 
 def parse_path(text: str) -> TopicPath:
-    """Check a canonical path that came from outside (a file, a directory, a record); returns it normalised."""
+    """Check an external canonical path (from a file, a directory, a record); returns it normalised."""
     _check_length(text)
     return make_path(split_path(text))
 
 
 def parse_colon_path(text: str) -> TopicPath:
-    """The topic that the HPwsn form `ALL:ALARM:ALARM1` names, with or without blanks around its words.
+    """The topic of a path in HPwsn's form `ALL:ALARM:ALARM1`, with or without spaces around its words.
 
     Raises TopicError.
     """
@@ -148,13 +148,13 @@ def ancestors(path: TopicPath) -> Iterator[TopicPath]:
 
 
 def parent_of(path: TopicPath) -> TopicPath | None:
-    """The path above, None for a root topic."""
+    """The parent's path; None for a root topic."""
     end = _last_slash(path, len(path))
     return TopicPath(path[:end]) if end > 0 else None
 
 
 def last_step(path: TopicPath) -> str:
-    """The last step as written in the path, its namespace in braces when it differs from the parent's."""
+    """The last step as in the path, its namespace in braces if it differs from the parent's."""
     return path[_last_slash(path, len(path)) + 1 :]
 
 
@@ -164,9 +164,9 @@ def _check_length(path: str) -> None:
 
 
 def _last_slash(path: str, end: int) -> int:
-    """Position of the last `/` before `end` that is not inside a namespace; -1 when there is none."""
+    """Position of the last `/` before `end` that is not inside a namespace; -1 without any."""
     position = path.rfind("/", 0, end)
-    # Namespaces are mostly URLs, so a slash may lie within braces: then the step begins at its opening brace.
+    # Namespaces are mostly URLs, so a slash may be within braces: then the step begins at its opening brace.
     if position >= 0 and path.rfind("}", position, end) > position:
         brace = path.rfind("{", 0, end)
         if brace < position:

@@ -1,11 +1,11 @@
-"""WS-Notification as bytes, for both sides: what the gateway reads and the client writes, and the other way round.
+"""The wire format of WS-Notification, for gateway and client.
 
     envelope, xml_reading, fragments   reading a SOAP message; cutting payloads out of it
     answers, faults, errors            writing answers; faults, and the exceptions behind them
-    topics, endpoints, times           elements that many messages have
+    topics, endpoints, times           common elements
     frames                             the frames of the framed TCP edge
 
-May live here: formats that the client and the gateway share. May not: sockets, Kafka, rights.
+Formats that the client and the gateway share belong here; sockets, Kafka and rights do not.
 """
 
 from __future__ import annotations

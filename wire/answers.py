@@ -1,6 +1,6 @@
-"""Writing SOAP answers. They are small and of few shapes, so they are put together as text.
+"""Writing SOAP answers, as text, since they are small and have few forms.
 
-Answers carry WS-Addressing headers only when the request did, and never a mustUnderstand: many clients fault on it.
+Answers have WS-Addressing headers only if the request has, and never a mustUnderstand, on which many clients fail.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from arborcast.wire.envelope import Addressing
 def expression_element(
     element: str, dialect: str, expression: str, namespaces: Mapping[str, str], namespace: str = WSNT
 ) -> str:
-    """An expression as an element, by default of base notification, with the prefixes that it uses."""
+    """An expression as an element, by default of base notification, with its prefix declarations."""
     declared = "".join(
         f" xmlns:{prefix}={attribute(uri)}" if prefix else f" xmlns={attribute(uri)}"
         for prefix, uri in namespaces.items()
     )
-    # A declaration of theirs may take our prefix: the element brings one of its own that theirs cannot be.
+    # A prefix for the element that the declarations of the expression do not have.
     own = PREFIXES[namespace]
     while own in namespaces:
         own += "_"
@@ -51,7 +51,7 @@ def media_type(soap: SoapVersion) -> bytes:
 
 
 def text(value: str) -> str:
-    """`value` as XML text; characters that XML cannot hold become question marks."""
+    """`value` as XML text; characters that are not allowed in XML become question marks."""
     return escape(_ILLEGAL.sub("?", value))
 
 
@@ -61,7 +61,7 @@ def attribute(value: str) -> str:
 
 
 def qname(name: str) -> tuple[str, str]:
-    """A `{namespace}name` as text with prefix `q`, and the declaration that belongs on the element around it."""
+    """A `{namespace}name` as text with the prefix `q`, and the declaration for the element around it."""
     if not name.startswith("{"):
         return text(name), ' xmlns=""'
     namespace, _, local = name[1:].partition("}")
@@ -69,7 +69,7 @@ def qname(name: str) -> tuple[str, str]:
 
 
 def envelope(soap: SoapVersion, body: str, action: str, request: Addressing | None) -> bytes:
-    """A whole message around `body`."""
+    """The complete message with `body`."""
     header = "" if request is None else _header(action, request)
     return (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<soap:Envelope xmlns:soap="{_NAMESPACE[soap]}">'
@@ -78,7 +78,8 @@ def envelope(soap: SoapVersion, body: str, action: str, request: Addressing | No
 
 
 def reply_action(request: Addressing | None, default: str) -> str:
-    """The action of the answer mirrors the one of the request: clients use several port types for one operation."""
+    """The action of the answer, derived from that of the request, since clients use several port types for one
+    operation."""
     if request is not None and request.action.endswith("Request"):
         return request.action.removesuffix("Request") + "Response"
     return default

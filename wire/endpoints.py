@@ -1,4 +1,4 @@
-"""Endpoint references, read and written; paths of a gateway's addresses; the answer to a consumer's challenge."""
+"""Reading and writing endpoint references; paths of a gateway's addresses; a consumer's answer to a challenge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arborcast.wire.fragments import Source
 
 
 class Kind(Enum):
-    """What a path of ours stands for. Values are path prefixes; those ending in `/` carry an id."""
+    """The kind of a gateway's path. Values are path prefixes; an id follows those that end with `/`."""
 
     BROKER = "/wsn/NotificationBroker"
     PULL_POINT_FACTORY = "/wsn/CreatePullPoint"
@@ -31,22 +31,22 @@ class Kind(Enum):
 
 
 CHALLENGE_HEADER = "Arborcast-Challenge"
-"""What a consumer is asked with whether it agrees to be pushed to; see `ingest.consumers`."""
+"""The header of a request for a consumer's consent to pushes; see `ingest.consumers`."""
 
 
 _WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
 
 
-def agreement(challenge: str) -> bytes | None:
-    """What a consumer answers to the value of the header, None when that is no challenge of ours."""
+def consent_to(challenge: str) -> bytes | None:
+    """The body with which a consumer consents, for the value of the header; None for an invalid challenge."""
     return challenge.encode() if _WORD.fullmatch(challenge) else None
 
 
 def read_reference(element: etree._Element, source: Source) -> EndpointReference:
-    """The EPR in an element of EndpointReferenceType; its extra parts stay as they were sent.
+    """The EPR in an element of EndpointReferenceType; its XML parts are unchanged.
 
-    Its address may be an IRI, and is the URI of that from here on. Some clients put a whole wsa:EndpointReference
-    inside: the inner one counts. Raises InvalidRequest.
+    Its address may be an IRI and is converted to a URI. Some clients nest a wsa:EndpointReference; then the inner one
+    counts. Raises InvalidRequest.
     """
     inner = element.find(wsa("EndpointReference"))
     reference = element if inner is None else inner
@@ -61,7 +61,7 @@ def read_reference(element: etree._Element, source: Source) -> EndpointReference
 
 
 def reference_content(reference: EndpointReference) -> str:
-    """What stands inside an element of EndpointReferenceType; the prefix wsa must be declared around it."""
+    """The content of an element of EndpointReferenceType; the prefix wsa must be in scope."""
     parts = [f"<wsa:Address>{answers.text(reference.address)}</wsa:Address>"]
     for name, fragments in (("ReferenceParameters", reference.reference_parameters), ("Metadata", reference.metadata)):
         if fragments:

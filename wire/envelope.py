@@ -1,7 +1,7 @@
 """Reading a SOAP request: from bytes to the operation's element, its version and its addressing headers.
 
-The version comes from the envelope's namespace, never from the media type. Nothing here touches the network or expands
-an entity: a document type declaration is refused, and libxml2's own bounds (depth 256, 10 MB of text) stay on.
+The envelope's namespace decides the version, not the media type. No network access, no entities: a document type
+declaration is refused, and libxml2's own limits (depth 256, 10 MB of text) apply.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from arborcast.wire.xml_reading import check_tags, read_xml
 
 _VERSIONS: dict[str, SoapVersion] = {SOAP11: "1.1", SOAP12: "1.2"}
 
-# Mandatory headers of these we take: addressing is answered, security is checked elsewhere or not at all.
+# Namespaces of accepted mandatory headers: addressing is answered; security is checked elsewhere, if required.
 _UNDERSTOOD = {WSA, WSSE}
 
 PUBLICATION = f"{{{ARBORCAST_POLICY}}}Publication"
-"""How the messages of a Notify are to be delivered (`ingest.elements.publication`): a mandatory header of no other
-request is taken."""
+"""The header with the delivery attributes of a Notify (`ingest.elements.publication`); accepted as a mandatory header
+of a Notify only."""
 
 _NOTIFY = wsnt("Notify")
 
-# A header with another actor or role is meant for somebody between the client and us.
+# A header with another actor or role is for an intermediary.
 _OURS = {
     None,
     "",
@@ -51,23 +51,23 @@ class Addressing:
 
 @dataclass(slots=True)
 class Request:
-    """A SOAP request. `operation` is the body's one child; `addressing` is None when there were no such headers."""
+    """A SOAP request. `operation` is the body's only child; `addressing` is None without such headers."""
 
     soap: SoapVersion
     operation: etree._Element
     addressing: Addressing | None
     document: bytes
     root: etree._Element = field(repr=False)
-    gone: Callable[[], Awaitable[None]] | None = None
-    """Returns when the client has hung up. Only after everything was read."""
+    disconnected: Callable[[], Awaitable[None]] | None = None
+    """Waits until the client has disconnected; may be called once the request was read."""
     caller: Caller | None = None
-    """Who asks; None without authentication."""
+    """The caller; None without authentication."""
     client: str = ""
-    """What rates count by: the user, else the address."""
+    """The key of rate limits: the user, without one the address."""
     traceparent: str = ""
-    """The trace that the client's request belongs to, empty for none; see core/telemetry/tracing.py."""
+    """The trace context of the request, empty for none; see `core.telemetry.tracing`."""
     bounded: bool = True
-    """Whether it is from a stranger, see Source."""
+    """Whether it is untrusted; see Source."""
     _cut: tuple[int, Source] | None = None
 
     @property
@@ -76,7 +76,8 @@ class Request:
         return str(self.operation.tag)
 
     def source(self, depth: int) -> Source:
-        """For cutting elements out of the body as they were sent, down to `depth` levels (the envelope is level 1)."""
+        """The source for cutting unchanged elements out of the body, down to `depth` levels (the envelope is level
+        1)."""
         if self._cut is None or self._cut[0] != depth:
             within = self.operation.getparent()
             self._cut = depth, Source(self.document, self.root, depth, within, bounded=self.bounded)
@@ -84,16 +85,16 @@ class Request:
 
 
 def parse(document: bytes, content_type: bytes = b"", *, bounded: bool = True) -> Request:
-    """Read a request: a pure function of its arguments, for any thread. Raises UnreadableRequest.
+    """Parse a request. Pure, for any thread. Raises UnreadableRequest.
 
-    `bounded=False` is for the answer of a broker, in which there may be many messages.
+    `bounded=False` is for answers of a broker, which may have many messages.
     """
     try:
         root, document = read_xml(document, content_type)
     except MalformedMessage as error:
         if content_type.lstrip().lower().startswith(b"multipart/"):
             raise Packaged(
-                "a MIME package (SOAP with attachments, MTOM) is not taken: send the envelope alone, MTOM switched off"
+                "a MIME package (SOAP with attachments, MTOM) is not accepted: send the envelope alone, without MTOM"
             ) from error
         raise
     if bounded:
@@ -103,7 +104,8 @@ def parse(document: bytes, content_type: bytes = b"", *, bounded: bool = True) -
     if soap is None:
         if name == "Envelope":
             raise VersionMismatch(
-                f"the envelope's namespace is {namespace[:200]!r}; SOAP 1.1 ({SOAP11}) and 1.2 ({SOAP12}) are spoken"
+                f"the envelope's namespace is {namespace[:200]!r}; only SOAP 1.1 ({SOAP11}) and 1.2 ({SOAP12}) are "
+                "supported"
             )
         raise MalformedMessage(f"a SOAP Envelope is expected, this is an element {name[:100]!r}")
     try:
@@ -124,14 +126,14 @@ def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersi
         elif child.tag == header_tag and header is None and body is None:
             header = child
         else:
-            raise MalformedMessage(f"an Envelope holds a Header and one Body, not a further {child.tag!s:.100}")
+            raise MalformedMessage(f"an Envelope has a Header and one Body; there is another {child.tag!s:.100}")
     if body is None:
         raise MalformedMessage("the Envelope has no Body")
     if len(body) != 1:
-        what = "nothing" if len(body) == 0 else f"{len(body)} elements"
-        raise MalformedMessage(f"the Body must hold exactly one operation, it holds {what}")
+        what = "none" if len(body) == 0 else f"{len(body)} elements"
+        raise MalformedMessage(f"the Body must have exactly one operation, it has {what}")
     if header is not None and len(header) > limits.HEADER_BLOCKS:
-        raise MalformedMessage(f"the Header holds {len(header)} blocks, {limits.HEADER_BLOCKS} are taken")
+        raise MalformedMessage(f"the Header has {len(header)} blocks, {limits.HEADER_BLOCKS} are allowed")
     understood = PUBLICATION if body[0].tag == _NOTIFY else ""
     addressing = _addressing(header, namespace, understood) if header is not None and len(header) else None
     return Request(soap, body[0], addressing, document, root)
@@ -144,7 +146,7 @@ def _addressing(header: etree._Element, namespace: str, understood: str) -> Addr
         if block_namespace == WSA:
             found.setdefault(name, (block.text or "").strip())
         elif block_namespace not in _UNDERSTOOD and block.tag != understood and _mandatory(block, namespace):
-            raise NotUnderstood(f"the header {block.tag!s:.200} must be understood and is not", str(block.tag))
+            raise NotUnderstood(f"the mandatory header {block.tag!s:.200} is not supported", str(block.tag))
     if not found:
         return None
     message_id = found.get("MessageID", "")
@@ -159,13 +161,13 @@ def _mandatory(block: etree._Element, namespace: str) -> bool:
     if block.get(f"{{{namespace}}}mustUnderstand", "").strip() not in ("1", "true"):
         return False
     if block.get(f"{{{WSA}}}IsReferenceParameter", "").strip() in ("1", "true"):
-        # Echoed from an EPR: it came from us, or concerns only the client.
+        # Echoed from an EPR: from the gateway, or for the client only.
         return False
     return is_for_us(block, namespace)
 
 
 def is_for_us(block: etree._Element, namespace: str) -> bool:
-    """Whether a header block of an envelope of this namespace is meant for us, and not for somebody on the way."""
+    """Whether a header block in an envelope of this namespace is for the receiver, not for an intermediary."""
     target = block.get(f"{{{namespace}}}actor") if namespace == SOAP11 else block.get(f"{{{namespace}}}role")
     return target in _OURS
 

@@ -1,41 +1,41 @@
-"""The branch of the exception tree for requests: what a request can do wrong, each with the fault that answers it.
+"""The branch of the exception tree for requests, with the faults of the answers.
 
 PeerError
-├── UnreadableRequest              (an EnvelopeError) knows in which SOAP version to answer
+├── UnreadableRequest              (an EnvelopeError) has the SOAP version of the answer
 │   ├── MalformedMessage               not XML, a DTD, no body, two operations (HTTP 400)
-│   ├── TooLarge                       more bytes than we take (HTTP 413)
-│   ├── Compressed                     a body that would have to be unpacked first (HTTP 415)
-│   ├── WrongMedia                     a media type that is not published without SOAP (HTTP 415)
-│   ├── Packaged                       a MIME package with an envelope somewhere in it (HTTP 415)
+│   ├── TooLarge                       too many bytes (HTTP 413)
+│   ├── Compressed                     a compressed body (HTTP 415)
+│   ├── WrongMedia                     an unsupported media type without SOAP (HTTP 415)
+│   ├── Packaged                       a MIME package with an envelope (HTTP 415)
 │   ├── VersionMismatch                an envelope of neither SOAP 1.1 nor 1.2
-│   └── NotUnderstood                  a mandatory header of an unknown kind
+│   └── NotUnderstood                  an unsupported mandatory header
 ├── UnknownOperation               (an EnvelopeError) not an operation, or not one of this address
-├── InvalidRequest                 an operation with a missing or impossible part
-├── UnknownFilters                 (a FilterError) filter elements that we do not know
+├── InvalidRequest                 an operation with a missing or invalid part
+├── UnknownFilters                 (a FilterError) unknown filter elements
 ├── UnacceptableTermination        a termination time that cannot be granted
-├── UnrecognizedPolicy             a subscription policy element that we do not know
-├── UnsupportedPolicy              a subscription policy element that cannot be honoured here
-├── ConsumerRefused                an address that we will not push to
-├── NotRegistered                  a Notify by somebody who is not registered, where that is required
-├── ResultRefused                  what a receiver says of a push that it may not, or not any more (HTTP 403, 409, 410)
-├── PeerRefused                    another engine that has come to the wrong one (HTTP 409)
-├── OperationRefused               an operation that we know and do not perform; names its declared fault
-└── AccessRefused                  because of who asks; knows the HTTP status and the headers that go with it
-    ├── PageRefused                    (403) a request of a web page that is none of ours
-    ├── TooManyRequests                (429) over the rate; when to come again
-    ├── NotAuthenticated               (401) who it is, is not known; one of WS-Security's faults
-    │   └── TokenRefused                   (500, as SOAP has it) a WS-Security header that does not do
-    └── Forbidden                      (403, or a declared fault of the operation) it is known, and may not do that
+├── UnrecognizedPolicy             an unknown element of a subscription policy
+├── UnsupportedPolicy              an unsupported element of a subscription policy
+├── ConsumerRefused                a forbidden address of a consumer
+├── NotRegistered                  a Notify of an unregistered publisher, though registration is required
+├── ResultRefused                  an invalid or late result of a push (HTTP 403, 409, 410)
+├── PeerRefused                    a request of another engine to the wrong engine (HTTP 409)
+├── OperationRefused               a known operation that is not performed; has its declared fault
+└── AccessRefused                  refused because of the caller; has the HTTP status and headers
+    ├── PageRefused                    (403) a request of a foreign web page
+    ├── TooManyRequests                (429) above the rate limit; has the time until a retry
+    ├── NotAuthenticated               (401) an unknown caller; one of WS-Security's faults
+    │   └── TokenRefused                   (500, by SOAP) an invalid WS-Security header
+    └── Forbidden                      (403, or a declared fault of the operation) a known caller without the right
 
 InfrastructureError
-├── IdentitiesAway                 who it is cannot be found out now
-└── TooManyTopics                  new topics, for which there is room again later
+├── IdentitiesAway                 the directory of users is unavailable
+└── TooManyTopics                  too many new topics; a retry may succeed
 
 DeliveryError
-├── PublisherUnreachable           a publisher that we subscribe at gave no answer, or "later"
-└── PublisherRefused               it said no, or nothing that can be understood
+├── PublisherUnreachable           no answer of a publisher, or a temporary refusal
+└── PublisherRefused               a fault or an invalid answer of a publisher
 
-A name of an element is written `{namespace}name` throughout.
+Names of elements are written `{namespace}name`.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ from arborcast.topic_model.subscriptions import SoapVersion
 
 
 class UnreadableRequest(EnvelopeError):
-    """No operation can be found in what arrived. `soap` is the version to answer in, as far as it is known."""
+    """The request has no readable operation. `soap` is the version of the answer, if known."""
 
     soap: SoapVersion = "1.1"
 
 
 class MalformedMessage(UnreadableRequest):
-    """The body is not a SOAP message at all."""
+    """The body is not a SOAP message."""
 
 
 class TooLarge(UnreadableRequest):
-    """The body has more bytes than the gateway takes."""
+    """The body exceeds the gateway's limit of bytes."""
 
 
 class Compressed(UnreadableRequest):
-    """The body is compressed. A few bytes may unpack to gigabytes, so nothing is unpacked for a stranger."""
+    """The body is compressed. A few bytes may expand to gigabytes, so untrusted bodies are not decompressed."""
 
 
 class WrongMedia(UnreadableRequest):
-    """A body without SOAP whose Content-Type is none that can be published."""
+    """A body without SOAP and with an unsupported Content-Type."""
 
 
 class Packaged(UnreadableRequest):
-    """A MIME package: attachments, or what MTOM makes of a message."""
+    """A MIME package: attachments, or MTOM."""
 
 
 class VersionMismatch(UnreadableRequest):
@@ -81,7 +81,7 @@ class VersionMismatch(UnreadableRequest):
 
 
 class NotUnderstood(UnreadableRequest):
-    """A header that must be understood is not. Carries the header's name."""
+    """A mandatory header is not supported. `header` is its name."""
 
     fault = "MustUnderstand"
 
@@ -91,11 +91,11 @@ class NotUnderstood(UnreadableRequest):
 
 
 class PeerRefused(PeerError):
-    """Another engine has come to the wrong place. It is to try again: who represents whom may just be changing."""
+    """Another engine sent a request to the wrong engine. It should retry: the representative may just be changing."""
 
 
 class UnknownOperation(EnvelopeError):
-    """The body's child is no operation, or none that is offered at this address."""
+    """The body's child is not an operation of this address."""
 
     fault = "ActionNotSupported"
 
@@ -107,7 +107,7 @@ class InvalidRequest(PeerError):
 
 
 class UnknownFilters(FilterError):
-    """The Filter holds elements that we do not know. Carries their names."""
+    """The Filter has unknown elements. `names` are their names."""
 
     def __init__(self, message: str, names: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -115,7 +115,7 @@ class UnknownFilters(FilterError):
 
 
 class UnacceptableTermination(PeerError):
-    """A termination time that is no time, or not in the future. Carries the earliest that would do."""
+    """An invalid termination time, or one that is not in the future. `minimum` is the earliest possible one."""
 
     fault = "UnacceptableTerminationTimeFault"
 
@@ -127,7 +127,7 @@ class UnacceptableTermination(PeerError):
 
 
 class UnrecognizedPolicy(PeerError):
-    """The SubscriptionPolicy holds elements that we do not know. Carries their names."""
+    """The SubscriptionPolicy has unknown elements. `names` are their names."""
 
     fault = "UnrecognizedPolicyRequestFault"
 
@@ -137,7 +137,7 @@ class UnrecognizedPolicy(PeerError):
 
 
 class UnsupportedPolicy(PeerError):
-    """The SubscriptionPolicy holds elements that we know and cannot honour here. Carries their names."""
+    """The SubscriptionPolicy has known elements that are not supported here. `names` are their names."""
 
     fault = "UnsupportedPolicyRequestFault"
 
@@ -147,7 +147,7 @@ class UnsupportedPolicy(PeerError):
 
 
 class ConsumerRefused(PeerError):
-    """The ConsumerReference leads nowhere that we would push to. Carries the rule of the policy, if it was that."""
+    """The address of the ConsumerReference is refused. `rule` is the rule of the outbound policy, if it refused."""
 
     fault = "SubscribeCreationFailedFault"
 
@@ -157,21 +157,21 @@ class ConsumerRefused(PeerError):
 
 
 class NotRegistered(PeerError):
-    """The sender of a Notify is not registered for its topic, and the settings require that."""
+    """The sender of a Notify is not registered for its topic, as the settings require."""
 
     fault = "Client"
 
 
 class PublisherUnreachable(DeliveryError):
-    """No answer from a publisher; trying later makes sense."""
+    """No answer from a publisher; a retry may succeed."""
 
 
 class PublisherRefused(DeliveryError):
-    """A publisher answered with a fault, or with something that cannot be understood."""
+    """A publisher answered with a fault, or with an unreadable message."""
 
 
 class ResultRefused(PeerError):
-    """The result of a push is not taken, for a reason that has this HTTP status."""
+    """The result of a push is refused; `status` is the HTTP status of the reason."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -179,7 +179,7 @@ class ResultRefused(PeerError):
 
 
 class OperationRefused(PeerError):
-    """We know the operation and answer with the fault that its WSDL declares."""
+    """The operation is known and not performed; `fault` is a fault that its WSDL declares."""
 
     def __init__(self, message: str, fault: str) -> None:
         super().__init__(message)
@@ -193,7 +193,7 @@ SecurityFault = Literal[
 
 
 class AccessRefused(PeerError):
-    """A request that is not carried out because of who asks. Nothing has changed."""
+    """A request that is refused because of its caller, before any change."""
 
     fault = "Client"
     status = 403
@@ -204,11 +204,11 @@ class AccessRefused(PeerError):
 
 
 class PageRefused(AccessRefused):
-    """A request of a web page of another origin, or for a host name that is not that of this gateway."""
+    """A request of a web page of another origin, or for a foreign host name."""
 
 
 class TooManyRequests(AccessRefused):
-    """The client is over its rate. `retry_after_s` is when it will be below."""
+    """The client exceeds its rate limit. `retry_after_s` is the time until it no longer does."""
 
     status = 429
 
@@ -217,12 +217,12 @@ class TooManyRequests(AccessRefused):
         self.retry_after_s = max(1, math.ceil(retry_after_s))
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """When to come again."""
+        """Retry-After."""
         return [(b"retry-after", str(self.retry_after_s).encode())]
 
 
 class NotAuthenticated(AccessRefused):
-    """No credentials, or none that prove anything. The message never says which part was wrong."""
+    """Missing or invalid credentials. The message never names the invalid part."""
 
     fault: str = "FailedAuthentication"
     status = 401
@@ -232,12 +232,12 @@ class NotAuthenticated(AccessRefused):
         self.challenges = challenges
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What would be taken."""
+        """The accepted authentication schemes."""
         return [(b"www-authenticate", challenge.encode()) for challenge in self.challenges]
 
 
 class TokenRefused(NotAuthenticated):
-    """A WS-Security header that proves no identity."""
+    """An invalid WS-Security header."""
 
     status = 500
 
@@ -247,7 +247,7 @@ class TokenRefused(NotAuthenticated):
 
 
 class Forbidden(AccessRefused):
-    """The caller may not do that. `fault` may be one that the operation declares."""
+    """The caller does not have the right. `fault` may be a declared fault of the operation."""
 
     def __init__(self, message: str, fault: str = "Client") -> None:
         super().__init__(message)
@@ -259,4 +259,4 @@ class IdentitiesAway(InfrastructureError):
 
 
 class TooManyTopics(InfrastructureError):
-    """Notifications have added as many topics as they may for now. `retry_after` is when there is room again."""
+    """Notifications have added too many topics. `retry_after` is the time until more are allowed."""

@@ -1,7 +1,7 @@
-"""Faults: the table of all that the standards declare, and their schema-valid rendering.
+"""Faults: the table of the faults that the standards declare, and their schema-valid rendering.
 
-A fault is one SOAP Fault whose detail holds one element of BaseFaultType: Timestamp (required), Description, then the
-element's own children. Errors name their fault by its local name (`PeerError.fault`).
+A fault is a SOAP Fault with one element of BaseFaultType in its detail: Timestamp (required), Description, then the
+element's own children. Exceptions have the local name of their fault (`PeerError.fault`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ DECLARED: dict[str, str] = dict.fromkeys(
     "InvalidResourcePropertyQNameFault": WSRF_RP,
     "TerminationTimeChangeRejectedFault": WSRF_RL,
 }
-"""Local name of every declared fault element to its namespace."""
+"""The namespace of each declared fault element, by local name."""
 
 
 @dataclass(frozen=True)
@@ -106,20 +106,20 @@ def of_peer(error: PeerError, soap: SoapVersion, addressing: Addressing | None, 
 
 
 def of_infrastructure(error: InfrastructureError, soap: SoapVersion, addressing: Addressing | None) -> Answer:
-    """The answer when it is not the client's fault: 503, and when to try again."""
+    """The answer to a failure of the infrastructure: 503 with Retry-After."""
     body = _fault(soap, "Server", str(error))
     answer = _answer(503, soap, body, WSA_FAULT_ACTION, addressing)
     return Answer(answer.status, answer.body, answer.content_type, seconds_until(error))
 
 
 def seconds_until(error: InfrastructureError) -> int:
-    """When to try again, for Retry-After."""
-    # Without a time most clients never try again, and an operator may well mend a "final" cause meanwhile.
+    """The value of Retry-After."""
+    # Without a value most clients never retry, and an operator may repair a permanent cause.
     return 30 if error.retry_after is None else max(1, round(error.retry_after))
 
 
 def of_defect(soap: SoapVersion, addressing: Addressing | None) -> Answer:
-    """The answer to an unexpected error of ours; the log has the rest."""
+    """The answer to an unexpected exception; the log has its details."""
     return _answer(500, soap, _fault(soap, "Server", "internal error"), WSA_FAULT_ACTION, addressing)
 
 
@@ -164,10 +164,10 @@ def _fault(
     prefix: str = "wsa",
     namespace: str = WSA,
 ) -> str:
-    """The Fault element; `code` in the words of SOAP 1.1, `subcode` a name of WS-Addressing or another namespace."""
+    """The Fault element; `code` is a code of SOAP 1.1, `subcode` a name of WS-Addressing or another namespace."""
     match soap:
         case "1.1":
-            # 1.1 has no subcodes: the more telling name takes the code's place, as WS-Addressing's SOAP binding says.
+            # SOAP 1.1 has no subcodes: the subcode replaces the code, as in WS-Addressing's SOAP binding.
             name, declaration = f"soap:{code}", ""
             if subcode:
                 name, declaration = f"{prefix}:{subcode}", f' xmlns:{prefix}="{namespace}"'
@@ -204,14 +204,15 @@ def _declared(error: PeerError, namespace: str, now: datetime) -> str:
 
 
 def _error_code(error: PeerError) -> str:
-    """Which rule an address broke, for programs: the fault has many reasons, and a subscriber can mend this one."""
+    """The rule that an address broke, for programs: the fault has many reasons, and subscribers can correct this
+    one."""
     if not isinstance(error, ConsumerRefused) or not error.rule:
         return ""
     return f'<wsrf-bf:ErrorCode dialect="{ARBORCAST_OUTBOUND}">{text(error.rule)}</wsrf-bf:ErrorCode>'
 
 
 def _extra_children(error: PeerError, now: datetime) -> str:
-    """What the schemas demand of particular faults, in the namespace of base notification."""
+    """Required children of particular faults, in the namespace of base notification."""
     match error:
         case UnknownFilters(names=names):
             return _names("UnknownFilter", names)
@@ -221,7 +222,7 @@ def _extra_children(error: PeerError, now: datetime) -> str:
             return _names("UnsupportedPolicy", names)
         case UnacceptableTermination(minimum=minimum):
             return f"<wsnt:MinimumTime>{times.written(minimum)}</wsnt:MinimumTime>"
-    # Raised without what the schema demands: then the whole filter is meant, or any time to come.
+    # Raised without the required value: then the complete filter is named, or the current time.
     match error.fault:
         case "InvalidFilterFault":
             return _names("UnknownFilter", (wsnt("Filter"),))

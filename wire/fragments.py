@@ -1,15 +1,14 @@
-"""Cutting elements out of a document as the very bytes that were sent, made to stand alone.
+"""Cutting self-contained elements out of a document, as the original bytes.
 
-A payload must arrive as it was sent: signatures, CDATA, character references and quoting would not survive being
-parsed and written again. So the parsed tree only says which elements are wanted; the bytes are cut from the document,
-and the namespace declarations that were in scope are put into the start tag. Prefixes that the fragment cannot be
-using are left out.
+A payload must be forwarded unchanged: signatures, CDATA, character references and quoting would not survive parsing and
+serialisation. So the parsed tree only selects elements; their bytes are cut from the document, and the namespace
+declarations in scope are added to the start tag, except for prefixes that the fragment cannot use.
 
-A fragment is meant to be parsed alone or placed below elements that declare no default namespace.
+A fragment can be parsed alone, or placed below elements without a default namespace.
 
-This is on the path of every notification, hence the care: only the levels above the payloads are scanned tag by tag.
-And it is where a hostile body would find loops of ours, not of libxml2's: so the elements that are looked at, and the
-namespaces around them, have limits, and looking for prefixes takes no longer than the text is.
+This code runs for every notification, so only the levels above the payloads are scanned tag by tag. It must also resist
+hostile bodies: the number of scanned elements and of namespaces around them is limited, and the search for prefixes is
+linear.
 """
 
 from __future__ import annotations
@@ -24,54 +23,56 @@ from arborcast.wire import limits
 from arborcast.wire.errors import TooLarge
 from arborcast.wire.xml_reading import ATTRIBUTE
 
-# Only ever run over documents that a parser accepted; linear on anything. What never ends reaches to the end of the
-# text, and no tag reaches over the beginning of the next: else each would be searched to the end again.
+# Used on documents that a parser accepted; linear for any text. An unterminated comment, section or instruction extends
+# to the end of the text, and no tag extends beyond the next `<`; otherwise each would be searched to the end again.
 _TOKEN = re.compile(
     rb"<(?:!--.*?(?:-->|\Z)|!\[CDATA\[.*?(?:\]\]>|\Z)|\?.*?(?:\?>|\Z)"
     rb"|/([^\s<>]++)\s*+>"
     rb"|([^\s</>!?]++)(?:[^<>\"'/]++|\"[^<\"]*+\"|'[^<']*+'|/(?!>))*+(/?)>)",
     re.DOTALL,
 )
-_END_TAG, _START_TAG = 1, 3  # lastindex of a match; None for what is neither
+_END_TAG, _START_TAG = 1, 3  # lastindex of a match; None for other tokens
 _BETWEEN_WORDS = re.compile(rb"[\s\"']+")
 _SLASH = ord("/")
 _AFTER_NAME = b"> \t\r\n"
 _NAME_BYTES = frozenset(
     b"-._0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" + bytes(range(0x80, 0x100))
 )
-# Starts only where a name does: else it would be tried from each letter of a long word.
+# Starts only at the beginning of a name; otherwise it would be tried from each letter of a long word.
 _BEFORE_COLON = re.compile(rb"(?<![-._0-9A-Za-z\x80-\xff])[-._0-9A-Za-z\x80-\xff]++(?=:)")
 
-# What the fragments of one document may have in all: so many times its size, and this much in any case.
+# Limit of the total size of the fragments of a document: a multiple of its size, plus a constant.
 _GROWTH, _GROWTH_FREE = 2, 64 * 1024
 
-# Above and at the level of payloads, each element may have so many bytes on average; the shortest messages have 24.
+# Limit of scanned elements: one for each 20 bytes of the document, plus a constant. The shortest messages have 24
+# bytes.
 _NODE_BYTES, _NODES_FREE = 20, 1_000
 
-# So few prefixes are looked for one by one, which is quickest; each may be the end of a longer one so many times.
-_FEW, _LOOKS = 16, 16
+# Up to this number of prefixes each is searched alone, which is fastest, with at most this number of matches that are
+# the end of a longer name.
+_FEW, _MAX_MATCHES = 16, 16
 
-# Where messages declare namespaces of their own, the scope of each is computed again: so many bytes for each of them.
+# Limit of computed scope entries, for messages with declarations of their own: one for each 8 bytes of the document,
+# plus a constant.
 _SCOPE_BYTES, _SCOPE_FREE = 8, 10_000
 
-# A text in which prefixes may be listed without colons is taken apart up to this size.
+# Maximum size of a text that is split into words, to find lists of prefixes without colons.
 _LISTS = 64 * 1024
 
 Scope = dict[bytes, bytes]
-"""Prefix to the quoted value of its declaration, as written; the default namespace has the prefix b""."""
+"""The quoted value of each declaration, as written, by prefix; the default namespace has the prefix b""."""
 
-_NO_DECLARATIONS: Scope = {}  # shared, so never changed
+_NO_DECLARATIONS: Scope = {}  # shared; never changed
 
 
-class Around(msgspec.Struct, gc=False):
-    """An element that declares namespaces, and the next such one around it: what is in scope for those in it.
+class Declaring(msgspec.Struct, gc=False):
+    """An element with namespace declarations, and the next such element around it.
 
-    This and Node hold no reference upwards and none to themselves. So what was found in a body is freed when the
-    request ends, without the garbage collector, which would stop everything for a tenth of a second to look through
-    what a few large bodies hold.
+    This class and Node have no reference cycles. So all objects of a body are freed at the end of the request, without
+    the garbage collector, which would pause the process for a tenth of a second to walk a few large bodies.
     """
 
-    outer: Around | None
+    outer: Declaring | None
     name_end: int
     tag_end: int
     known: Scope | None = None
@@ -85,10 +86,10 @@ class Around(msgspec.Struct, gc=False):
 
 
 class Node(msgspec.Struct, gc=False):
-    """Where one element lies in the bytes. `children` are the elements right below it, down to the scanned depth;
-    `around` is the innermost element around it that declares namespaces."""
+    """The position of an element in the document. `children` are its child elements, down to the scanned depth;
+    `around` is the innermost element around it with namespace declarations."""
 
-    around: Around | None
+    around: Declaring | None
     start: int
     name_end: int
     tag_end: int
@@ -97,25 +98,24 @@ class Node(msgspec.Struct, gc=False):
 
     def declarations(self, document: bytes) -> Scope:
         """The namespaces declared in the start tag."""
-        # Most elements declare nothing: then nothing is cut out to look at.
+        # Most elements have no declarations; then the tag is not copied.
         declares = document.find(b"xmlns", self.name_end, self.tag_end) >= 0
         return _declarations(document[self.name_end : self.tag_end]) if declares else _NO_DECLARATIONS
 
 
 Inherited = list[tuple[bytes, bytes, bytes]]
-"""Namespaces in scope around an element: prefix, prefix with its colon, and the declaration as it is written."""
+"""Namespaces in scope around an element: prefix, prefix with its colon, and the declaration as text."""
 
 
-_NO_CHILDREN: list[Node] = []  # shared, so never changed
+_NO_CHILDREN: list[Node] = []  # shared; never changed
 
 
 class Source:
-    """The bytes behind a parsed document, down to `depth` levels (the root is level 1).
+    """The bytes of a parsed document, scanned down to `depth` levels (the root is level 1).
 
-    `document` must be the very bytes that were parsed, in UTF-8: both as `xml_reading.read_xml` returns them.
-    With `within`, only of that child of the root: the header of an envelope may be longer than what is wanted.
-    `bounded` is for a document of a stranger. A broker has put its answer together out of messages that were within
-    bounds, each by itself.
+    `document` must be the parsed bytes, in UTF-8: use both results of `xml_reading.read_xml`. With `within`, only this
+    child of the root is scanned: the header of an envelope may be long. `bounded` is for an untrusted document; a
+    broker's answer consists of messages that are each within the limits.
     """
 
     def __init__(
@@ -132,114 +132,116 @@ class Source:
         self._top = _scan(self._document, depth, None if within is None else root.index(within), bounded)
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
         self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE
-        # Of the scope that was looked at last: the messages of a Notify all have the same one around them.
-        self._around: Around | None = None
+        # The last scope, cached: all messages of a Notify have the same one.
+        self._around: Declaring | None = None
         self._inherited: Inherited = []
-        self._around_written = b""
+        self._scope_text = b""
 
     def node(self, element: etree._Element) -> Node:
-        """Where an element of the parsed document lies; for those of a long list go through their parent's children."""
+        """The node of an element of the parsed document; for a long list use the children of the parent's node."""
         parent = element.getparent()
         return self._top if parent is None else self.node(parent).children[parent.index(element)]
 
     def fragment(self, node: Node) -> bytes:
-        """The element as it was sent, self-contained, in UTF-8.
+        """The unchanged element, self-contained, in UTF-8.
 
-        Raises TooLarge when the fragments of this document together grow out of proportion: declarations are repeated
-        in each, and a namespace of a megabyte with thousands of users would fill the memory.
+        Raises TooLarge if the fragments of this document together are too large: each repeats the declarations, and
+        thousands of copies of a namespace of a megabyte would exhaust the memory.
         """
-        fragment = stand_alone(self._document, node, self.inherited(node))
+        fragment = self_contained(self._document, node, self.inherited(node))
         self._left -= len(fragment)
         if self._left < 0:
-            raise TooLarge("the request's elements, each with the namespaces declared around it, are too large")
+            raise TooLarge("the elements of the request, each with its inherited namespaces, are too large")
         return fragment
 
     def inherited(self, node: Node) -> Inherited:
-        """The namespaces in scope around an element. Raises TooLarge when there are too many."""
-        self._look_around(node)
+        """The namespaces in scope around an element. Raises TooLarge for too many."""
+        self._find_scope(node)
         return self._inherited
 
     def inside(self, node: Node) -> bytes:
-        """What stands between the element's tags, as it was sent."""
+        """The unchanged content between the element's tags."""
         end_tag = self._document.rfind(b"<", node.tag_end, node.end)
         return self._document[node.tag_end : end_tag] if end_tag >= 0 else b""
 
     def identity(self, node: Node) -> bytes:
-        """Bytes that are equal only for elements that say the same, with the same namespaces in scope."""
-        self._look_around(node)
-        return self._document[node.start : node.end] + self._around_written
+        """Bytes that are equal only for elements with the same text and the same namespaces in scope."""
+        self._find_scope(node)
+        return self._document[node.start : node.end] + self._scope_text
 
-    def _look_around(self, node: Node) -> None:
+    def _find_scope(self, node: Node) -> None:
         around = node.around
         if around is self._around:
             return
         scope = around.scope(self._document) if around is not None else _NO_DECLARATIONS
         if self._bounded and len(scope) > limits.NAMESPACES_AROUND:
-            raise TooLarge(f"{len(scope)} namespaces are declared around a payload, {limits.NAMESPACES_AROUND} may be")
+            raise TooLarge(
+                f"{len(scope)} namespaces are declared around a payload, {limits.NAMESPACES_AROUND} are allowed"
+            )
         self._scopes_left -= len(scope)
         if self._bounded and self._scopes_left < 0:
-            raise TooLarge("the messages of the request declare too many namespaces of their own")
+            raise TooLarge("the messages of the request declare too many namespaces")
         self._around = around
         self._inherited = [
             (prefix, prefix + b":", b" xmlns:" + prefix + b"=" + value if prefix else b" xmlns=" + value)
             for prefix, value in scope.items()
-            # Of the default namespace, what was undeclared (xmlns="") needs no undeclaring where nothing is around.
+            # An undeclared default namespace (xmlns="") needs no declaration in a self-contained element.
             if len(value) > 2
         ]
-        self._around_written = b"".join(declaration for _, _, declaration in self._inherited)
-        if len(self._around_written) > limits.AROUND_BYTES:
+        self._scope_text = b"".join(declaration for _, _, declaration in self._inherited)
+        if len(self._scope_text) > limits.AROUND_BYTES:
             raise TooLarge(
-                f"the namespaces declared around a payload are too large: {limits.AROUND_BYTES} bytes are taken"
+                f"the namespaces declared around a payload are too large: {limits.AROUND_BYTES} bytes are allowed"
             )
 
 
 def element_between(document: bytes, start: int, end: int) -> Node:
-    """The node of an element that is known to lie there."""
+    """The node of an element at this position."""
     token = _TOKEN.match(document, start)
     if token is None:
         raise ValueError("not the bytes of a well-formed document")
     return Node(None, start, token.end(2), token.end(), end, _NO_CHILDREN)
 
 
-def stand_alone(document: bytes, node: Node, inherited: Inherited) -> bytes:
-    """An element with the declarations of those namespaces around it that it may be using."""
+def self_contained(document: bytes, node: Node, inherited: Inherited) -> bytes:
+    """An element with the declarations of the inherited namespaces that it may use."""
     own = node.declarations(document)
     tail = document[node.name_end : node.end]
     name = document[node.start : node.name_end]
     parts = [name]
     listed: Container[bytes] = () if b"refix" not in tail else _words(tail)
-    looked_for = _before_colons(tail) if len(inherited) > _FEW else None
-    for prefix, used, declaration in inherited:
+    used_prefixes = _before_colons(tail) if len(inherited) > _FEW else None
+    for prefix, qualifier, declaration in inherited:
         if prefix in own:
             continue
-        if not prefix or prefix in listed or name.startswith(used, 1):
+        if not prefix or prefix in listed or name.startswith(qualifier, 1):
             parts.append(declaration)
             continue
-        found = prefix in looked_for if looked_for is not None else _may_use(tail, used)
+        found = prefix in used_prefixes if used_prefixes is not None else _may_use(tail, qualifier)
         if found is None:
-            looked_for = _before_colons(tail)
-            found = prefix in looked_for
+            used_prefixes = _before_colons(tail)
+            found = prefix in used_prefixes
         if found:
             parts.append(declaration)
     parts.append(tail)
     return b"".join(parts)
 
 
-def _may_use(tail: bytes, used: bytes) -> bool | None:
-    """Whether the fragment may be using a prefix (`used` is the prefix with a colon) in its names, or in QNames that
-    are values or text. None when it is the end of so many others that this is no way to find out.
+def _may_use(tail: bytes, qualifier: bytes) -> bool | None:
+    """Whether the fragment may use a prefix (`qualifier` is the prefix with a colon) in its names, or in QNames in
+    values or text. None if it is the end of too many longer prefixes.
     """
-    found = tail.find(used)
-    # The end of a longer prefix is none; "xmlns:" is the one that ends in "s:".
-    for _ in range(_LOOKS):
+    found = tail.find(qualifier)
+    # The end of a longer prefix does not count, as "s:" in "xmlns:".
+    for _ in range(_MAX_MATCHES):
         if found <= 0 or tail[found - 1] not in _NAME_BYTES:
             return found >= 0
-        found = tail.find(used, found + 1)
+        found = tail.find(qualifier, found + 1)
     return None
 
 
 def _before_colons(tail: bytes) -> set[bytes]:
-    """All that may be a prefix, in one pass."""
+    """All possible prefixes, in one pass."""
     return set(_BEFORE_COLON.findall(tail))
 
 
@@ -252,23 +254,22 @@ _EVERYTHING = _Everything()
 
 
 def _words(tail: bytes) -> Container[bytes]:
-    """Where prefixes may stand without a colon: in lists of them (InclusiveNamespaces/@PrefixList, XSLT's
-    exclude-result-prefixes).
-    """
+    """The words of a text, which may be prefixes without a colon, in lists (InclusiveNamespaces/@PrefixList, XSLT's
+    exclude-result-prefixes)."""
     return frozenset(_BETWEEN_WORDS.split(tail)) if len(tail) <= _LISTS else _EVERYTHING
 
 
 def _scan(document: bytes, depth: int, only: int | None = None, bounded: bool = True) -> Node:
-    """The tree of nodes down to a depth; with `only`, nothing below the root's other children.
+    """The tree of nodes down to a depth; with `only`, without the content of the root's other children.
 
-    Raises TooLarge when there are too many of them, where that is `bounded`.
+    With `bounded` it raises TooLarge for too many nodes.
     """
     nodes_left = len(document) // _NODE_BYTES + _NODES_FREE if bounded else len(document)
-    around: Around | None = None
-    siblings: list[Node] = []  # of what comes next
+    around: Declaring | None = None
+    siblings: list[Node] = []  # of the next node
     top = siblings
-    open_elements: list[tuple[Node, Around | None, list[Node]]] = []  # with what was around them, and their siblings
-    # Without these, nothing in an element's text can look like a tag.
+    open_elements: list[tuple[Node, Declaring | None, list[Node]]] = []  # with their scopes and siblings
+    # Only comments, CDATA sections and processing instructions can contain text like a tag.
     disguises = document.find(b"<!") >= 0 or document.find(b"<?", 1) >= 0
     search, position = _TOKEN.search, 0
     while (token := search(document, position)) is not None:
@@ -277,11 +278,11 @@ def _scan(document: bytes, depth: int, only: int | None = None, bounded: bool = 
         if kind == _START_TAG:
             nodes_left -= 1
             if nodes_left < 0:
-                raise TooLarge("there are too many elements beside the payloads")
+                raise TooLarge("the request has too many elements outside its payloads")
             name_end = token.end(2)
             node = Node(around, start, name_end, position, position, _NO_CHILDREN)
             siblings.append(node)
-            if document[position - 2] == _SLASH:  # nothing in it: an attribute's value would end in a quote
+            if document[position - 2] == _SLASH:  # an empty element: an attribute's value would end with a quote
                 continue
             level = len(open_elements) + 1
             if level == depth or (level == 2 and only is not None and len(siblings) != only + 1):
@@ -290,7 +291,7 @@ def _scan(document: bytes, depth: int, only: int | None = None, bounded: bool = 
                 open_elements.append((node, around, siblings))
                 siblings = node.children = []
                 if document.find(b"xmlns", name_end, position) >= 0:
-                    around = Around(around, name_end, position)
+                    around = Declaring(around, name_end, position)
         elif kind == _END_TAG:
             node, around, siblings = open_elements.pop()
             node.end = position
@@ -300,7 +301,7 @@ def _scan(document: bytes, depth: int, only: int | None = None, bounded: bool = 
 
 
 def _end_of(document: bytes, name: bytes, position: int, disguises: bool) -> int:
-    """Behind the end tag of an element whose start tag ends at `position`."""
+    """The position after the end tag of an element; its start tag ends at `position`."""
     end_tag = b"</" + name
     found = document.find(end_tag, position)
     after = found + len(end_tag)
@@ -313,7 +314,7 @@ def _end_of(document: bytes, name: bytes, position: int, disguises: bool) -> int
     )
     if plain:
         return document.index(b">", after) + 1
-    # Something in it looks like its end: an element of the same name, a comment, CDATA.
+    # The content may contain a similar tag: a nested element of the same name, a comment, CDATA.
     level = 1
     for token in _TOKEN.finditer(document, position):
         if token.lastindex == _END_TAG:

@@ -4,8 +4,8 @@ A frame is a head of 16 bytes, big endian, and a body:
 
     magic `ARBC` (4), version 1 (1), type (1), flags (2), correlation (4), length of the body (4)
 
-The body is empty or one MessagePack map with the names of a struct below; names that nobody knows are ignored, so that
-either side may be the older one. A head begins a new frame, and nothing else ever does.
+The body is empty or one MessagePack map with the names of a struct below; unknown names are ignored, so that either
+side may be older. A frame begins only at a head.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAGIC: Final = b"ARBC"
 VERSION: Final = 1
 
 LOOSE: Final = 1
-"""In `flags` of PUBLISH and MESSAGE: the payload is text, and not one XML element."""
+"""In `flags` of PUBLISH and MESSAGE: the payload is text, not one XML element."""
 
 _HEAD = struct.Struct(">4sBBHII")
 HEAD_BYTES: Final = _HEAD.size
@@ -49,15 +49,15 @@ class FrameKind(IntEnum):
 
 
 class FrameError(PeerError):
-    """What arrives is no frame, or one that is too long: nothing behind it can be read either."""
+    """The data are not a frame, or the frame is too long; later data cannot be read either."""
 
 
 class BodyError(PeerError):
-    """The body of a frame is not what its type has; the next frame can be read."""
+    """The body of a frame does not fit its type; the next frame can be read."""
 
 
 class Frame(NamedTuple):
-    """One frame. `kind` may be a number that is no FrameKind."""
+    """One frame. `kind` may be a number without a FrameKind."""
 
     kind: int
     flags: int
@@ -66,7 +66,8 @@ class Frame(NamedTuple):
 
 
 class ConnectBody(msgspec.Struct, omit_defaults=True):
-    """Who it is: user and password, or a bearer token, or the certificate of TLS. `client` is a name for people."""
+    """The credentials: user and password, a bearer token, or the TLS certificate alone. `client` is a name for
+    operators."""
 
     user: str = ""
     password: str = ""
@@ -76,7 +77,7 @@ class ConnectBody(msgspec.Struct, omit_defaults=True):
 
 
 class ConnectedBody(msgspec.Struct, omit_defaults=True):
-    """The session's name, and what it has to keep to."""
+    """The session's name, and its limits."""
 
     session: str
     max_frame_bytes: int
@@ -87,7 +88,7 @@ class ConnectedBody(msgspec.Struct, omit_defaults=True):
 class PublishBody(msgspec.Struct, omit_defaults=True):
     """One notification. `valid_until` is in milliseconds since 1970, `lifespan` in seconds; see p:Publication.
 
-    `key` makes a repetition known, for as long as the gateway remembers requests (`gateway.deduplication_window_s`).
+    Repetitions are recognised by their `key`, within `gateway.deduplication_window_s`.
     """
 
     topic: str
@@ -102,8 +103,8 @@ class PublishBody(msgspec.Struct, omit_defaults=True):
 
 
 class SubscribeBody(msgspec.Struct, omit_defaults=True):
-    """`name` makes it durable. `delivery` has the attributes of p:Delivery, `window` is how many messages may be on
-    their way without an ACK."""
+    """A subscription; with a `name` it is durable. `delivery` has the attributes of p:Delivery, `window` is the maximum
+    number of messages without an ACK."""
 
     expression: str
     name: str = ""
@@ -114,13 +115,13 @@ class SubscribeBody(msgspec.Struct, omit_defaults=True):
 
 
 class UnsubscribeBody(msgspec.Struct, omit_defaults=True):
-    """By the name in the RECEIPT of SUBSCRIBE."""
+    """`subscription` is the id in the RECEIPT of the SUBSCRIBE."""
 
     subscription: str
 
 
 class ReceiptBody(msgspec.Struct, omit_defaults=True):
-    """It is in the log: the notification's id (empty for one that was published before), or the subscription's."""
+    """The request is in the log. `id` is the notification's id (empty for a repetition), or the subscription's id."""
 
     id: str = ""
 
@@ -137,13 +138,14 @@ class MessageBody(msgspec.Struct, omit_defaults=True):
 
 
 class RefuseBody(msgspec.Struct, omit_defaults=True):
-    """Why a message could not be taken; it is sent again."""
+    """The reason for refusing a message, which is sent again."""
 
     reason: str = ""
 
 
 class ErrorBody(msgspec.Struct, omit_defaults=True):
-    """`code` is for programs (the class of the error), `text` for people. After `retry_after` seconds it may go."""
+    """`code` is the class of the error, for programs; `text` is a message. A retry after `retry_after` seconds may
+    succeed."""
 
     code: str
     text: str
@@ -174,7 +176,7 @@ def encode(kind: FrameKind, correlation: int = 0, body: Body | None = None, flag
 
 
 def read_body(frame: Frame, kind: type[BodyT]) -> BodyT:
-    """What the frame holds. Raises BodyError."""
+    """Decode the body of a frame. Raises BodyError."""
     try:
         return msgspec.msgpack.decode(frame.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -182,28 +184,28 @@ def read_body(frame: Frame, kind: type[BodyT]) -> BodyT:
 
 
 class Decoder:
-    """Takes bytes as they come, gives whole frames."""
+    """Decodes a stream of bytes into frames."""
 
     __slots__ = ("_rest", "expected", "limit")
 
     def __init__(self, limit: int) -> None:
-        """A body may have so many bytes."""
+        """`limit` is the maximum size of a body in bytes."""
         self.limit = limit
         self._rest = bytearray()
         self.expected = HEAD_BYTES
-        """How many bytes the frame has that is not whole yet, as far as that is known."""
+        """The size of the incomplete frame, as far as it is known."""
 
     @property
     def pending(self) -> int:
-        """How many bytes there are of a frame that is not whole yet."""
+        """The number of bytes of the incomplete frame so far."""
         return len(self._rest)
 
     def clear(self) -> None:
-        """Forget the frame that is not whole yet."""
+        """Drop the incomplete frame."""
         self._rest.clear()
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """The frames that are whole with these bytes. Raises FrameError, and then nothing more can be read."""
+        """The frames that are completed by these bytes. After a FrameError no more data can be read."""
         rest = self._rest
         rest += data
         at, self.expected = 0, HEAD_BYTES
@@ -213,7 +215,7 @@ class Decoder:
                 if magic != MAGIC:
                     raise FrameError(f"a frame begins with {MAGIC!r}, not with {bytes(magic)!r}")
                 if version != VERSION:
-                    raise FrameError(f"frames of version {VERSION} are spoken here, this one has version {version}")
+                    raise FrameError(f"frames of version {VERSION} are supported, this one has version {version}")
                 if length > self.limit:
                     raise FrameError(
                         f"a frame may have {self.limit} bytes (framed.max_frame_bytes, less before CONNECT), "

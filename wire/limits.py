@@ -1,6 +1,6 @@
-"""Fixed limits of what a client may send, the same at every door. Those that an operator may change are settings.
+"""Fixed limits of requests, the same for all protocols. Configurable limits are settings.
 
-docs/limits.md is generated from this table. The limits of topics and of expressions are those of `topic_model`.
+docs/limits.md is generated from this table. The limits of topics and of expressions are from `topic_model`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from typing import Final
 
 from arborcast.topic_model import message_types, topics
 from arborcast.topic_model.patterns import grammar
-from arborcast.topic_model.records.notifications import MOST_PRIORITY
+from arborcast.topic_model.records.notifications import MAX_PRIORITY
 
 
 class Limit(int):
-    """A largest number, and for people what it counts."""
+    """A maximum, with the description of its unit."""
 
     text: str
 
-    def __new__(cls, most: int, text: str) -> Limit:
-        limit = super().__new__(cls, most)
+    def __new__(cls, maximum: int, text: str) -> Limit:
+        limit = super().__new__(cls, maximum)
         limit.text = text
         return limit
 
 
 _KIB = 1024
 
-# XML. libxml2 takes any number of attributes and declarations, and so would the gateway, in linear time. Receivers of a
-# payload may not: many a parser compares each attribute with each other.
+# XML. libxml2 accepts any number of attributes and declarations, and the gateway could, in linear time. Receivers of a
+# payload may not: many parsers compare each attribute with each other.
 LEVELS: Final = Limit(256, "levels of a document (libxml2's own bound)")
 XML_NAME: Final = Limit(50_000, "characters of the name of an element or attribute (libxml2's own bound)")
 PAYLOAD_LEVELS: Final = Limit(
@@ -53,8 +53,8 @@ PROPERTIES: Final = Limit(256, "properties of a PUBLISH")
 PROPERTY_CHARACTERS: Final = Limit(16 * _KIB, "characters of the names and values of the properties of a PUBLISH")
 EVENTS: Final = Limit(1_000, "events of a batch of CloudEvents")
 MERGE: Final = Limit(1_000, "characters of a `Merge`")
-TYPE: Final = Limit(message_types.MOST, "characters of a `Type`, its namespace included")
-PRIORITY: Final = Limit(MOST_PRIORITY, "as `Priority`; its negative as the least")
+TYPE: Final = Limit(message_types.MAX_LENGTH, "characters of a `Type`, its namespace included")
+PRIORITY: Final = Limit(MAX_PRIORITY, "as `Priority`; its negative as the least")
 LIFESPAN_MS: Final = Limit(366 * 86_400_000, "milliseconds of a `Lifespan`: a year")
 
 # Endpoints.
@@ -69,7 +69,7 @@ CONDITIONS: Final = Limit(16, "`wsnt:MessageContent`, and as many `wsnt:Producer
 TYPES: Final = Limit(64, "types in a `p:MessageType`")
 ATTEMPTS: Final = Limit(1_000, "`MaximumAttempts`")
 CAPACITY: Final = Limit(1_000, "`Capacity` of a server of a queue")
-CURRENT_MESSAGES: Final = Limit(1_000, "current messages that one Subscribe asks for")
+CURRENT_MESSAGES: Final = Limit(1_000, "current messages of one Subscribe")
 DELIVERY_ATTRIBUTES: Final = Limit(16, "attributes of the `delivery` of a SUBSCRIBE")
 WINDOW: Final = Limit(10_000, "`window` of a SUBSCRIBE, and `MessageLimit` of PullMessages")
 CONNECTION_SUBSCRIPTIONS: Final = Limit(1_000, "subscriptions of one framed connection")
@@ -84,5 +84,5 @@ ALTERNATIVES: Final = Limit(grammar.MAX_ALTERNATIVES, "alternatives of a topic e
 
 
 def limits() -> dict[str, Limit]:
-    """All of them, by name."""
+    """All limits, by name."""
     return {name: value for name, value in globals().items() if isinstance(value, Limit)}

@@ -1,7 +1,7 @@
-"""Termination times: reading dateTime and duration as clients write them, and writing times that all of them accept.
+"""Termination times: reading dateTime and duration, and writing times in a form that all clients accept.
 
-Pure: the current time is an argument. Granted times are whole seconds, rounded up, because that is how they are
-written (some clients cannot read fractions) and a client must never be granted less than the answer says.
+Pure: the current time is an argument. Granted times are rounded up to seconds: answers have no fractions (some clients
+cannot read them), and the granted time must not be shorter than the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from arborcast.wire.errors import UnacceptableTermination
 
-# Beyond this a time is a mistake, and datetime ends at 9999.
+# Later times are mistakes; datetime ends at 9999.
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 _DURATION = re.compile(
@@ -22,20 +22,20 @@ _DURATION = re.compile(
     r"(?:T(?=[0-9.])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,12}(?:\.[0-9]+)?|\.[0-9]+)S)?)?"
 )
 
-# Not \d: it and int() know the digits of forty scripts, XML Schema those of ASCII.
+# Not \d: it and int() accept the digits of forty scripts, XML Schema only ASCII.
 _DATE_TIME = re.compile(
     r"([0-9]{4,})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(Z|[+-][0-9]{2}:[0-9]{2})?"
 )
 
-# What .NET and databases write for "never" lies here, in whatever zone it is written.
+# .NET and databases write a time of this day for "never", in any time zone.
 _LAST_DAY = (9999, 12, 31)
 
 
 def grant(text: str, now: datetime, *, initial: bool) -> datetime | None:
-    """The moment that a requested termination time means, at a whole second; None for no end at all.
+    """The time of a requested termination, rounded up to a second; None for no termination.
 
-    A duration counts from `now`; a dateTime without a zone is UTC. `initial` says which of the two faults to raise:
-    UnacceptableTermination when the text is neither, or the moment is not in the future.
+    A duration counts from `now`; a dateTime without a zone is UTC. Raises UnacceptableTermination if the text is
+    neither, or the time is not in the future; `initial` selects its fault.
     """
     text = text.strip()
     try:
@@ -56,10 +56,10 @@ def grant(text: str, now: datetime, *, initial: bool) -> datetime | None:
 
 
 def duration_s(text: str, now: datetime) -> float:
-    """The seconds of a duration that begins now, at least 0. Raises ValueError."""
+    """The seconds of a duration from `now`, at least 0. Raises ValueError."""
     duration = _DURATION.fullmatch(text.strip())
     if duration is None:
-        raise ValueError(f"{text.strip()[:60]!r} is no duration (an example: PT10S)")
+        raise ValueError(f"{text.strip()[:60]!r} is not a duration (an example: PT10S)")
     try:
         return max(0.0, (_after(now, duration) - now).total_seconds())
     except OverflowError as error:
@@ -67,16 +67,13 @@ def duration_s(text: str, now: datetime) -> float:
 
 
 def date_time(text: str) -> datetime | None:
-    """The moment that a dateTime names, of UTC when it names no zone; None for one that stands for "never".
-
-    Raises ValueError or OverflowError.
-    """
+    """The time of a dateTime, in UTC without a zone; None for "never". Raises ValueError or OverflowError."""
     found = _DATE_TIME.fullmatch(text.strip())
     if found is None:
         raise ValueError("an example: 2030-01-31T12:00:00Z")
     year, month, day = (int(part) for part in found.groups()[:3])
     if (year, month, day) == _LAST_DAY:
-        _date_time(found, 2000, month, day)  # whether the rest is a time
+        _date_time(found, 2000, month, day)  # checks the time of day
         return None
     moment = _date_time(found, year, month, day)
     if moment > LATEST:
@@ -85,12 +82,12 @@ def date_time(text: str) -> datetime | None:
 
 
 def is_last_day(moment: datetime) -> bool:
-    """Whether a time is one that stands for "never"."""
+    """Whether a time means "never"."""
     return (moment.year, moment.month, moment.day) == _LAST_DAY
 
 
 def written(moment: datetime) -> str:
-    """A time for an answer: UTC, `Z`, whole seconds (what lies below is cut off)."""
+    """A time for an answer: UTC with `Z`, truncated to seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -100,7 +97,7 @@ def to_ms(moment: datetime) -> int:
 
 
 def from_ms(milliseconds: int) -> datetime:
-    """The moment so many milliseconds after the epoch."""
+    """The time for milliseconds since the epoch."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
@@ -124,7 +121,7 @@ def _after(now: datetime, duration: re.Match[str]) -> datetime:
 
 
 def _add_months(moment: datetime, months: int) -> datetime:
-    """XML Schema's rule: the day of the month stays, or is the last day of a shorter month."""
+    """Add months by XML Schema: the day of the month stays, or becomes the last day of a shorter month."""
     total = moment.year * 12 + moment.month - 1 + months
     year, month = divmod(total, 12)
     if not 1 <= year <= LATEST.year:
@@ -154,5 +151,5 @@ def _whole_second(moment: datetime) -> datetime:
 
 
 def utc_now() -> datetime:
-    """The clock on the wall."""
+    """The current time."""
     return datetime.fromtimestamp(time.time(), UTC)

@@ -23,8 +23,8 @@ _NAMED = re.compile("ihe:(?:Extended)?(?:(?:Full|Minimal)DocumentEntry|Submissio
 def read_filter(element: etree._Element) -> TopicFilter:
     """A TopicExpression of a Subscribe. Raises ExpressionError.
 
-    Without a Dialect it is Simple, so says the standard. Clients that cannot send a Dialect (Apache CXF) yet write
-    whole paths and wildcards, which are no Simple expressions: those are read as Full.
+    By the standard it is Simple without a Dialect. But clients that cannot send a Dialect (Apache CXF) write paths and
+    wildcards, which are not Simple expressions: those are read as Full.
     """
     text, dialect, namespaces = _parts(element)
     try:
@@ -43,36 +43,36 @@ def read_topic(element: etree._Element) -> TopicPath:
 
 
 class PublishedTopic(NamedTuple):
-    """The topic of a notification, and the prefixes that its publisher wrote it with (`tree.prefixes`)."""
+    """The topic of a notification, and its publisher's prefixes (`tree.prefixes`)."""
 
     path: TopicPath
     prefixes: str
 
 
 def read_published(element: etree._Element, colons: bool = False) -> PublishedTopic:
-    """The one topic that is to be published on. Raises ExpressionError."""
+    """The topic of a publication. Raises ExpressionError."""
     text, dialect, namespaces = _parts(element)
     path = expressions.concrete_topic(text, dialect, namespaces, colons=colons)
     return PublishedTopic(path, prefixes_in(text, path, namespaces))
 
 
 def _parts(element: etree._Element) -> tuple[str, str | None, dict[str, str]]:
-    """Its text, its dialect, and the prefixes in scope; the default namespace goes by the prefix ""."""
+    """The text, the dialect, and the prefixes in scope; the default namespace has the prefix ""."""
     text = (element.text or "").strip()
     if len(element):
         raise ExpressionError("a topic expression is text, not elements")
     scope = {prefix or "": namespace for prefix, namespace in element.nsmap.items() if namespace}
-    hospitals = _scope_of(text, scope)
-    if hospitals is not None:
-        scope["ihe"] = hospitals
+    ihe = _ihe_namespace(text, scope)
+    if ihe is not None:
+        scope["ihe"] = ihe
     dialect = element.get("Dialect")
     return text, SIMPLE if dialect == DSUB else dialect, scope
 
 
-def _scope_of(text: str, declared: Mapping[str, str]) -> str | None:
-    """What the prefix `ihe` means in a topic expression; None where it is not for us to say.
+def _ihe_namespace(text: str, declared: Mapping[str, str]) -> str | None:
+    """The namespace of the prefix `ihe` in a topic of the profile; None for other topics and declarations.
 
-    The profile's own messages do not declare it, or declare a namespace of an earlier draft.
+    Messages of the profile do not declare it, or declare a namespace of an earlier draft.
     """
     if _NAMED.match(text) is None:
         return None

@@ -1,15 +1,15 @@
-"""XML of strangers: from the bytes that came to a tree, and to the bytes in UTF-8 that the tree was parsed from.
+"""Parsing untrusted XML: from received bytes to a tree, and to the UTF-8 bytes from which the tree was parsed.
 
-Payloads and topics are cut out of those bytes (`wire.fragments`), so the parser and whoever cuts must never
-read the same message in two ways: a publisher could have one text checked and another one stored. That is why the
-encoding is decided here, once, and nothing is left for libxml2 to decide:
+Payloads and topics are cut out of those bytes (`wire.fragments`), so the parser and the cutting must interpret a
+message equally; otherwise a publisher could have one text checked and another one stored. So the encoding is determined
+here, and libxml2 has no choice:
 
-- what is parsed is UTF-8, the parser is told so, and an XML declaration that names another encoding is replaced;
-- no NUL is in it, so nothing looks like UTF-16 or UTF-32 without a mark; it is valid UTF-8, so nothing looks like
-  EBCDIC or like the mark of UTF-16. libxml2 recognises no encoding by anything else.
+- the parsed text is UTF-8, the parser gets this encoding, and an XML declaration with another encoding is replaced;
+- it has no NUL, so it cannot look like UTF-16 or UTF-32 without a byte-order mark; it is valid UTF-8, so it cannot look
+  like EBCDIC or begin with the mark of UTF-16. libxml2 detects no other encodings.
 
-Clients of WS-Notification send UTF-8; a few old ones Latin-1, windows-1252 or GBK, and an XML reader has to take
-UTF-16. Whatever else Python and libxml2 both know by name, each in its own way, is refused.
+Clients of WS-Notification send UTF-8, a few old ones Latin-1, windows-1252 or GBK; UTF-16 is mandatory for XML.
+Other encodings, which Python and libxml2 may decode differently, are refused.
 """
 
 from __future__ import annotations
@@ -25,51 +25,50 @@ from arborcast.core.xml import xml_parser
 from arborcast.wire import limits
 from arborcast.wire.errors import MalformedMessage
 
-# 257 declarations have 12 bytes each. What is shorter, as nearly every tag is, is not looked at.
+# 257 declarations of at least 12 bytes. Shorter tags, which are nearly all, are not checked.
 _LARGE = 3_000
 
 _LARGE_TAG = re.compile(rb"<([^\s<>/!?][^<]{%d,})" % (_LARGE - 2))
 
 ATTRIBUTE = re.compile(rb"(?<=[\s\"'])([^\s=\"'<>/]++)\s*+=\s*+(\"[^\"]*+\"|'[^']*+')|(>)")
 
-"""Name and quoted value of an attribute, or the end of its tag. Looked for behind the tag's name.
+"""Name and quoted value of an attribute, or the end of its tag. For the text after the tag's name.
 
-A name is tried from its first letter only, and no blank is looked at twice: long names, and blanks without end, take a
-time that is linear.
+A name is tried from its first letter only, and white space is matched once, so long names and long white space take
+linear time.
 """
 
 NODE_MEMORY = 400
 
-"""What an element or an attribute takes with a text in it, at most: 260 bytes in libxml2, and, where it belongs to a
-message, what we note of it."""
+"""Maximum memory of an element or an attribute with its text: 260 bytes in libxml2, plus its Node."""
 
 COPIES = 4
 
-"""So often the bytes of a body are there: as they came, in the tree, cut up, and on their way into the log."""
+"""The number of copies of a body in memory: received, in the tree, in fragments, and in the producer."""
 
 
 def memory_to_read(document: bytes, elements: int) -> int:
-    """How many bytes of memory it takes to parse a document, and to cut it up.
+    """The memory in bytes for parsing a document and cutting it.
 
-    Raises MalformedMessage for one with more than so many elements and attributes, which takes a hundred times its size
-    and more. They are counted without parsing, so that what looks like one inside a text counts too.
+    Raises MalformedMessage for more than `elements` elements and attributes, which may take more than a hundred times
+    its size. They are counted without parsing, so similar characters in texts count too.
     """
-    found = document.count(b"<") + document.count(b"=")  # at most; as good as the number for what is small
+    found = document.count(b"<") + document.count(b"=")  # an upper bound; sufficient for small documents
     if found > elements:
         quotes = document.count(b'"') + document.count(b"'")
         found = document.count(b"<") - document.count(b"</") + min(document.count(b"="), quotes // 2)
         if found > elements:
-            raise MalformedMessage(f"the request has {found} elements and attributes, {elements} are taken")
+            raise MalformedMessage(f"the request has {found} elements and attributes, {elements} are allowed")
     return COPIES * len(document) + NODE_MEMORY * found
 
 
 def check_tags(document: bytes) -> None:
-    """Raises MalformedMessage for a well-formed document, in UTF-8, of which a tag holds too much."""
+    """Raises MalformedMessage if a tag of a well-formed UTF-8 document has too many attributes or declarations."""
     if len(document) <= _LARGE:
         return
     declared = document.count(b"xmlns")
     if declared > limits.ALL_DECLARATIONS:
-        raise MalformedMessage(f"{declared} namespaces are declared, {limits.ALL_DECLARATIONS} may be")
+        raise MalformedMessage(f"{declared} namespaces are declared, {limits.ALL_DECLARATIONS} are allowed")
     if document.count(b"=") <= limits.DECLARATIONS:
         return
     for tag in _LARGE_TAG.finditer(document):
@@ -80,17 +79,17 @@ _IS_TOO_DEEP = etree.XPath(f"boolean({'/'.join(['*'] * limits.PAYLOAD_LEVELS)})"
 
 
 def check_payload(payload: bytes, root: etree._Element) -> None:
-    """Raises MalformedMessage for a payload that a consumer may be unable to read: every door checks what it stores.
+    """Raises MalformedMessage for a payload that consumers may be unable to read. Called for each stored payload.
 
-    `payload` is the fragment as it is stored, `root` its element in the request, or the element around loose content.
+    `payload` is the stored fragment, `root` its element in the request, or the element around loose content.
     """
-    # A level that holds another one has an end tag.
+    # Each level with a nested element has an end tag.
     if payload.count(b"</") >= limits.PAYLOAD_LEVELS and _IS_TOO_DEEP(root):
         raise MalformedMessage(f"a payload has more than {limits.PAYLOAD_LEVELS} levels")
     declared = payload.count(b"xmlns")
     if declared > limits.PAYLOAD_DECLARATIONS:
-        raise MalformedMessage(f"a payload declares {declared} namespaces, {limits.PAYLOAD_DECLARATIONS} may be")
-    if declared > limits.DECLARATIONS:  # the declarations around the payload are in its start tag now
+        raise MalformedMessage(f"a payload declares {declared} namespaces, {limits.PAYLOAD_DECLARATIONS} are allowed")
+    if declared > limits.DECLARATIONS:  # a fragment's start tag has the inherited declarations
         _check_tag(payload[1 : payload.find(b"<", 1)])
 
 
@@ -106,10 +105,12 @@ def _check_tag(tag: bytes) -> None:
             raise MalformedMessage(f"an element has more than {limits.ATTRIBUTES} attributes")
 
 
-_TAKEN = "UTF-8, US-ASCII, ISO-8859-1 and -15, windows-1252, GBK and GB18030 are taken, UTF-16 with a byte-order mark"
+_ACCEPTED = (
+    "accepted are UTF-8, US-ASCII, ISO-8859-1 and -15, windows-1252, GBK and GB18030, UTF-16 with a byte-order mark"
+)
 
-# By names in lower case without - and _. In all of them an XML declaration has the bytes of ASCII, so that it can be
-# read before the rest is.
+# By names in lower case without - and _. In all of them an XML declaration consists of ASCII bytes, so that it can be
+# read first.
 _CODECS = {
     b"utf8": "utf-8",
     b"ascii": "ascii",
@@ -145,26 +146,24 @@ _DECLARATION = re.compile(
     rb"(?:[ \t\r\n]++standalone" + _IS + rb"(?:\"(?:yes|no)\"|'(?:yes|no)'))?+[ \t\r\n]*+\?>"
 )
 
-# In place of one that names another encoding. Not just left out: a second one behind it must stay the fault that it is.
+# Replaces a declaration with another encoding. It is not removed, so that a second declaration stays an error.
 _NEUTRAL = b'<?xml version="1.0"?>'
 
 
 class Xml(NamedTuple):
-    """A well-formed document: its root, and the very bytes that were parsed, in UTF-8 and without a mark."""
+    """A well-formed document: its root, and the parsed bytes, in UTF-8 without a byte-order mark."""
 
     root: etree._Element
     document: bytes
 
 
 def read_xml(document: bytes, content_type: bytes = b"", what: str = "the request") -> Xml:
-    """Read a document that is well-formed, its namespaces included, and has no DTD.
+    """Parse a document that is well-formed, including its namespaces, and has no DTD.
 
-    A pure function of its arguments, for any thread; of `content_type` (HTTP's) the charset counts. Raises
-    MalformedMessage.
+    Pure, for any thread; `content_type` (HTTP's) may have a charset. Raises MalformedMessage.
 
-    lxml alone overlooks undeclared prefixes, and names with two colons, when libxml2 has anything to warn of behind
-    them, such as a namespace that is no absolute URI. A payload like that would travel on, and spoil for its receivers
-    what is pushed together with it.
+    lxml alone ignores undeclared prefixes, and names with two colons, if a warning of libxml2 follows, such as a
+    relative namespace URI. Such a payload would make a push with several messages unreadable.
     """
     document = as_utf8(document, content_type, what)
     parser = _parsers.utf8
@@ -179,14 +178,14 @@ def read_xml(document: bytes, content_type: bytes = b"", what: str = "the reques
             raise MalformedMessage(
                 f"{what} is not well-formed XML: {each.message[:200]}, line {each.line}, column {each.column}"
             )
-    # Without these letters there is none, and looking for it in the tree takes longer.
+    # A test of the bytes first, since the test of the tree takes longer.
     if b"<!DOCTYPE" in document and root.getroottree().docinfo.internalDTD is not None:
         raise MalformedMessage(f"a document type declaration is not allowed in {what}")
     return Xml(root, document)
 
 
 def read_payload(document: bytes, content_type: bytes = b"", what: str = "the payload") -> Xml:
-    """A document whose root is a payload, for any thread. Raises MalformedMessage, as at every door."""
+    """Parse a document that is a payload, for any thread. Raises MalformedMessage."""
     xml = read_xml(document, content_type, what)
     check_tags(xml.document)
     check_payload(xml.document, xml.root)
@@ -194,15 +193,16 @@ def read_payload(document: bytes, content_type: bytes = b"", what: str = "the pa
 
 
 def make_parser() -> etree.XMLParser:
-    """A parser for UTF-8 of strangers."""
-    # Payloads are cut from the bytes, so the tree is ours to simplify.
+    """A parser for untrusted UTF-8."""
+    # Payloads are cut from the bytes, so the tree needs no comments.
     return xml_parser(comments=False, encoding="utf-8")
 
 
 def as_utf8(document: bytes, content_type: bytes = b"", what: str = "the request") -> bytes:
-    """The document in UTF-8, without a mark, and with no XML declaration that says otherwise. Raises MalformedMessage.
+    """The document in UTF-8, without a byte-order mark and without a contrary XML declaration. Raises MalformedMessage.
 
-    A mark goes before HTTP's charset, and that before the XML declaration (RFC 7303); UTF-8 where none says anything.
+    A byte-order mark takes precedence over HTTP's charset, which takes precedence over the XML declaration (RFC 7303);
+    the default is UTF-8.
     """
     codec, mark = _encoding_of(document, content_type, what)
     text = document[len(mark) :] if mark else document
@@ -211,7 +211,7 @@ def as_utf8(document: bytes, content_type: bytes = b"", what: str = "the request
     elif not text.isascii():
         _decoded(text, codec, what)
     if b"\0" in text:
-        raise MalformedMessage(f"{what} holds NUL characters: {_TAKEN}; send UTF-8")
+        raise MalformedMessage(f"{what} has NUL characters: {_ACCEPTED}; send UTF-8")
     if _BEGINS.match(text):
         declaration = _DECLARATION.match(text)
         if declaration is None:
@@ -223,7 +223,7 @@ def as_utf8(document: bytes, content_type: bytes = b"", what: str = "the request
 
 
 class _Parsers(threading.local):
-    """Of each thread its own: a parser's log of errors is that of whatever it has read last."""
+    """One parser for each thread, since its log of errors is of the last document."""
 
     def __init__(self) -> None:
         self.utf8 = make_parser()
@@ -233,7 +233,7 @@ _parsers = _Parsers()
 
 
 def _encoding_of(document: bytes, content_type: bytes, what: str) -> tuple[str, bytes]:
-    """What to decode the document with, and the mark that it begins with."""
+    """The codec of the document, and its byte-order mark, if any."""
     if document.startswith(_BEGIN_MARKED):
         for mark, codec in _MARKS.items():
             if document.startswith(mark):
@@ -252,8 +252,8 @@ def _codec_named(name: bytes, what: str) -> str:
     if codec is None:
         shown = name[:60].decode("ascii", "replace")
         if plain in _UTF16:
-            raise MalformedMessage(f"{what} is said to be {shown} and has no byte-order mark: {_TAKEN}; send UTF-8")
-        raise MalformedMessage(f"the encoding {shown} of {what} is not taken: {_TAKEN}; send UTF-8")
+            raise MalformedMessage(f"{what} is declared as {shown} but has no byte-order mark: {_ACCEPTED}; send UTF-8")
+        raise MalformedMessage(f"the encoding {shown} of {what} is not accepted: {_ACCEPTED}; send UTF-8")
     return codec
 
 
@@ -265,6 +265,4 @@ def _decoded(text: bytes, codec: str, what: str) -> str:
     try:
         return text.decode(codec)
     except UnicodeError as error:
-        raise MalformedMessage(
-            f"{what} is not in the encoding that it is said to be in: {error}; send UTF-8"
-        ) from error
+        raise MalformedMessage(f"{what} is not in its declared encoding: {error}; send UTF-8") from error

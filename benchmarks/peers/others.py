@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from arborcast.core.progress import untold
+from arborcast.core.progress import no_progress
 from arborcast.engine.install import jars, java
 from arborcast.engine.install.jars import default_cache
 from arborcast.engine.processes import processes
@@ -54,7 +54,7 @@ def _pinned(which: str) -> dict[str, str]:
 
 def _retrieve(which: str, into: Path, cache: Path, expected: int) -> None:
     runtime = java.find_java().executable
-    outcome = jars.retrieve(_FOLDER / "jars.xml", which, into, cache, runtime, expected, untold)
+    outcome = jars.retrieve(_FOLDER / "jars.xml", which, into, cache, runtime, expected, no_progress)
     if outcome.problem:
         raise RuntimeError(f"could not fetch {outcome.jar or which}: {outcome.problem}")
 

@@ -1,1 +1,1 @@
-"""Both ends of a work queue: those who ask and await answers, and the servers."""
+"""Work queues: awaiting answers to requests, and servers."""

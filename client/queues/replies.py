@@ -1,7 +1,7 @@
-"""Answers to requests: awaited by the message id of each, brought by servers to a listener or to a pull point.
+"""Answers to requests: awaited by message id, sent by servers to a listener or to a pull point.
 
-Without a listener of the user's the client makes a pull point at the broker, asks it while an answer is awaited, and
-destroys it in the end. So nobody has to be able to connect to us.
+Without a listener the client creates a pull point at the broker, polls it while an answer is awaited, and destroys it
+when it is closed. So it needs no incoming connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from arborcast.topic_model.namespaces import SOAP11, SOAP12
 
 logger = logging.getLogger(__name__)
 
-# How long a question for answers waits at the broker, and between two while it is away.
+# The wait of a GetMessages at the broker, and the pause after a failed one.
 _WAIT_S = 10.0
 _PAUSE_S = 0.5
 
@@ -37,7 +37,7 @@ Outcome = ReceivedMessage | ClientError
 
 
 class Replies:
-    """Who awaits which answer. Several threads may use it."""
+    """Awaited answers by message id. Several threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,17 +47,17 @@ class Replies:
         return len(self._awaited)
 
     def begin(self, message_id: str) -> None:
-        """An answer to this is awaited from now on."""
+        """Start to await the answer to this request."""
         with self._lock:
             self._awaited[message_id] = SimpleQueue()
 
     def end(self, message_id: str) -> None:
-        """Nobody awaits it any more."""
+        """Stop awaiting it."""
         with self._lock:
             self._awaited.pop(message_id, None)
 
     def take(self, message: ReceivedMessage) -> bool:
-        """Whether a message is an answer that is awaited; then whoever awaits it has it."""
+        """Pass a message to the call that awaits it; returns whether there is one."""
         with self._lock:
             awaited = self._awaited.get(message.relates_to) if message.relates_to else None
         if awaited is not None:
@@ -65,13 +65,13 @@ class Replies:
         return awaited is not None
 
     def fail(self, error: ClientError) -> None:
-        """No answers will come."""
+        """Fail all awaited answers."""
         with self._lock:
             for awaited in self._awaited.values():
                 awaited.put(error)
 
     def wait(self, message_id: str, until: float) -> bytes:
-        """The answer's payload; until that time of the monotonic clock. Raises TimeoutError, ClientError."""
+        """Wait until `until`, on the monotonic clock, for the answer's payload. Raises TimeoutError, ClientError."""
         try:
             outcome = self._awaited[message_id].get(timeout=max(0.0, until - time.monotonic()))
         except Empty:
@@ -82,7 +82,7 @@ class Replies:
 
 
 def _payload(answer: ReceivedMessage) -> bytes:
-    """Raises FaultReceived where the answer is that there is none."""
+    """The payload of an answer. Raises FaultReceived if it is a fault."""
     if b"Fault" in answer.payload:
         root = etree.fromstring(answer.payload, xml_parser())
         if root.tag in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
@@ -95,7 +95,7 @@ def _payload(answer: ReceivedMessage) -> bytes:
 
 
 class Pulls(Protocol):
-    """A client, as far as pull points need one."""
+    """The used part of a client."""
 
     def create_pull_point(self) -> RemotePullPoint: ...
 
@@ -107,20 +107,20 @@ class Pulls(Protocol):
 
 
 class PulledReplies(Replies):
-    """Answers in a pull point that is made when it is first needed. A thread asks for them while any is awaited."""
+    """Answers through a pull point, created on the first use. A thread polls it while an answer is awaited."""
 
     def __init__(self, client: Pulls) -> None:
         super().__init__()
         self._client = client
-        self._making = threading.Lock()
+        self._point_lock = threading.Lock()
         self._point: RemotePullPoint | None = None
-        self._asked = threading.Condition()
+        self._changed = threading.Condition()
         self._closed = False
 
     @property
     def address(self) -> RemotePullPoint:
         """The pull point. Raises ClientError."""
-        with self._making:
+        with self._point_lock:
             if self._closed:
                 raise ClientClosed("the client is closed", sent=False)
             if self._point is None:
@@ -130,15 +130,15 @@ class PulledReplies(Replies):
 
     def begin(self, message_id: str) -> None:
         super().begin(message_id)
-        with self._asked:
-            self._asked.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def close(self) -> None:
-        """Ask no more, and destroy the pull point."""
-        with self._making:
+        """Stop polling, and destroy the pull point."""
+        with self._point_lock:
             point, self._point, self._closed = self._point, None, True
-        with self._asked:
-            self._asked.notify_all()
+        with self._changed:
+            self._changed.notify_all()
         self.fail(ClientClosed("the client was closed before the answer came", sent=True))
         if point is not None:
             try:
@@ -148,16 +148,16 @@ class PulledReplies(Replies):
 
     def _run(self, point: RemotePullPoint) -> None:
         while not self._closed:
-            with self._asked:
+            with self._changed:
                 while not len(self) and not self._closed:
-                    self._asked.wait()
-            if not self._ask(lambda: self._client.get_messages(point, wait_s=_WAIT_S)):
+                    self._changed.wait()
+            if not self._fetch(lambda: self._client.get_messages(point, wait_s=_WAIT_S)):
                 return
 
-    def _ask(self, ask: Callable[[], list[ReceivedMessage]]) -> bool:
-        """Whether it is worth asking again."""
+    def _fetch(self, get_messages: Callable[[], list[ReceivedMessage]]) -> bool:
+        """Fetch answers once; returns whether to continue."""
         try:
-            for message in ask():
+            for message in get_messages():
                 self.take(message)
         except (BrokerUnavailable, BrokerUnreachable) as error:
             if self._closed:
@@ -165,8 +165,8 @@ class PulledReplies(Replies):
             logger.info("answers cannot be fetched now: %s", error)
             time.sleep(_PAUSE_S)
         except ClientError as error:
-            # It is not there any more: the next request makes another.
-            with self._making:
+            # The pull point no longer exists: the next request creates another.
+            with self._point_lock:
                 self._point = None
             self.fail(error)
             return False

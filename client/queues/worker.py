@@ -1,11 +1,11 @@
-"""A server of a work queue: it gets requests, does them, and answers whoever has asked.
+"""A server of a work queue: it receives requests, executes them, and sends answers.
 
 with Worker(lambda request: b"<done/>", capacity=2) as worker:
     worker.serve(client, "jobs")
     ...
 
-What was sent before and is done is not done again: it is only acknowledged, or answered once more where the answer had
-not arrived.
+A repetition of an executed request is not executed again: it is acknowledged, or answered again if the answer had not
+arrived.
 """
 
 from __future__ import annotations
@@ -40,37 +40,38 @@ from arborcast.wire import answers, endpoints
 logger = logging.getLogger(__name__)
 
 Handle = Callable[[ReceivedMessage], str | bytes | None]
-"""Does a request; returns the answer, an XML element, or None where there is nothing to say."""
+"""Executes a request; returns the answer, an XML element, or None for an empty answer."""
 
 _DONE = f'<q:Done xmlns:q="{ARBORCAST_QUEUE}"/>'
 
 _REPLY_ACTION = f"{ARBORCAST_QUEUE}/Reply"
 
-# Between tries to answer; then the broker is asked to send the request again, and the answer is tried once more.
-_WAITS_S = (0.2, 0.5, 1.0)
+# Pauses between attempts to send an answer. After the last one the broker repeats the request, and the stored answer is
+# sent again.
+_PAUSES_S = (0.2, 0.5, 1.0)
 
 _INVALID, _NOT_ANSWERED = 422, 424
 
-_ALLOW = "; to answer there, name its network: Worker(allow=...)"
+_ALLOW = "; to allow it, add its network: Worker(allow=...)"
 
-# Rules about the kind of an address, which a broker may have, not about how its URL is written.
+# Outbound rules about the kind of an address, not about the spelling of its URL. A broker's address may break them.
 _KINDS = frozenset(get_args(Kind)) - {"public"}
 
-# Renewals in the time that a subscription lasts.
+# Renewals within the duration of a subscription.
 _RENEWALS = 5
 
-# Answers that could not be brought yet: bytes, twice, and for how long.
-_KEPT = 32 * 1024 * 1024
-_KEPT_S = 3_600.0
+# The cache of undelivered answers: bytes in each of two generations, and their age.
+_UNDELIVERED_BYTES = 32 * 1024 * 1024
+_UNDELIVERED_S = 3_600.0
 
 
 class Invalid(Exception):
-    """Raised by what handles a request that cannot be done: another server gets it, and when all say so, its user hears
-    of it."""
+    """Raised by a handler for a request that cannot be executed: another server gets it; if all raise this, its client
+    gets a fault."""
 
 
 class Subscribes(Protocol):
-    """A client, as far as a worker needs one."""
+    """The used part of a client."""
 
     def subscribe(
         self, topic: str | None, *, to: str, queue: int, namespaces: Namespaces, lasts: Lasts
@@ -86,7 +87,7 @@ class Subscribes(Protocol):
 
 @dataclass
 class _Lease:
-    """A subscription of a worker. `until_s` is its end if it is not renewed."""
+    """A subscription of a worker. `until_s` is its end without a renewal."""
 
     client: Subscribes
     subscribe: Callable[[], RemoteSubscription]
@@ -95,7 +96,7 @@ class _Lease:
 
 
 class Leases:
-    """Subscriptions that last for a time, and are renewed until `stop`."""
+    """Subscriptions of limited duration, which are renewed until `stop`."""
 
     def __init__(self, lasts: timedelta) -> None:
         self.lasts = lasts
@@ -105,7 +106,7 @@ class Leases:
         self.stop = self._service.stop
 
     def add(self, client: Subscribes, subscribe: Callable[[], RemoteSubscription]) -> RemoteSubscription:
-        """Subscribe, and renew from now on. Raises ClientError."""
+        """Subscribe, and renew the subscription regularly. Raises ClientError."""
         subscription = subscribe()
         with self._lock:
             self._leases.append(_Lease(client, subscribe, subscription, self._end_s()))
@@ -114,7 +115,7 @@ class Leases:
         return subscription
 
     def renew(self) -> float:
-        """Renew all of them; returns the seconds until the next time. Raises the last of the errors."""
+        """Renew all; returns the seconds until the next renewal. Raises the last error, after all."""
         failed: ClientError | None = None
         with self._lock:
             leases = list(self._leases)
@@ -136,9 +137,9 @@ class Leases:
             if error.fault != "ResourceUnknownFault":
                 raise
             if time.time() < lease.until_s:
-                lease.subscription = None  # a client has ended it
+                lease.subscription = None  # ended by a client
                 return
-            # It has expired while the broker or this machine was away.
+            # Expired during an outage of the broker or a suspension of this machine.
             lease.subscription = lease.subscribe()
         lease.until_s = self._end_s()
 
@@ -146,8 +147,8 @@ class Leases:
         return time.time() + self.lasts.total_seconds()
 
 
-class _Way:
-    """Where answers may go, and what takes them there."""
+class _Route:
+    """Allowed addresses of answers, and the transport to them."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self.policy = policy
@@ -155,18 +156,18 @@ class _Way:
 
 
 class Worker(Server):
-    """Serves queues. `handle` runs in threads, `capacity` at a time for each queue; the request is acknowledged when it
-    returns. What it raises makes the broker send the request again, but for `Invalid`.
+    """Serves queues. `handle` runs in threads, at most `capacity` at a time for each queue; a request is acknowledged
+    when it returns. After an exception other than `Invalid` the broker repeats the request.
 
-    `advertised` is the address that the broker reaches it at, `url` when left out. Users choose where their answers go.
-    So they go to the brokers that are served, to public addresses, to this machine where all these brokers are on it,
-    and to the networks in `allow` (`"10.0.0.0/8, 192.168.7.9"`), and nowhere else. `transport` carries the answers:
-    one of the caller's own gets URLs that are judged by their text alone. `verify` is as for `Listener`.
+    `advertised` is the address at which the broker reaches this server, by default `url`. Clients choose the addresses
+    of their answers, so answers are sent only to the served brokers, to public addresses, to this machine if all served
+    brokers are on it, and to the networks in `allow` (`"10.0.0.0/8, 192.168.7.9"`). `transport` sends the answers; for
+    a given transport URLs are checked as text only. `verify` is as for `Listener`.
 
-    Its subscriptions last for `lease` and are renewed while it runs: a queue has no server that does not exist.
+    Its subscriptions have the duration `lease` and are renewed while it runs, so a crashed server leaves its queues.
 
-    With `later` a request is acknowledged at once, and its result is reported when it is done: for requests that take
-    longer than a push. The broker gives it no more than `capacity` requests meanwhile.
+    With `later` a request is acknowledged at once and its result reported at the end, for requests that take longer
+    than a push; the broker still sends at most `capacity` requests at a time.
     """
 
     def __init__(
@@ -185,24 +186,24 @@ class Worker(Server):
     ) -> None:
         self._later = later
         self.leases = Leases(lease)
-        self._far = _Way(AddressPolicy(OutboundSettings(allow=allow)))
-        self._near = _Way(AddressPolicy(OutboundSettings("loopback", allow)))
+        self._public = _Route(AddressPolicy(OutboundSettings(allow=allow)))
+        self._local = _Route(AddressPolicy(OutboundSettings("loopback", allow)))
         self.capacity = capacity
         self._handle_request = handle
         self._advertised = advertised
         self._verify = verify
         self._to_broker = RequestsTransport()
-        self._given = transport
+        self._transport = transport
         self._repeats = HandledOnce()
         self._lock = threading.Lock()
-        self._kept: Recent[str, str] = Recent(_KEPT, age_s=_KEPT_S)
+        self._undelivered: Recent[str, str] = Recent(_UNDELIVERED_BYTES, age_s=_UNDELIVERED_S)
         self._clients: list[Subscribes] = []
-        self._brokers: dict[tuple[str, int], bool] = {}  # host and port, and whether that is this machine
+        self._brokers: dict[tuple[str, int], bool] = {}  # host and port, and whether they are on this machine
         super().__init__(self._handled, port, host, "worker")
 
     def serve(self, client: Subscribes, topic: str, namespaces: Namespaces = None) -> RemoteSubscription:
-        """Have a broker send the requests of a queue here from now on; unsubscribing ends that. Answers to pull points
-        of that broker say who we are, as the client does."""
+        """Serve a queue of the client's broker, until the returned subscription is ended. Answers to pull points of
+        that broker have the client's credentials."""
         to = self._advertised or self.url
 
         def subscribe() -> RemoteSubscription:
@@ -210,91 +211,91 @@ class Worker(Server):
 
         subscription = self.leases.add(client, subscribe)
         self._clients.append(client)
-        # Its pull points have the same host and port.
+        # The broker's pull points have the same host and port.
         refusal = AddressPolicy().check_url(subscription.address)
         self._brokers[place_of(subscription.address)] = refusal is not None and refusal.rule == "loopback"
         return subscription
 
     def stop(self) -> None:
-        """Stop receiving. Requests at work are not acknowledged any more: others get them."""
+        """Stop receiving. Running requests are not acknowledged: other servers get them."""
         self.leases.stop()
         super().stop()
-        for own in (self._to_broker, self._far.transport, self._near.transport):
+        for own in (self._to_broker, self._public.transport, self._local.transport):
             own.close()
 
     async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
-        return await in_thread("request", lambda: self._worked(headers, body))
+        return await in_thread("request", lambda: self._serve_push(headers, body))
 
-    def _worked(self, headers: Mapping[str, str], body: bytes) -> Response:
-        push = open_push(headers, self._given or self._to_broker)
+    def _serve_push(self, headers: Mapping[str, str], body: bytes) -> Response:
+        push = open_push(headers, self._transport or self._to_broker)
         messages = accepted(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages
         if self._later:
-            # Without an address for the result the request is acknowledged when it is done.
+            # Without an address for the result the request is acknowledged at its end.
             with suppress(ClientError):
-                ends = [(each, each.later()) for each in messages]
-                start_thread("request", self._work_later, ends)
+                deferred = [(each, each.later()) for each in messages]
+                start_thread("request", self._execute_later, deferred)
                 return answered(push)
         try:
-            told = True
+            all_answered = True
             for each in messages:
-                told = self._did(each) and told
-            return Response(202 if told else _NOT_ANSWERED)
+                all_answered = self._execute(each) and all_answered
+            return Response(202 if all_answered else _NOT_ANSWERED)
         except Invalid as why:
             return Response(_INVALID, str(why).encode(), "text/plain; charset=utf-8")
         except Exception:
-            logger.exception("a request could not be done; the broker will send it again")
+            logger.exception("a request failed; the broker will repeat it")
             return Response(500)
 
-    def _work_later(self, ends: Iterable[tuple[ReceivedMessage, Later]]) -> None:
-        """Do requests that are acknowledged, and report their results."""
-        for request, end in ends:
+    def _execute_later(self, deferred: Iterable[tuple[ReceivedMessage, Later]]) -> None:
+        """Execute acknowledged requests, and report their results."""
+        for request, end in deferred:
             try:
-                report = end.delivered if self._did(request) else partial(end.failed, "its answer was not taken")
+                report = end.delivered if self._execute(request) else partial(end.failed, "its answer was not accepted")
             except Invalid as why:
                 report = partial(end.refused, str(why))
             except Exception:
-                logger.exception("a request could not be done; the broker will send it again")
+                logger.exception("a request failed; the broker will repeat it")
                 report = partial(end.failed, "the server failed")
             try:
                 report()
             except ClientError as error:
-                logger.warning("the result of a request was not reported; the broker sends it again: %s", error)
+                logger.warning("the result of a request was not reported; the broker repeats the request: %s", error)
 
-    def _did(self, request: ReceivedMessage) -> bool:
-        """Do a request, unless it is done, and answer it; whether everybody has the answer."""
+    def _execute(self, request: ReceivedMessage) -> bool:
+        """Execute a request, unless it was executed before, and send its answers. Returns whether all were sent."""
         ids = [each.notification_id for each in request.askers] or [request.notification_id]
-        to_do = self._repeats.begin(ids, request.sequence > 0)
-        if not to_do:
+        pending = self._repeats.begin(ids, request.sequence > 0)
+        if not pending:
             return True
-        unanswered = set(to_do)
+        unanswered = set(pending)
         try:
-            answer = self._kept_for(to_do) if request.sequence else None
+            answer = self._stored_answer(pending) if request.sequence else None
             if answer is None:
                 answer = _text(self._handle_request(request))
-            awaiting = [each for each in request.askers if each.notification_id in to_do]
+            awaiting = [each for each in request.askers if each.notification_id in pending]
             unanswered = {each.notification_id for each in awaiting if not self._answer(each, request, answer)}
             if unanswered:
-                self._keep(unanswered, answer)
+                self._store_answer(unanswered, answer)
         finally:
-            self._repeats.end(to_do - unanswered, handled=True)
+            self._repeats.end(pending - unanswered, handled=True)
             self._repeats.end(unanswered, handled=False)
         return not unanswered
 
-    def _kept_for(self, ids: set[str]) -> str | None:
+    def _stored_answer(self, ids: set[str]) -> str | None:
         with self._lock:
-            return next((kept for each in sorted(ids) if (kept := self._kept.get(each)) is not None), None)
+            return next((found for each in sorted(ids) if (found := self._undelivered.get(each)) is not None), None)
 
-    def _keep(self, ids: set[str], answer: str) -> None:
+    def _store_answer(self, ids: set[str], answer: str) -> None:
         with self._lock:
             for each in ids:
-                self._kept.put(each, answer, len(answer))
+                self._undelivered.put(each, answer, len(answer))
 
     def _answer(self, asker: Asker, request: ReceivedMessage, answer: str) -> bool:
-        """Bring a user the answer; whether it has arrived, or never will."""
+        """Send an answer. Returns False if it should be sent again later."""
         address = asker.reply_to.address
-        transport, refusal = self._way_to(address)
+        transport, refusal = self._route_to(address)
         if refusal is not None:
             logger.warning("the answer to %s is not sent: %s %s%s", asker.message_id, address, refusal.reason, _ALLOW)
             return True
@@ -302,7 +303,7 @@ class Worker(Server):
         for client in self._clients:
             headers |= client.proof_for(address)
         why = ""
-        for wait_s in (*_WAITS_S, None):
+        for pause_s in (*_PAUSES_S, None):
             try:
                 status = transport.post(address, headers, body).status
             except BrokerUnreachable as error:
@@ -314,18 +315,18 @@ class Worker(Server):
                 if 200 <= status < 300:
                     return True
                 why = f"HTTP {status}"
-            if wait_s is not None:
-                time.sleep(wait_s)
-        logger.warning("the answer to %s could not be brought, it is tried again: %s", asker.message_id, why)
+            if pause_s is not None:
+                time.sleep(pause_s)
+        logger.warning("the answer to %s could not be sent, it will be sent again: %s", asker.message_id, why)
         return False
 
-    def _way_to(self, address: str) -> tuple[Transport, Refusal | None]:
-        """What carries an answer there, and why none may go there."""
-        judge = self._near if self._brokers and all(self._brokers.values()) else self._far
-        refusal = judge.policy.check_url(address)
+    def _route_to(self, address: str) -> tuple[Transport, Refusal | None]:
+        """The transport for an answer to this address, and the refusal of a forbidden one."""
+        route = self._local if self._brokers and all(self._brokers.values()) else self._public
+        refusal = route.policy.check_url(address)
         if (refusal is None or refusal.rule in _KINDS) and place_of(address) in self._brokers:
-            return self._given or self._to_broker, None
-        return self._given or judge.transport, refusal
+            return self._transport or self._to_broker, None
+        return self._transport or route.transport, refusal
 
 
 def _text(answer: str | bytes | None) -> str:
@@ -335,7 +336,7 @@ def _text(answer: str | bytes | None) -> str:
 
 
 def reply_to(asker: Asker, request: ReceivedMessage, answer: str) -> tuple[dict[str, str], bytes]:
-    """The HTTP headers and body of an answer. A pull point takes only notifications, and keeps no headers."""
+    """The HTTP headers and body of an answer. A pull point accepts only notifications, and does not store headers."""
     remote, action = asker.reply_to, _REPLY_ACTION
     related = f"<wsa:RelatesTo>{answers.text(asker.message_id)}</wsa:RelatesTo>"
     if endpoints.Kind.PULL_POINT.value in remote.address:

@@ -19,13 +19,13 @@ from arborcast.core.eventlog.loop_producer import LoopProducer
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 
-# A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
+# Reconnect to a restarted broker within seconds; kafka-python's default backs off up to 30 s.
 _RECONNECT_BACKOFF_MAX_MS = 1_000
 
 # Retry-After for usually transient failures: about the restart of a broker.
 RETRY_AFTER_S = 2.0
 
-# These are decisions of an operator (credentials, rights, settings), not of the weather.
+# Permanent failures: wrong credentials, rights or settings.
 _FINAL = (
     errors.AuthorizationError,
     errors.SaslAuthenticationFailedError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         partition: int
 
 else:
-    # kafka-python insists on its own class.
+    # kafka-python requires its own class.
     from kafka.structs import TopicPartition as TopicPartition
 
 
@@ -148,16 +148,16 @@ class Consumer(Protocol):
 
 
 class PartitionState(NamedTuple):
-    """Where one partition is stored."""
+    """The leader and replicas of one partition."""
 
     leader: int
-    """The broker that leads it; -1 when none does."""
+    """The id of the leading broker; -1 without one."""
     replicas: int
     in_sync: int
 
 
 class BrokerId(NamedTuple):
-    """A broker of the cluster, and where clients reach it."""
+    """A broker of the cluster, with its address for clients."""
 
     id: int
     host: str
@@ -171,7 +171,7 @@ class Admin:
         self._client = _connected(KafkaAdminClient, kafka_settings, {})
 
     def create_topic(self, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
-        """Create a topic and wait until it has leaders; False when it was there already."""
+        """Create a topic and wait until it has leaders; False if it exists already."""
         specification = {
             name: {"num_partitions": partitions, "replication_factor": replication, "configs": dict(configs)}
         }
@@ -187,7 +187,7 @@ class Admin:
         return self._configs(ConfigResourceType.TOPIC, name)
 
     def partitions(self, name: str) -> list[PartitionState] | None:
-        """Where each partition of a topic is stored, in their order; None when there is no such topic."""
+        """The state of each partition of a topic, in order; None if there is no such topic."""
         with translated(f"Kafka topic {name} could not be described"):
             (topic,) = self._client.describe_topics([name])
         if topic["error_code"] == errors.UnknownTopicOrPartitionError.errno:
@@ -229,7 +229,7 @@ def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Produ
 
 
 def make_loop_producer(kafka_settings: KafkaSettings) -> EventLoopProducer:
-    """The same for an event loop. Blocks until it is connected."""
+    """As `make_producer`, for an event loop. Blocks until it is connected."""
     return cast(EventLoopProducer, _connected(LoopProducer, kafka_settings, _producing(kafka_settings)))
 
 
@@ -239,10 +239,10 @@ def _producing(kafka_settings: KafkaSettings, linger_ms: int = 0) -> dict[str, A
         "acks": "all",
         "enable_idempotence": True,
         "linger_ms": linger_ms,
-        # With idempotence kafka-python keeps one batch per partition under way: under load it has to grow.
+        # With idempotence kafka-python has one batch per partition in progress: under load batches must grow.
         "batch_size": 256 * 1024,
         "max_request_size": kafka_settings.max_record_bytes,
-        # One request may fail and be tried again within the time that we promise to our own callers.
+        # Leaves time for one failed request and its repetition within the time promised to callers.
         "request_timeout_ms": max(total_ms // 2, 500),
         "delivery_timeout_ms": total_ms + linger_ms,
         "max_block_ms": total_ms,
@@ -253,10 +253,10 @@ _FETCH_BYTES = 8 * 1024 * 1024
 
 
 def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: int = 2_000) -> Consumer:
-    """A connected consumer without group and without a default position: losing its place is an error, not a reset.
+    """A connected consumer without group and without a default position: a lost position is an error, not a reset.
 
-    `wait_ms` is how long the broker may hold a fetch when there is nothing new. Requests on one connection are answered
-    in order, so any other question (end_offsets) may have to wait that long too.
+    `wait_ms` is the maximum time for which the broker holds an empty fetch. Requests on one connection are answered in
+    order, so any other request (end_offsets) may wait as long.
     """
     arguments = _CLIENT | {
         "group_id": None,
@@ -265,7 +265,7 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
         "fetch_max_wait_ms": wait_ms,
         "max_poll_records": max_records,
         "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
-        # One answer of a broker, all partitions together. A larger record is answered alone.
+        # For one response of a broker, over all partitions. A larger record is returned alone.
         "fetch_max_bytes": _FETCH_BYTES,
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
     }
@@ -278,8 +278,8 @@ _Connected = TypeVar("_Connected", Producer, EventLoopProducer)
 def producer_for(
     kafka_settings: KafkaSettings, topics: Sequence[str], connect: Callable[[KafkaSettings], _Connected]
 ) -> tuple[_Connected, list[int]]:
-    """A producer with the metadata of these topics, so that the first record need not wait, and their numbers of
-    partitions. Raises InfrastructureError without one; then no connection is left."""
+    """A producer that has the metadata of these topics, so that the first record does not wait, and their numbers of
+    partitions. On failure it raises InfrastructureError and leaves no connection."""
     producer = connect(kafka_settings)
     try:
         partitions = []
@@ -300,19 +300,19 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn kafka-python's exceptions into InfrastructureError: `what` went wrong, why, and when to try again."""
+    """Turn kafka-python's exceptions into InfrastructureError; `what` begins the message."""
     try:
         yield
     except errors.KafkaError as error:
         raise as_infrastructure_error(what, error) from error
     except OSError as error:
-        # Unreadable certificates and unresolvable names come as they are.
+        # kafka-python does not wrap errors of unreadable certificates and unresolvable names.
         where = f"{error.filename}: " if error.filename else ""
         raise InfrastructureError(f"{what}: {where}{reason_of(error)}", RETRY_AFTER_S) from error
 
 
 def as_infrastructure_error(what: str, error: BaseException) -> InfrastructureError:
-    """Our form of an exception of kafka-python."""
+    """The InfrastructureError for an exception of kafka-python."""
     retry_after = None if isinstance(error, _FINAL) else RETRY_AFTER_S
     return InfrastructureError(f"{what}: {meaning_of(error)}", retry_after)
 
@@ -325,10 +325,10 @@ def _connected(factory: Callable[..., _T], kafka_settings: KafkaSettings, argume
         return built(factory, _connection(kafka_settings) | arguments)
 
 
-# A client asks for the leaders of partitions only at this interval, also when a broker is gone. With one broker, each
-# request costs it something.
-_LOOK_AGAIN_MS = 3_000
-_ALONE_MS = 60_000
+# A client requests the leaders of partitions only at this interval, even when a broker is down. A single broker gets
+# fewer requests.
+_METADATA_AGE_MS = 3_000
+_METADATA_AGE_ONE_BROKER_MS = 60_000
 
 # Common arguments of producers and consumers.
 _CLIENT: dict[str, Any] = {
@@ -343,7 +343,7 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "bootstrap_servers": [s.strip() for s in kafka_settings.bootstrap_servers.split(",") if s.strip()],
         "client_id": "arborcast",
-        "metadata_max_age_ms": _ALONE_MS if kafka_settings.one_broker else _LOOK_AGAIN_MS,
+        "metadata_max_age_ms": _METADATA_AGE_ONE_BROKER_MS if kafka_settings.one_broker else _METADATA_AGE_MS,
         "security_protocol": kafka_settings.security_protocol,
         "bootstrap_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
@@ -371,7 +371,7 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         (errors.SaslAuthenticationFailedError,),
         "it does not accept the credentials: see kafka.sasl_username, kafka.sasl_password and kafka.sasl_mechanism",
     ),
-    ((errors.UnsupportedSaslMechanismError,), "it does not know kafka.sasl_mechanism"),
+    ((errors.UnsupportedSaslMechanismError,), "it does not support the mechanism in kafka.sasl_mechanism"),
     (
         (errors.AuthorizationError,),
         "its access rules do not allow this to the user: the administrator of Kafka can grant it",
@@ -379,18 +379,18 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((errors.UnknownTopicOrPartitionError,), "there is no such topic"),
     (
         (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError),
-        "the record is too large: kafka.max_record_bytes and the topic's max.message.bytes say how large one may be",
+        "the record is too large: it exceeds kafka.max_record_bytes or the topic's max.message.bytes",
     ),
     ((errors.KafkaTimeoutError,), "no answer in time"),
 )
 
 
 def meaning_of(error: BaseException) -> str:
-    """A text for operators, with Kafka's name of the error if there is no better one."""
+    """A message for operators; with Kafka's name of the error if it is not in the table."""
     for kinds, words in _MEANING:
         if isinstance(error, kinds):
             return words
     if not isinstance(error, errors.KafkaError):
         return str(error)
-    said = " ".join(str(each) for each in error.args) or getattr(error, "description", "") or "no reason was given"
-    return f"{said} ({type(error).__name__})"
+    text = " ".join(str(each) for each in error.args) or getattr(error, "description", "") or "no reason was given"
+    return f"{text} ({type(error).__name__})"

@@ -1,18 +1,18 @@
-"""Changes of kafka-python 3.0.12, each independent of the others and fit for a patch of one place there:
+"""Fixes of kafka-python 3.0.12, independent of each other; each could be one patch of the library:
 
     ClosingSocket    net/inet.py, KafkaNetSocket.sock_connect    close the socket of a refused or abandoned attempt
     KeepingSelector  net/selector.py, NetworkSelector            keep a socket registered for reading between answers
     Loop             net/selector.py, NetworkSelector.wakeup     wake the loop once per turn
-    _AtOnce          net/transport.py, KafkaTCPTransport.write   send at once, and wait for writability for the rest
+    _DirectWrite     net/transport.py, KafkaTCPTransport.write   send at once, and wait for writability for the rest
     LeanConsumer     consumer/fetcher.py, Fetcher.send_fetches   no search for requests while one is under way
     LeanProducer     producer/kafka.py, KafkaProducer.send       a shorter path for bytes on a chosen partition
     LeanProducer     producer/kafka.py, KafkaProducer.close      no flush for timeout=0
-    built            the constructors of all clients             free threads and sockets without a broker
+    built            the constructors of all clients             free threads and sockets after a failure
     built            cluster.py, ClusterMetadata                 take its settings from the client
     Loop.resolve     net/inet.py, KafkaNetSocket.dns_lookup      look up names without blocking
 
-`Connections` and the `kafka_client` of `built` only put them in place. Only `client` uses this module. When the pinned
-version is raised, check whether each is still needed.
+`Connections` and the `kafka_client` of `built` only install them. When the pinned version is raised, check whether each
+is still needed.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from kafka.structs import TopicPartition
 if TYPE_CHECKING:
     from arborcast.core.eventlog.client import RecordFuture
 
-# More than a record needs beside its key and value, with the batch that it may be alone in.
+# An upper bound of a record's size beyond its key and value, including its batch.
 RECORD_OVERHEAD = 256
 
-# Unreachable brokers are retried as rarely as `reconnect_backoff_max_ms` sets.
-_LOOK_AGAIN_MS = 10
+# For metadata requests only; reconnects back off up to `reconnect_backoff_max_ms`.
+_METADATA_RETRY_MS = 10
 
 _T = TypeVar("_T")
 
 
 class _Socket(socket.socket):
-    """Closed with its last reference, and not a word about it."""
+    """Closed with its last reference, without a ResourceWarning."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no types
-    """A direct connection. kafka-python's own leaves the socket of every refused attempt to the garbage collector, and
-    that of a client that is closed while it has something to write.
+    """A direct connection. kafka-python leaves the sockets of refused attempts, and of clients that are closed with
+    unwritten data, to the garbage collector.
 
-    Subclasses register themselves for the scheme of the `proxy_url` setting, which is the way to replace it.
+    Subclasses register themselves for a scheme of the `proxy_url` setting, which selects them.
     """
 
     SCHEMES = ("direct",)
@@ -91,30 +91,30 @@ class KeepingSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self._waited: dict[int, selectors.SelectorKey] = {}
-        self._kept: dict[int, selectors.SelectorKey] = {}
+        self._active: dict[int, selectors.SelectorKey] = {}
+        self._registered: dict[int, selectors.SelectorKey] = {}
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._waited[fileobj.fileno()]
+        return self._active[fileobj.fileno()]
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         number = fileobj.fileno()
-        kept = self._kept.pop(number, None)
-        if kept is not None and kept.fileobj is not fileobj:
-            super().unregister(kept.fileobj)  # it was closed, and another has its number
-            kept = None
-        key = (super().register if kept is None else super().modify)(fileobj, events, data)
-        self._waited[number] = key
+        registered = self._registered.pop(number, None)
+        if registered is not None and registered.fileobj is not fileobj:
+            super().unregister(registered.fileobj)  # closed; its file number was reused
+            registered = None
+        key = (super().register if registered is None else super().modify)(fileobj, events, data)
+        self._active[number] = key
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = self._waited[fileobj.fileno()] = super().modify(fileobj, events, data)
+        key = self._active[fileobj.fileno()] = super().modify(fileobj, events, data)
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        key = self._waited.pop(fileobj.fileno())
+        key = self._active.pop(fileobj.fileno())
         if key.events == selectors.EVENT_READ:
-            self._kept[key.fd] = key
+            self._registered[key.fd] = key
         else:
             super().unregister(fileobj)
         return key
@@ -122,16 +122,16 @@ class KeepingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(timeout)
         for key, _ in ready:
-            if self._kept.pop(key.fd, None) is not None:
+            if self._registered.pop(key.fd, None) is not None:
                 super().unregister(key.fileobj)
-        return [each for each in ready if each[0].fd in self._waited]
+        return [each for each in ready if each[0].fd in self._active]
 
 
 class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types
     """Woken once per turn, however many requests arrive."""
 
     resolve: Callable[[str, int], Any] | None = None
-    """Looks up the addresses of a host without blocking; set where the loop must not block."""
+    """Resolves a host without blocking; set if the loop must not block."""
     _awake = False
 
     def fileno(self) -> int:
@@ -139,31 +139,31 @@ class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types
         return int(self._selector.fileno())
 
     def next_s(self) -> float | None:
-        """Time until it has something to do without an event; None if there is no such time."""
+        """Seconds until the next scheduled work; None without any."""
         if self._ready:
             return 0.0
         wait_s: float | None = self._next_scheduled_timeout(time.monotonic())
         return wait_s
 
     def wakeup(self) -> None:
-        # Two threads that both find it asleep wake it twice, which does no harm.
+        # Two concurrent threads may wake it twice, which is harmless.
         if not self._awake:
             self._awake = True
             super().wakeup()
 
     def _process_events(self, event_list: list[tuple[selectors.SelectorKey, int]]) -> None:
         super()._process_events(event_list)
-        # After the wake-up is read, and before the search for work: threads that found it awake have left their work,
-        # and later ones wake it again.
+        # After the wake-up is read and before the search for work: threads that skipped the wake-up have queued their
+        # work, and later threads wake the loop again.
         self._awake = False
 
 
-class _AtOnce:
+class _DirectWrite:
     """Sends at once, where kafka-python first waits two turns of its loop for writability."""
 
     def write(self: Any, data: bytes) -> None:
         if self._writing or self._closed or not self._write or not data:
-            super().write(data)  # type: ignore[misc]  # of the transport that this is put before
+            super().write(data)  # type: ignore[misc]  # the next class in the MRO is a transport
             return
         self._write_buffer.append(data)
         _, error = self._sock_send()
@@ -175,11 +175,11 @@ class _AtOnce:
             self._write_task = self._net.call_soon(self._write_to_sock)
 
 
-class PlainTransport(_AtOnce, KafkaTCPTransport):  # type: ignore[misc]  # the base has no types
+class PlainTransport(_DirectWrite, KafkaTCPTransport):  # type: ignore[misc]  # the base has no types
     pass
 
 
-class TlsTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]  # the base has no types
+class TlsTransport(_DirectWrite, KafkaSSLTransport):  # type: ignore[misc]  # the base has no types
     pass
 
 
@@ -202,31 +202,32 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has
 
 
 class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has no types
-    """KafkaConsumer whose thread searches for requests only if there may be some.
+    """KafkaConsumer whose thread prepares fetch requests only if some may be sent.
 
-    Each poll makes it search and waits for it: two thread switches. But a broker has one request at a time, and an
-    empty poll has left one with it. And while some of the last answer is left, it would fetch the other partitions
-    alone, which the broker holds for the whole wait, delaying the partition with more.
+    Each poll of KafkaConsumer makes the thread prepare requests and waits for it: two thread switches. But a broker has
+    one request at a time, and after an empty poll that request is pending. And while records of the last response are
+    left, it would fetch only the other partitions; the broker holds that request for its full wait, which delays the
+    partition with more records.
     """
 
     def __init__(self, **configs: Any) -> None:
         super().__init__(**configs)
         fetcher, brokers = self._fetcher, self._cluster.brokers
-        look = fetcher.send_fetches
+        send_fetches = fetcher.send_fetches
 
-        def look_where_nothing_is_asked() -> list[Any]:
+        def send_fetches_to_idle_brokers() -> list[Any]:
             if fetcher._next_partition_records:  # noqa: SLF001  # no public way to see remaining records
                 return []
-            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nor open requests
-            return [] if asked and asked >= len(brokers()) else look()
+            pending = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nor open requests
+            return [] if pending and pending >= len(brokers()) else send_fetches()
 
-        fetcher.send_fetches = look_where_nothing_is_asked
+        fetcher.send_fetches = send_fetches_to_idle_brokers
 
 
 class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
     """KafkaProducer with a shorter path for most records, and an abort.
 
-    Its close(timeout=0) raises from its flush and leaves its thread running with waiting records.
+    KafkaProducer.close(timeout=0) raises in its flush and leaves its thread running with waiting records.
     """
 
     _aborting = False
@@ -239,7 +240,7 @@ class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has n
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
     ) -> RecordFuture:
-        """For bytes on a chosen partition: a third of KafkaProducer.send's time goes into determining that."""
+        """Shorter for bytes on a given partition: KafkaProducer.send spends a third of its time on these checks."""
         if (
             partition is None
             or value is None
@@ -249,7 +250,7 @@ class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has n
             or self._closed
         ):
             future: RecordFuture = super().send(topic, value=value, key=key, partition=partition)
-            # It has waited for the topic's metadata, which stay known.
+            # `send` has waited for the topic's metadata, which is cached from here on.
             self._known_topics.add(topic)
             return future
         future, full, new_batch, _ = self._accumulator.append(TopicPartition(topic, partition), None, key, value, [])
@@ -267,9 +268,9 @@ class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has n
 
 
 def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
-    """Build one of kafka-python's clients, which connects; free its thread and sockets when that fails.
+    """Build a connected client of kafka-python; after a failure free its thread and sockets.
 
-    kafka-python does not: a process that waits for its broker would gain a thread with every attempt.
+    kafka-python does not free them: a process that waits for its broker would gain a thread with every attempt.
     """
     networks: list[KafkaNetClient] = []
 
@@ -278,9 +279,9 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
         loop = Loop(**options)
         kind = getattr(factory, "network", KafkaNetClient)
         networks.append(kind(loop, Connections(loop, **options)))
-        # Settings of the same names have no effect here. After the search for brokers it waits 100 ms before that for a
-        # log.
-        networks[-1].cluster.config |= {"retry_backoff_ms": _LOOK_AGAIN_MS, "allow_auto_create_topics": False}
+        # The clients' settings of these names have no effect on the cluster metadata, which by default waits 100 ms
+        # between the requests for brokers and for topics.
+        networks[-1].cluster.config |= {"retry_backoff_ms": _METADATA_RETRY_MS, "allow_auto_create_topics": False}
         return networks[-1]
 
     try:

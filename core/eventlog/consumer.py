@@ -29,12 +29,12 @@ class Discontinued(InfrastructureError):
 
 
 class Replaced(Discontinued):
-    """The log ends before our position: it is not the one that we have read."""
+    """The log ends before our position, so it was created again."""
 
 
 class LogConsumer:
-    """Connects on the first use, and again after `close`, which needs another `seek`. For one thread. Offsets are by
-    partition. All methods raise InfrastructureError without an answer of Kafka, or without the log.
+    """Reads a log. Connects on the first use, and again after `close`, which requires another `seek`. For one thread.
+    Offsets are by partition. All methods raise InfrastructureError if Kafka does not answer or the log does not exist.
 
     `wait_ms` is the time for which the broker holds an empty poll, and so the possible delay of any other answer (see
     `core.eventlog.client.make_consumer`).
@@ -53,7 +53,7 @@ class LogConsumer:
 
     @property
     def placed(self) -> bool:
-        """Whether it is known where to read, since it was last connected."""
+        """Whether the current connection has a position."""
         return bool(self._assigned)
 
     def partitions(self) -> list[int]:
@@ -64,21 +64,21 @@ class LogConsumer:
         return sorted(numbers)
 
     def beginnings(self, timeout_s: float | None = None) -> dict[int, int]:
-        """The first offset that the log still has."""
+        """The first existing offset."""
         partitions = self._all()
         with translated(f"the beginning of the {self.name} log cannot be found"):
             found = self._connected().beginning_offsets(partitions, timeout_ms=self._timeout_ms(timeout_s))
         return {each.partition: found[each] for each in partitions}
 
     def ends(self, timeout_s: float | None = None) -> dict[int, int]:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         partitions = self._all()
         with translated(f"the end of the {self.name} log cannot be found"):
             found = self._connected().end_offsets(partitions, timeout_ms=self._timeout_ms(timeout_s))
         return {each.partition: found[each] for each in partitions}
 
     def at(self, ms: int) -> dict[int, int]:
-        """The first offset written at that time or later; the log's end when there is none."""
+        """The first offset written at this time or later; without one, the end of the log."""
         ends = self.ends()
         with translated(f"a time in the {self.name} log cannot be found"):
             found = self._connected().offsets_for_times(dict.fromkeys(self._all(), max(0, ms)))
@@ -86,7 +86,7 @@ class LogConsumer:
         return {number: end if (at := first.get(number)) is None else at.offset for number, end in ends.items()}
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """Read on here, and in no other partitions."""
+        """Set the positions of the next poll; other partitions are not read."""
         with translated(f"the {self.name} log cannot be read"):
             consumer = self._connected()
             self._assigned = [TopicPartition(self.topic, number) for number in sorted(positions)]
@@ -102,8 +102,8 @@ class LogConsumer:
             return {each.partition: consumer.position(each) for each in self._assigned}
 
     def poll(self, timeout_s: float, max_records: int | None = None) -> dict[int, Sequence[ConsumerRecord]]:
-        """Records that arrive within this time, as soon as some do. None while the broker is away, without an error.
-        Raises Discontinued if the log has nothing at this position any more."""
+        """Wait up to this time for records. While the broker is down, it returns no records and raises no error. Raises
+        Discontinued if the log no longer has this position."""
         with translated(f"the {self.name} log cannot be read"):
             try:
                 polled = self._connected().poll(timeout_ms=milliseconds(timeout_s), max_records=max_records)

@@ -1,7 +1,7 @@
-"""Following logs: `LogFollower` applies each record of a log of one partition once, in order; `LogCursor` gives the
+"""Following logs: `LogFollower` applies each record of a log of one partition once, in order; `LogCursor` returns the
 records of any log after known positions.
 
-Both keep their positions while the broker is away.
+Both keep their positions while the broker is down.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class LogFollower(Generic[Record]):
     """Reads a log from its beginning, in order, and applies each record once. One thread at a time.
 
     `apply(record, offset)` is called for every record. If it raises, the position stays before that record. `decode`
-    makes a record of a key and a value, or raises InfrastructureError. `wait_ms` is the time for which the broker holds
-    an empty `poll`; short for callers of `read_to_end` (see LogConsumer), long for those that only poll. `forgetful`:
-    the log's beginning is deleted over time, and missing records are skipped.
+    returns the record for a key and a value, or raises InfrastructureError. `wait_ms` is the time for which the broker
+    holds an empty `poll`; short for callers of `read_to_end` (see LogConsumer), long for those that only poll.
+    `forgetful`: the log's beginning is deleted over time, and missing records are skipped.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LogFollower(Generic[Record]):
         version."""
         deadline = time.monotonic() + timeout
         self._open()
-        # One request, about a millisecond, and most of the time the answer is that nothing changed.
+        # One request of about a millisecond; mostly nothing has changed.
         end = self._log.ends(timeout)[0]
         if end < self.position:
             raise self._lost(f"its end is now {end}")
@@ -77,19 +77,19 @@ class LogFollower(Generic[Record]):
         return self.position
 
     def poll(self, timeout: float) -> int:
-        """Apply records that arrive within `timeout` seconds, returning after the first ones; returns their number.
-        None while the broker is away, without an error."""
+        """Wait up to `timeout` seconds for records and apply them; returns their number. It is 0 while the broker is
+        down, without an error."""
         self._open()
         try:
             records = self._log.poll(timeout).get(0, ())
         except Discontinued as error:
-            self._pass_over_or_raise(self._lost(str(error.__cause__)))
+            self._skip_deleted_or_raise(self._lost(str(error.__cause__)))
             return 0
         for record in records:
             try:
                 self._apply(self._read(record.key, record.value, record.offset), record.offset)
             except BaseException:
-                # Polled and unapplied records would be skipped by the next poll.
+                # The next poll would skip polled, unapplied records.
                 self._log.seek({0: self.position})
                 raise
             self._position = record.offset + 1
@@ -102,7 +102,7 @@ class LogFollower(Generic[Record]):
         if self._log.placed:
             return
         try:
-            self._log.partitions()  # raises while there is no such log
+            self._log.partitions()  # raises if the log does not exist
             if self._position is None:
                 self._position = self._log.beginnings()[0]
             self._log.seek({0: self._position})
@@ -110,8 +110,8 @@ class LogFollower(Generic[Record]):
             self._log.close()
             raise
 
-    def _pass_over_or_raise(self, lost: InfrastructureError) -> None:
-        """Go on at the log's beginning where it may have moved beyond our position."""
+    def _skip_deleted_or_raise(self, lost: InfrastructureError) -> None:
+        """Continue at the log's beginning if it may move beyond the position."""
         beginning = self._log.beginnings()[0]
         if not self._forgetful or beginning <= self.position:
             raise lost
@@ -147,9 +147,9 @@ class LogCursor:
     """Reads a log from given positions (the next offset, by partition); partitions without one, also later ones, from
     their beginning. For one thread.
 
-    Connects on the first use. All methods raise InfrastructureError while the broker is away, and Replaced if the log
-    ends before a position, or before one of those `seen`. `wait_ms` is as for a LogConsumer; with a long one the ends
-    of the log are requested over another connection.
+    Connects on the first use. All methods raise InfrastructureError while the broker is down, and Replaced if the log
+    ends before a position, or before an offset of `seen`. `wait_ms` is as for a LogConsumer; if it is long, the ends of
+    the log are requested over a second connection.
     """
 
     def __init__(
@@ -173,27 +173,27 @@ class LogCursor:
         return self._log.positions() if self._log.placed else self._positions
 
     def ends(self) -> dict[int, int]:
-        """The ends of the log now; with them the position of every partition is known."""
+        """The current ends of the log. Afterwards every partition has a position."""
         ends = self._bounds.ends()
         if not self._log.placed or ends.keys() != self.positions.keys():
             self._place(ends)
         return ends
 
     def has_reached(self, ends: Mapping[int, int]) -> bool:
-        """Whether everything before these offsets was read."""
+        """Whether all records before these offsets were read."""
         positions = self.positions
         return all(positions[number] >= end for number, end in ends.items())
 
     def poll(self, timeout_s: float) -> dict[int, Sequence[ConsumerRecord]]:
-        """The records that come within this time, by partition. Raises Discontinued too."""
+        """Wait up to this time for records, by partition. Raises Discontinued too."""
         self._positions = dict(self.positions)
         if not self._log.placed or len(self._log.partitions()) > len(self._positions):
             self.ends()
         return {number: records for number, records in self._log.poll(timeout_s).items() if records}
 
     def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[ConsumerRecord]:
-        """The records of the log, about `limit` of them or this number of bytes; in order by partition. After a failure
-        the connection is closed."""
+        """About `limit` records or this number of bytes up to the current ends; in order by partition. A failure closes
+        the connection."""
         try:
             return self._read(limit, limit_bytes)
         except BaseException:

@@ -25,7 +25,7 @@ Record = TypeVar("Record")
 
 
 class LeaseTimes(NamedTuple):
-    """In seconds."""
+    """The times of a lease, in seconds."""
 
     lease_s: float
     """A lease without a renewal for this long is free."""
@@ -70,14 +70,14 @@ class LeaseLog(Generic[Record]):
         return self.read()
 
     def leave(self, release: Record | None) -> None:
-        """Read no more. A holder appends its `release`, so that the others need not wait for the end of its lease."""
+        """Stop reading. A holder appends its `release`, so that others need not wait for the end of its lease."""
         try:
             if release is not None:
                 self._writer.append_encoded([self._encode(release)])
         except ArborcastError as error:
-            logger.info("other candidates wait until the lease has run out: %s", error)
+            logger.info("the lease could not be released; other candidates wait until it has run out: %s", error)
         self._follower.close()
 
     def close(self) -> None:
-        """Free the connection for writing. In any thread."""
+        """Free the connection for writing. Any thread."""
         self._writer.close()

@@ -1,8 +1,8 @@
-"""kafka-python's producer on an asyncio event loop, without a thread of its own.
+"""kafka-python's producer on an asyncio event loop, without a separate thread.
 
 Its sender is a loop of steps that do not block and of one wait for sockets and timers. Here the event loop waits. An
 append from a request costs no change of threads, which took more time than the append. One request at a time is in
-progress with each broker; records that come meanwhile are sent together in the next one.
+progress with each broker; records of later appends are sent together in the next one.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Shortest and longest time to the next step without an event: the sender asks for steps at once while it connects.
+# Shortest and longest time to the next step without an event: while it connects, the sender requests immediate steps.
 _SHORTEST_S = 0.005
 _LONGEST_S = 1.0
 
 
 class LoopClient(KafkaNetClient):  # type: ignore[misc]  # the base has no types
-    """Blocks in `poll` until it is attached to an event loop."""
+    """A client of kafka-python; `poll` blocks until it is attached to an event loop."""
 
     attached = False
-    wanted_s = _LONGEST_S
-    """Time after which the sender wants its next step."""
+    next_step_s = _LONGEST_S
+    """Seconds until the sender's next step."""
 
     @property
     def loop(self) -> Loop:
@@ -60,14 +60,14 @@ class LoopClient(KafkaNetClient):  # type: ignore[misc]  # the base has no types
 
     def poll(self, timeout_ms: float | None = None, future: Any = None) -> None:
         if self.attached:
-            self.wanted_s = _LONGEST_S if timeout_ms is None else timeout_ms / 1_000
+            self.next_step_s = _LONGEST_S if timeout_ms is None else timeout_ms / 1_000
             timeout_ms = 0
         super().poll(timeout_ms=timeout_ms, future=future)
 
 
 class LoopProducer:
-    """Connects in its constructor, which blocks, in any thread; then `attach` binds it to the running event loop, whose
-    thread calls everything else."""
+    """The constructor connects and blocks, in any thread. `attach` binds the producer to the running event loop, whose
+    thread calls all other methods."""
 
     network = LoopClient
 
@@ -108,7 +108,7 @@ class LoopProducer:
         return found
 
     def attach(self) -> None:
-        """Go on on the running event loop."""
+        """Bind the producer to the running event loop."""
         self._client.attached = True
         self._client.loop.resolve = self._resolve
         self._loop = asyncio.get_running_loop()
@@ -153,13 +153,13 @@ class LoopProducer:
         a name server may take seconds to answer."""
         future, loop = Future(), asyncio.get_running_loop()
 
-        def keep(looked_up: asyncio.Future[Any]) -> None:
+        def store(looked_up: asyncio.Future[Any]) -> None:
             failed = looked_up.cancelled() or looked_up.exception() is not None
             future.success([] if failed else looked_up.result())
             self._step()
 
         lookup = loop.run_in_executor(None, socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
-        lookup.add_done_callback(keep)
+        lookup.add_done_callback(store)
         return future
 
     def _check_time(self, what: str) -> None:
@@ -167,7 +167,8 @@ class LoopProducer:
             raise errors.KafkaTimeoutError(what)
 
     def _step(self, answers: bool = True, due: bool = False) -> None:
-        """Take answers, if there may be some, and send waiting records. `due`: the sender has timeouts to look at."""
+        """Process responses, unless `answers` is False, and send waiting records. `due`: the sender checks its
+        timeouts too."""
         if self._closed:
             return
         self._soon = None
@@ -178,17 +179,17 @@ class LoopProducer:
                 self._sender.run_once()
         except Exception as error:
             logger.warning("records cannot be sent to Kafka now: %s", error)
-            self._client.wanted_s = _LONGEST_S
+            self._client.next_step_s = _LONGEST_S
         if self._loop is not None:
             self._plan(self._loop)
 
     def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
         scheduled = self._client.loop.next_s()
-        # The second: answers came just after the search for records to send.
-        if scheduled == 0.0 or (not self._client.wanted_s and self._client.is_free()):
+        # The second condition: responses arrived just after the search for records to send.
+        if scheduled == 0.0 or (not self._client.next_step_s and self._client.is_free()):
             self._soon = loop.call_soon(self._step)
             return
-        wait_s = min(self._client.wanted_s, _LONGEST_S if scheduled is None else scheduled, _LONGEST_S)
+        wait_s = min(self._client.next_step_s, _LONGEST_S if scheduled is None else scheduled, _LONGEST_S)
         at = loop.time() + max(wait_s, _SHORTEST_S)
         if self._timer is None or self._timer.when() > at:
             if self._timer is not None:

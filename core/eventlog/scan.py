@@ -1,4 +1,4 @@
-"""Reading stretches of logs, from one offset of each partition to another, and single records. Bounded memory."""
+"""Reading ranges of offsets of each partition, and single records. Bounded memory."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from arborcast.core.eventlog.consumer import Discontinued, LogConsumer
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 
-# Records of attempts have 150 kB, and only polled ones are in memory.
+# Only polled records are in memory; a record of attempts has 150 kB.
 _POLL_RECORDS = 200
 
 _POLL_S = 0.2
 
 
-class Stretch(NamedTuple):
-    """A range of a partition: the first offset, and the one after the last."""
+class OffsetRange(NamedTuple):
+    """A range of offsets of a partition; `end` is exclusive."""
 
     first: int
     end: int
 
 
 class LogScan(LogConsumer):
-    """Reads the current contents of a log; see LogConsumer. Records must arrive within `request_timeout_s`; or, with
-    `within_s`, all of them within this time, however long the broker is away meanwhile. `progress` is called with
-    offsets: a compacted log has fewer records."""
+    """Reads the current contents of a log; see LogConsumer. The next records must arrive within `request_timeout_s`;
+    with `within_s`, only the whole scan is limited to this time, outages of the broker included. `progress` is called
+    with offsets: a compacted log has fewer records."""
 
     def __init__(
-        self, kafka: KafkaSettings, name: str, within_s: float | None = None, progress: Progress = untold
+        self, kafka: KafkaSettings, name: str, within_s: float | None = None, progress: Progress = no_progress
     ) -> None:
         super().__init__(kafka, name, wait_ms=50, max_records=_POLL_RECORDS)
         self._progress = progress
@@ -46,21 +46,21 @@ class LogScan(LogConsumer):
         self.close()
 
     def read_all(self) -> Iterator[ConsumerRecord]:
-        """All that the log has now, in order within each partition."""
+        """The current records of the log, in order within each partition."""
         return self.read_from(self.beginnings())
 
     def read_from(self, firsts: Mapping[int, int], ends: Mapping[int, int] | None = None) -> Iterator[ConsumerRecord]:
-        """The records from these offsets on up to `ends`, or to the end that the log has now; in order within each
+        """The records from these offsets to `ends`, by default to the current end of the log; in order within each
         partition."""
         ends = self.ends() if ends is None else ends
-        return self.read({number: Stretch(first, ends[number]) for number, first in firsts.items()})
+        return self.read({number: OffsetRange(first, ends[number]) for number, first in firsts.items()})
 
-    def read(self, stretches: Mapping[int, Stretch]) -> Iterator[ConsumerRecord]:
-        """The records of these stretches, in order within each partition."""
-        left = {number: each.end for number, each in stretches.items() if each.first < each.end}
-        self.seek({number: stretches[number].first for number in left})
-        total = sum(end - stretches[number].first for number, end in left.items())
-        heard = time.monotonic()
+    def read(self, ranges: Mapping[int, OffsetRange]) -> Iterator[ConsumerRecord]:
+        """The records of these ranges, in order within each partition."""
+        left = {number: each.end for number, each in ranges.items() if each.first < each.end}
+        self.seek({number: ranges[number].first for number in left})
+        total = sum(end - ranges[number].first for number, end in left.items())
+        last_arrival = time.monotonic()
         while left:
             liveness.beat()
             polled = self.poll(_POLL_S)
@@ -78,12 +78,12 @@ class LogScan(LogConsumer):
                 # Stop fetching partitions that were read to their end.
                 self.seek({number: positions[number] for number in left})
             if polled or done:
-                heard = now
+                last_arrival = now
             if left:
-                self._check_time(heard, now)
+                self._check_time(last_arrival, now)
 
-    def _check_time(self, heard: float, now: float) -> None:
-        if self._within_s is None and now > heard + self.kafka.request_timeout_s:
+    def _check_time(self, last_arrival: float, now: float) -> None:
+        if self._within_s is None and now > last_arrival + self.kafka.request_timeout_s:
             why = f"no record arrived for {self.kafka.request_timeout_s:g} s"
         elif self._within_s is not None and now > self._began + self._within_s:
             why = f"it took longer than {self._within_s:g} s"
@@ -96,24 +96,24 @@ class LogScan(LogConsumer):
 
 
 class LogReader:
-    """Looks up single records, by their offsets, in a log of one partition. One thread at a time."""
+    """Reads single records by their offsets from a log of one partition. One thread at a time."""
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
         self._log = LogConsumer(kafka, name, max_records=2_000)
 
     def read(self, offsets: Iterable[int]) -> dict[int, bytes]:
-        """The values at these offsets, without those that the log no longer has (or that have none).
+        """The values at these offsets, except deleted records and records without a value.
 
-        Raises InfrastructureError when they cannot be had within `request_timeout_s`.
+        Raises InfrastructureError if they cannot be read within `request_timeout_s`.
         """
-        wanted = sorted(set(offsets))
+        missing = sorted(set(offsets))
         found: dict[int, bytes] = {}
         deadline = time.monotonic() + self._log.kafka.request_timeout_s
         try:
-            while wanted:
+            while missing:
                 if time.monotonic() > deadline:
                     raise InfrastructureError(f"the {self._log.name} log could not be read in time", RETRY_AFTER_S)
-                wanted = self._fetch(wanted, found)
+                missing = self._fetch(missing, found)
         except InfrastructureError:
             self.close()
             raise
@@ -122,21 +122,21 @@ class LogReader:
     def close(self) -> None:
         self._log.close()
 
-    def _fetch(self, wanted: list[int], found: dict[int, bytes]) -> list[int]:
-        """Read on from the first of those wanted; returns those that are still to be looked for."""
-        self._log.seek({0: wanted[0]})
+    def _fetch(self, missing: list[int], found: dict[int, bytes]) -> list[int]:
+        """Read from the first missing offset; returns the offsets that are still missing."""
+        self._log.seek({0: missing[0]})
         try:
             polled = self._log.poll(0.5).get(0, ())
         except Discontinued:
-            # The log's beginning is requested only now: usually it has every referenced record.
+            # Requested only on failure: usually the log has every referenced record.
             beginning = self._log.beginnings(5.0)[0]
-            if beginning <= wanted[0]:
+            if beginning <= missing[0]:
                 raise
-            return [offset for offset in wanted if offset >= beginning]
+            return [offset for offset in missing if offset >= beginning]
         if not polled:
-            return wanted
-        looked_for = set(wanted)
+            return missing
+        requested = set(missing)
         for record in polled:
-            if record.offset in looked_for and record.value is not None:
+            if record.offset in requested and record.value is not None:
                 found[record.offset] = record.value
-        return [offset for offset in wanted if offset > polled[-1].offset]
+        return [offset for offset in missing if offset > polled[-1].offset]

@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 
-# A producer settles every record within kafka.request_timeout_s; one without a result so long afterwards never will.
+# A producer settles every record within kafka.request_timeout_s. One without a result this long afterwards hangs.
 _HANGS_AFTER_S = 5.0
 
 
-# Unacknowledged records are in memory, here and in the producer. With this number of bytes the next one waits for
-# Kafka, up to this time.
-_MOST_BYTES = 16 * 1024 * 1024
-_ROOM_S = 600.0
+# Unacknowledged records are in memory, here and in the producer. Above this number of bytes `send` waits for Kafka, up
+# to this time.
+_MAX_UNACKNOWLEDGED_BYTES = 16 * 1024 * 1024
+_SEND_WAIT_S = 600.0
 
 
 class _Record(NamedTuple):
@@ -49,8 +49,9 @@ class _Record(NamedTuple):
 class DurableWriter:
     """Sends records of one log without waiting, up to some megabytes; `settle` waits for all. For one thread.
 
-    Records that Kafka refuses or does not answer are sent again, and may then follow later ones, by another producer:
-    after a broker's full disk, kafka-python's may wait for ever for a new epoch, or refuse every record.
+    Records that Kafka refuses or does not acknowledge are sent again, by another producer, and may then follow later
+    ones: after a broker's disk was full, kafka-python's producer may wait for ever for a new epoch, or refuse all
+    records.
     """
 
     def __init__(
@@ -70,15 +71,15 @@ class DurableWriter:
         self._unacknowledged: dict[int, _Record] = {}
         self._bytes = 0  # of these
         self._failed: list[int] = []
-        self._sick = False  # whether the producer has refused anything, or hangs
-        self._handed_at = 0.0  # when the producer got its last record
+        self._producer_failed = False  # refused a record, or hangs
+        self._last_send_at = 0.0  # time of the producer's last record
         self._lock = threading.Lock()
         self.sent = 0
         """The number of the last record."""
 
     @property
     def partitions(self) -> int:
-        """How many partitions the log has. Connects when that has not happened yet; raises InfrastructureError."""
+        """The number of partitions of the log. Connects on the first use; raises InfrastructureError."""
         if not self._partitions:
             self.connect()
         return self._partitions
@@ -91,9 +92,9 @@ class DurableWriter:
 
     def send(self, partition: int, value: bytes | None, key: bytes | None = None, label: str = "") -> int:
         """Send a record without waiting; returns the number for `has`. `label` is for `acknowledged`. With too many
-        unacknowledged bytes it settles first, and raises as `settle` does."""
-        if self._bytes >= _MOST_BYTES:
-            self.settle(_ROOM_S)
+        unacknowledged bytes it calls `settle` first, which may raise."""
+        if self._bytes >= _MAX_UNACKNOWLEDGED_BYTES:
+            self.settle(_SEND_WAIT_S)
         self.sent += 1
         with self._lock:
             self._bytes += len(value or b"")
@@ -111,7 +112,7 @@ class DurableWriter:
             return next(iter(self._unacknowledged), number + 1) > number
 
     def is_behind(self, seconds: float) -> bool:
-        """Whether a record is unacknowledged for longer than this."""
+        """Whether any record is unacknowledged for longer than this."""
         if not self._unacknowledged:
             return False
         with self._lock:
@@ -119,7 +120,7 @@ class DurableWriter:
         return oldest is not None and self._clock() - oldest.sent_at > seconds
 
     def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
-        """A record is in the log. Called in the producer's own thread; for subclasses that want to know."""
+        """Called in the producer's own thread when a record is in the log; for subclasses."""
 
     def settle(self, timeout_s: float) -> None:
         """Return when every record is acknowledged; repeats those that Kafka refused or did not answer. Raises
@@ -134,15 +135,15 @@ class DurableWriter:
                 raise InfrastructureError(
                     f"Kafka did not take {count} records of {self._topic} within {timeout_s:g} s", 5.0
                 )
-            # From the last record on: of several writers whose producers hang, the second is not waited for again.
-            patience = self._handed_at + self._kafka.request_timeout_s + _HANGS_AFTER_S - self._clock()
+            # Counted from the last record: with several hanging producers the waits overlap.
+            hangs_after = self._last_send_at + self._kafka.request_timeout_s + _HANGS_AFTER_S - self._clock()
             try:
                 with translated(f"{self._topic} cannot be written"):
-                    self.connect().flush(timeout=max(0.0, min(remaining, patience)))
+                    self.connect().flush(timeout=max(0.0, min(remaining, hangs_after)))
             except InfrastructureError as error:
                 logger.warning("%s; waiting for Kafka", error)
-                self._sick = self._sick or remaining > patience
-            if self._sick:
+                self._producer_failed = self._producer_failed or remaining > hangs_after
+            if self._producer_failed:
                 self._replace_producer()
             self._send_failed_again()
 
@@ -157,10 +158,10 @@ class DurableWriter:
             self._bytes = 0
 
     def _replace_producer(self) -> None:
-        """Give up the producer, and have all that it has not written sent again by another."""
-        producer, self._producer, self._sick = self._producer, None, False
+        """Abort the producer, and mark its unacknowledged records to be sent again by another."""
+        producer, self._producer, self._producer_failed = self._producer, None, False
         if producer is None:
-            return  # not even created: its records are noted
+            return  # never connected: its records are in `_failed` already
         producer.abort()
         with self._lock:
             self._failed = sorted(self._unacknowledged)
@@ -168,11 +169,11 @@ class DurableWriter:
     def _send(self, number: int) -> None:
         record = self._unacknowledged.get(number)
         if record is None:
-            return  # acknowledged by a producer that was given up
+            return  # acknowledged by an aborted producer
         partition, value, key, *_ = record
-        if self._sick or (self._producer is None and self._failed):
-            # `settle` connects. Here each record would wait for the connection's time-out, or for a producer that is
-            # given up there.
+        if self._producer_failed or (self._producer is None and self._failed):
+            # `settle` connects. Here each record would wait for the connection's timeout, or for a producer that
+            # `settle` aborts.
             with self._lock:
                 self._failed.append(number)
             return
@@ -181,19 +182,19 @@ class DurableWriter:
         except InfrastructureError as error:
             self._note_failure(number, error)
             return
-        self._handed_at = self._clock()
+        self._last_send_at = self._clock()
         try:
             with translated(f"{self._topic} cannot be written"):
                 future = producer.send(self._topic, value=value, key=key, partition=partition)
         except InfrastructureError as error:
-            self._sick = True
+            self._producer_failed = True
             self._note_failure(number, error)
             return
 
         def failed(error: BaseException) -> None:
-            # Results of an abandoned producer do not count: its records are repeated anyway.
+            # Results of an aborted producer do not count: its records are repeated anyway.
             if producer is self._producer:
-                self._sick = True
+                self._producer_failed = True
                 self._note_failure(number, error)
 
         future.add_callback(lambda acknowledgement: self._note_success(number, acknowledgement))
@@ -222,7 +223,7 @@ class DurableWriter:
         try:
             self.connect()
         except InfrastructureError:
-            # Each of them would wait as long, and fail in the same way.
+            # Each record would wait as long, and fail in the same way.
             with self._lock:
                 self._failed = failed
             return
@@ -236,7 +237,7 @@ class Appending(NamedTuple):
     wait: Callable[[], int]
 
 
-# Time for which the answer "no broker" is repeated.
+# Time for which a failed connection is reported without another attempt.
 _REFUSAL_S = 1.0
 
 
@@ -253,16 +254,17 @@ class LogWriter:
         self._refused_until = 0.0
 
     def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
-        """Append keys and values in this order; returns the last one's offset when all replicas have acknowledged all.
+        """Append keys and values in this order, and wait until all replicas have acknowledged; returns the offset of
+        the last record.
 
-        Raises InfrastructureError, within about `request_timeout_s` each for connecting and for writing, when not all
-        could be acknowledged. Some of them may be in the log then.
+        Raises InfrastructureError, within about `request_timeout_s` each for connecting and for writing, if not all
+        were acknowledged. Some records may then be in the log.
         """
         return self.begin(encoded).wait()
 
     def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
-        """As `append_encoded`, without waiting for Kafka, except for a connection. The caller must `wait` for it;
-        before that a later append may be in the log without this one."""
+        """As `append_encoded`, without waiting for Kafka, except for a connection. The caller must call `wait`; until
+        then a later append may be in the log without this one."""
         if not encoded:
             raise ValueError("there is nothing to append")
         appended = _Appended(len(encoded), f"the {self.name} log cannot be written")
@@ -282,7 +284,7 @@ class LogWriter:
 
     def _wait(self, producer: Producer, appended: _Appended) -> int:
         try:
-            # The producer gives up by itself; it only fails to do so while it waits for its producer id.
+            # The producer fails by itself in time, except while it waits for its producer id.
             return appended.result(self._kafka.request_timeout_s + 1)
         except FutureTimeoutError:
             self._discard(producer)
@@ -291,8 +293,8 @@ class LogWriter:
             ) from None
         except InfrastructureError as error:
             if error.retry_after is not None:
-                # After some failures of a broker kafka-python's producer refuses all records, even when the broker is
-                # back.
+                # After some failures of a broker kafka-python's producer refuses all records, even when the broker
+                # works again.
                 self._discard(producer)
             raise
 
@@ -311,7 +313,7 @@ class LogWriter:
         try:
             self._producer = make_producer(self._kafka)
         except InfrastructureError as error:
-            # Callers that waited for the lock would otherwise each wait for the same broker in turn.
+            # Otherwise the callers that wait for the lock would each wait for the same broker in turn.
             self._refusal, self._refused_until = error, time.monotonic() + _REFUSAL_S
             raise
         return self._producer
@@ -325,7 +327,7 @@ class LogWriter:
 
 
 class _Appended:
-    """Gathers the acknowledgements of one append; the callbacks run in the producer's thread."""
+    """Collects the acknowledgements of one append; the callbacks run in the producer's thread."""
 
     def __init__(self, expected: int, failure: str) -> None:
         self._future: Future[int] = Future()

@@ -25,14 +25,13 @@ class ConnectFailed(InfrastructureError):
 
 
 def properties_of(packet: str) -> Any:
-    """The properties of a packet, of the type CONNECT or PUBLISH, to be set as attributes."""
+    """An empty property set for a packet, CONNECT or PUBLISH; properties are set as attributes."""
     untyped: Any = properties.Properties
     return untyped(getattr(packettypes.PacketTypes, packet))
 
 
 def make_client(settings: MqttSettings, client_id: str, timeout_s: float, *, manual_ack: bool = False) -> Client:
-    """A client for one connection, which is not made again when it is lost. Raises ConnectFailed for a certificate
-    that cannot be read."""
+    """A client for one connection, without reconnects. Raises ConnectFailed for an unreadable certificate."""
     client = Client(
         CallbackAPIVersion.VERSION2,
         client_id,
@@ -54,7 +53,7 @@ def make_client(settings: MqttSettings, client_id: str, timeout_s: float, *, man
 
 
 def connect(client: Client, settings: MqttSettings, policy: AddressPolicy, properties: Any, *, clean: bool) -> None:
-    """Connect to the first address of the broker that is allowed and answers, and send CONNECT. Blocks. Raises
+    """Connect to the first allowed address of the broker that accepts, and send CONNECT. Blocks. Raises
     ConnectFailed."""
     _, host, port = settings.place
     refusal = for_mqtt(policy).check_url(settings.base)
@@ -81,7 +80,7 @@ def connect(client: Client, settings: MqttSettings, policy: AddressPolicy, prope
 
 
 def refusal_of(reason: Any, host: str) -> str:
-    """The sentence for the reason code of a CONNACK that refuses."""
+    """The message for the reason code of a negative CONNACK."""
     name = reason.getName()
     if name == "Unsupported protocol version":
         return f"{host} does not speak MQTT 5, only an earlier version: the bridge needs a broker with MQTT 5"
@@ -89,12 +88,12 @@ def refusal_of(reason: Any, host: str) -> str:
 
 
 class _NamedContext(ssl.SSLContext):
-    """Verifies the host's name where the client connects to its address."""
+    """Verifies the host name, though the client connects to an address."""
 
     name = ""
 
     def wrap_socket(self, *args: Any, **more: Any) -> ssl.SSLSocket:
-        # With the handshake: after one of its own that fails, the library leaves the socket open.
+        # With the handshake: after a failed handshake of its own, the library leaves the socket open.
         return super().wrap_socket(*args, **{**more, "server_hostname": self.name, "do_handshake_on_connect": True})
 
 

@@ -23,8 +23,8 @@ LOOP_PROPERTY = "Arborcast-Engine"
 """The user property of outgoing messages with the client id of their engine."""
 
 EXPIRES_HEADER = "Expires-Ms"
-"""Until when the message of a push is valid, in milliseconds since the epoch: its Message Expiry Interval, and no user
-property."""
+"""The header of a push with the end of the message's validity, in milliseconds since the epoch. It becomes the Message
+Expiry Interval instead of a user property."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class MqttSettings:
                 "mqtt.user and mqtt.password"
             )
         if not _CLIENT_ID.fullmatch(self.client_id):
-            raise ConfigError(f"mqtt.client_id = {self.client_id!r} must be 1 to 64 letters, digits, - and _")
+            raise ConfigError(f"mqtt.client_id = {self.client_id!r} must have 1 to 64 letters, digits, - and _")
         if self.password and not self.user:
-            raise ConfigError("mqtt.password is set without mqtt.user: name both, or none")
+            raise ConfigError("mqtt.password is set without mqtt.user: set both, or neither")
         for key in ("ca_file", "certificate_file"):
             file = getattr(self, key)
             if file and parts.scheme != "mqtts":
-                raise ConfigError(f"mqtt.{key} is set, and mqtt.url is without TLS: mqtts://host:8883 has it")
+                raise ConfigError(f"mqtt.{key} is set, but mqtt.url is without TLS: use mqtts://host:8883")
             if file and not Path(file).is_file():
-                raise ConfigError(f"mqtt.{key} = {file!r}: there is no such file")
+                raise ConfigError(f"mqtt.{key} = {file!r}: no such file")
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -108,13 +108,13 @@ NO_MQTT = MqttSettings()
 
 
 def for_mqtt(policy: AddressPolicy) -> AddressPolicy:
-    """The same policy for addresses of MQTT topics."""
+    """The policy for addresses of MQTT topics."""
     return dataclasses.replace(policy, schemes=SCHEMES)
 
 
 def check_installed() -> None:
-    """Raises ConfigError where the extra is missing."""
+    """Raises ConfigError if the extra is not installed."""
     try:
-        import paho.mqtt.client  # noqa: F401  # only whether it is there
+        import paho.mqtt.client  # noqa: F401  # only whether it is installed
     except ModuleNotFoundError as error:
         raise ConfigError("the MQTT bridge needs the extra mqtt: pip install 'arborcast[mqtt]'") from error

@@ -1,5 +1,5 @@
 """Connections to allowed addresses only, with bounded heads of answers. urllib3 resolves a name and connects in one
-step; here the address that was checked is the one that is connected to."""
+step; here the connection goes to exactly the checked address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_HEAD = 300 * 1024
 
 
 class AddressRefused(NewConnectionError):
-    """Every address of the host is forbidden, with the reason."""
+    """Every address of the host is forbidden."""
 
     def __init__(self, connection: HTTPConnection, refusal: Refusal) -> None:
         super().__init__(connection, str(refusal))
@@ -32,13 +32,13 @@ class BoundedHead(http.client.HTTPResponse):
     """An answer with a bounded head; http.client allows 100 lines of 64 KiB."""
 
     def begin(self) -> None:
-        whole = self.fp
-        self.fp = _Lines(whole)  # type: ignore[assignment]  # all that is used of it while a head is read
+        stream = self.fp
+        self.fp = _Lines(stream)  # type: ignore[assignment]  # has the methods that reading a head uses
         try:
             super().begin()
         finally:
-            if self.fp is not None:  # None: it has closed this connection itself
-                self.fp = whole
+            if self.fp is not None:  # None: `begin` has closed the connection
+                self.fp = stream
 
 
 class _Lines:
@@ -105,17 +105,17 @@ class CheckedConnection(HTTPConnection):
                 raise TimeoutError("timed out")
             opened.settimeout(left)
         opened.connect(address)
-        # From here on the pool sets a timeout per read.
+        # The pool sets a timeout for each read.
         opened.settimeout(self.timeout if isinstance(self.timeout, (int, float)) else None)
 
 
 class CheckedTlsConnection(CheckedConnection, HTTPSConnection):
-    """The same with TLS."""
+    """A CheckedConnection with TLS."""
 
 
 class CheckedAdapter(HTTPAdapter):
-    """An adapter of requests with checked connections; those to a proxy are not, and the proxy has to check. Its
-    connections are of the classes `plain` and `tls`."""
+    """An adapter of requests with checked connections of the classes `plain` and `tls`. Connections to a proxy are not
+    checked; the proxy must check addresses."""
 
     def __init__(
         self,
@@ -152,8 +152,8 @@ class CheckedAdapter(HTTPAdapter):
 
 
 def body_of(answer: requests.Response, limit: int) -> bytes:
-    """The body, of at most `limit` bytes. Raises urllib3's HTTPError for an incomplete one, which a single read does
-    not detect."""
+    """The body, up to `limit` bytes. Raises urllib3's HTTPError for an incomplete body, which a single read would not
+    detect."""
     body = b""
     while len(body) < limit and (more := answer.raw.read(limit - len(body), decode_content=False)):
         body += more
@@ -161,7 +161,7 @@ def body_of(answer: requests.Response, limit: int) -> bytes:
 
 
 def refusal_in(error: Exception) -> Refusal | None:
-    """Why the policy refused every address; None for other errors."""
+    """The refusal of every address by the policy; None for other errors."""
     cause = error.args[0] if error.args else None
     reason = cause.reason if isinstance(cause, MaxRetryError) else cause
     return reason.refusal if isinstance(reason, AddressRefused) else None

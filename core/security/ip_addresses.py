@@ -1,8 +1,7 @@
-"""What an IP address is: globally routable, or why not. And hosts that are spelled so that nobody sees what they are.
+"""Classification of IP addresses (globally routable or special-purpose), and parsing of hosts in URLs.
 
-Pure: nothing is resolved or connected to here. The table follows the IANA registries of special-purpose addresses; what
-is not in the part of IPv6 that is given out for global use is never public, so ranges that get a purpose later are
-refused too.
+Pure: no name is resolved, no connection made. The table follows the IANA registries of special-purpose addresses. IPv6
+addresses outside the ranges assigned for global use are never public, so ranges that get a purpose later are refused.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ _SPECIAL: tuple[tuple[str, Kind], ...] = (
     ("::/128", "unspecified"),
     ("::1/128", "loopback"),
     ("::/96", "translated"),  # "IPv4-compatible", deprecated
-    ("64:ff9b:1::/48", "translated"),  # a site's own translation, to wherever it leads
+    ("64:ff9b:1::/48", "translated"),  # a site's own translation
     ("2001:2::/48", "benchmarking"),
     ("2001:db8::/32", "documentation"),
     ("2001::/32", "tunnel"),  # Teredo
@@ -93,7 +92,7 @@ _SPECIAL: tuple[tuple[str, Kind], ...] = (
     ("3fff::/20", "documentation"),
     ("fc00::/7", "private"),
     ("fe80::/10", "link-local"),
-    ("fec0::/10", "private"),  # site-local, of old
+    ("fec0::/10", "private"),  # site-local, deprecated
     ("ff00::/8", "multicast"),
 )
 _TABLE = tuple((ip_network(network), kind) for network, kind in _SPECIAL)
@@ -101,13 +100,13 @@ _TABLE = tuple((ip_network(network), kind) for network, kind in _SPECIAL)
 # The ranges assigned for global use; the rest of IPv6 is unassigned or special.
 _GLOBAL_V6 = IPv6Network("2000::/3")
 
-# RFC 6052: the IPv4 address as seen by IPv6-only hosts; its target decides.
+# RFC 6052: IPv4 addresses for IPv6-only hosts; the embedded address is classified.
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 # Interface identifiers of ISATAP, another tunnel: 0000:5efe or 0200:5efe, then the IPv4 address.
 _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 
-# Forms of IPv6 that carry an address of IPv4 (RFC 4291, 2765, 6052, 3056, 4380), with where it ends, in bits from the
+# IPv6 forms with an embedded IPv4 address (RFC 4291, 2765, 6052, 3056, 4380), and the position of its last bit from the
 # right.
 _CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
     (IPv6Network("::ffff:0:0/96"), 0),  # mapped
@@ -115,7 +114,7 @@ _CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
     (IPv6Network("::ffff:0:0:0/96"), 0),  # "translated"
     (_NAT64, 0),
     (IPv6Network("2002::/16"), 80),  # 6to4
-    (IPv6Network("2001::/32"), 64),  # Teredo: the server; the client is beside it, turned over
+    (IPv6Network("2001::/32"), 64),  # Teredo: the server; the inverted address of the client is in the last bits
 )
 _TEREDO = IPv6Network("2001::/32")
 
@@ -131,7 +130,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104  # chosen by the operator
 
 
 def host_to_reach(listened: str) -> str:
-    """The host for local clients of a server that listens there."""
+    """The host with which local clients reach a server that listens on `listened`."""
     return "127.0.0.1" if listened in ("", EVERYWHERE, "::") else listened
 
 
@@ -151,9 +150,9 @@ def plain(address: IpAddress) -> IpAddress:
     return address
 
 
-def carried(address: IpAddress) -> frozenset[IPv4Address]:
-    """Every IPv4 address at which a connection to this one may end, through translators and tunnels. None for most;
-    several if a form has several places or an unknown one. A NAT64 prefix of an operator's own cannot be recognised."""
+def embedded_ipv4(address: IpAddress) -> frozenset[IPv4Address]:
+    """The IPv4 addresses embedded in an IPv6 address, to which translators and tunnels may lead. Mostly empty; several
+    if the position is ambiguous. An operator's own NAT64 prefix cannot be recognised."""
     if not isinstance(address, IPv6Address):
         return frozenset()
     bits = int(address)
@@ -174,8 +173,8 @@ def kind_of(address: IpAddress) -> Kind:
     """The kind of an address; "public" for globally routable ones only."""
     address = plain(address)
     if address in _NAT64:
-        # Loopback and private networks of the translator are no endpoints.
-        return "public" if all(kind_of(each) == "public" for each in carried(address)) else "translated"
+        # The embedded address may be a loopback or private address of the translator.
+        return "public" if all(kind_of(each) == "public" for each in embedded_ipv4(address)) else "translated"
     for network, kind in _TABLE:
         if address in network:
             return kind
@@ -209,7 +208,7 @@ def read_host(text: str) -> Host:
     if not text:
         raise OddHost("it is empty")
     if "%" in text:
-        raise OddHost("it holds a percent sign: neither zones nor escapes are taken")
+        raise OddHost("it has a percent sign: neither zones nor escapes are accepted")
     if ":" in text:
         try:
             return Host(text.lower(), IPv6Address(text))
@@ -217,8 +216,8 @@ def read_host(text: str) -> Host:
             raise OddHost("it is not an IPv6 address") from error
     if not text.isascii():
         folded = unicodedata.normalize("NFKC", text).replace("\u3002", ".")
-        hint = f"; it amounts to {folded}" if folded.isascii() else "; write an international name in its xn-- form"
-        raise OddHost(f"it holds characters outside ASCII{hint}")
+        hint = f"; it is read as {folded}" if folded.isascii() else "; write an international name in its xn-- form"
+        raise OddHost(f"it has characters outside ASCII{hint}")
     name = text.lower().removesuffix(".")
     if not name or len(name) > 253 or not all(0 < len(label) <= 63 for label in name.split(".")):
         raise OddHost("its labels are empty or too long")
@@ -227,13 +226,13 @@ def read_host(text: str) -> Host:
             return Host(name, IPv4Address(name))
         except AddressValueError as error:
             meant = loose_ipv4(name)
-            hint = f"; it amounts to {meant}" if meant is not None else ""
+            hint = f"; it is read as {meant}" if meant is not None else ""
             raise OddHost(f"it ends in a number, but is not an IPv4 address of four decimal numbers{hint}") from error
     return Host(name)
 
 
 def loose_ipv4(text: str) -> IPv4Address | None:
-    """The address that C libraries read from one to four parts in decimal, octal or hexadecimal; None for none."""
+    """The address that C libraries parse from one to four decimal, octal or hexadecimal parts; None for none."""
     parts = text.split(".")
     numbers = [_number(part) for part in parts]
     if len(parts) > 4 or any(number is None for number in numbers):
@@ -249,7 +248,7 @@ def loose_ipv4(text: str) -> IPv4Address | None:
 
 
 def read_address(text: str) -> IpAddress | None:
-    """A concrete address as written by the system, None for none."""
+    """Parse an address as the system writes it; None if it is invalid."""
     try:
         return ip_address(text)
     except ValueError:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# for its owner alone
 _PRIVATE = 0o600
 
 KEY_BYTES = 32
@@ -41,7 +40,7 @@ _TAG_BYTES = 16
 _MARK_BYTES = 16
 
 # Interval of checks for a changed key file, for marks.
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
@@ -85,7 +84,7 @@ class KeyRing:
 
         key_id, _, text = sealed.partition(":")
         if key_id not in self._keys:
-            # Other text may be a secret that was stored in the clear.
+            # Other text may be a secret that was stored unsealed.
             shown = repr(key_id) if _KEY_ID.fullmatch(key_id) else "of no id"
             raise UnknownKey(f"a secret was sealed with the key {shown}, which is not in the key file")
         try:
@@ -94,7 +93,9 @@ class KeyRing:
                 raise SecretError("a sealed secret is truncated")
             return self._cipher(key_id).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
         except (InvalidTag, binascii.Error, ValueError):
-            raise SecretError(f"a secret sealed with the key {key_id!r} was changed, or is not this one's") from None
+            raise SecretError(
+                f"a secret sealed with the key {key_id!r} was changed, or sealed for another context"
+            ) from None
 
     def mark(self, data: bytes, context: str) -> str:
         """The MAC of this data, with the id of its key. Deterministic, without a nonce."""
@@ -112,7 +113,7 @@ class KeyRing:
     def _mark(self, key_id: str, data: bytes, context: str) -> str:
         derived = self._marking.get((key_id, context))
         if derived is None:
-            # One derived key for each use.
+            # One derived key for each context.
             derived = hmac.digest(self._keys[key_id], f"mark\n{context}".encode(), "sha256")
             self._marking[key_id, context] = derived
         made = hmac.digest(derived, data, "sha256")[:_MARK_BYTES]
@@ -129,7 +130,7 @@ class KeyRing:
 
 
 class UnknownKey(SecretError):
-    """A secret is sealed with a missing key."""
+    """A secret is sealed with a key that the key file does not have."""
 
 
 class KeyFile:
@@ -137,14 +138,14 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._mark_looks_at = 0.0
+        self._next_mark_check = 0.0
         self._unreadable = ""
         self._lock = threading.Lock()
         self._ring: KeyRing | None = None
         self._seen: Stamp | None = None
 
     def __reduce__(self) -> tuple[type[KeyFile], tuple[Path]]:
-        # Spark's workers get the path, never a key.
+        # Spark's workers get the path, not the keys.
         return KeyFile, (self._path,)
 
     def seal(self, plain: bytes, context: str) -> str:
@@ -162,11 +163,11 @@ class KeyFile:
         """See KeyRing.mark; with the file's recent first key, since the file is not checked for each push. Raises
         SecretError."""
         now = time.monotonic()
-        if now < self._mark_looks_at:
+        if now < self._next_mark_check:
             if self._unreadable:
                 raise SecretError(self._unreadable)
             return self._current(fresh=False).mark(data, context)
-        self._mark_looks_at = now + _LOOK_S
+        self._next_mark_check = now + _CHECK_INTERVAL_S
         try:
             ring, self._unreadable = self._current(fresh=True), ""
         except SecretError as error:
@@ -190,13 +191,13 @@ class KeyFile:
                     seen = stamp_of(facts)
                     if seen != self._seen:
                         if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                            logger.warning("others than its owner may read the key file %s", self._path)
+                            logger.warning("the key file %s is accessible to other users: chmod 600", self._path)
                         self._ring, self._seen = KeyRing(parse_keys(self._path.read_text(encoding="utf-8"))), seen
                 except (OSError, UnicodeDecodeError) as error:
                     why = error.strerror if isinstance(error, OSError) else "it is not text"
                     raise SecretError(
                         f"the key file {self._path} (secrets.key_file) cannot be read: {why}; "
-                        "make one with: arborcast keys new"
+                        "create one with: arborcast keys new"
                     ) from error
             assert self._ring is not None  # noqa: S101 -- for the type checker: read above
             return self._ring

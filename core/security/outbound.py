@@ -21,7 +21,7 @@ from arborcast.core.security.ip_addresses import (
     IpNetwork,
     Kind,
     OddHost,
-    carried,
+    embedded_ipv4,
     kind_of,
     plain,
     read_address,
@@ -94,7 +94,7 @@ class AddressPolicy:
     def check_url(self, url: str) -> Refusal | None:
         """Check a URL as text; None if it is allowed. An IRI is checked as its URI."""
         if not is_printable(url) or any(c <= " " or c in _NOT_IN_URLS for c in url):
-            return Refusal("spelling", "holds characters that a URL cannot hold")
+            return Refusal("spelling", "has characters that are not allowed in a URL")
         url = to_uri(url)
         try:
             parts = urlsplit(url)
@@ -108,7 +108,7 @@ class AddressPolicy:
             return Refusal("https-only", f"must be an {tls_scheme} URL: outbound.https_only is set")
         if "@" in parts.netloc:
             # Credentials would be stored and returned in clear text, and parsers disagree on the host part.
-            return Refusal("userinfo", "must not carry a user name or password")
+            return Refusal("userinfo", "must not have a user name or password")
         if not parts.hostname or port == 0:
             return Refusal("spelling", "names no usable host and port")
         return self._check_place(parts.netloc, parts.hostname, port or (443 if parts.scheme == "https" else 80))
@@ -139,7 +139,7 @@ class AddressPolicy:
     def check(self, address: IpAddress, port: int) -> Refusal | None:
         """Check an address and port. Denied networks and the engine's own services first, allowed ones afterwards."""
         address = plain(address)
-        faces = (address, *carried(address))
+        faces = (address, *embedded_ipv4(address))
         if any(face in network for face in faces for network in self._denied):
             return Refusal("denied", f"leads to {address}, in a network that outbound.deny names")
         if any(self._is_own(face, port) for face in faces):
@@ -159,7 +159,8 @@ class AddressPolicy:
         return Refusal("port", f"has port {port}, which is none of outbound.ports")
 
     def _is_own(self, address: IpAddress, port: int) -> bool:
-        """Usually False by the port; otherwise the system is asked, since this machine has many addresses."""
+        """The port decides in most cases; else also the operating system, since this machine may have many
+        addresses."""
         if port not in self._own_ports:
             return False
         return (
@@ -218,7 +219,7 @@ class GuardedSockets:
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why no address was allowed; None once one was."""
+        """The reason why no address was allowed; None once one was."""
         return None if self._opened else self._refusal
 
     def open(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> LentSocket | None:
@@ -243,7 +244,7 @@ class LentSocket(socket.socket):
 
 
 def _is_this_machine(address: IpAddress) -> bool:
-    """Whether the address is one of this machine: the system would send from it. Sends nothing."""
+    """Whether this machine has the address: the system chooses it as the source address. Sends nothing."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

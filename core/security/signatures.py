@@ -1,11 +1,11 @@
-"""Signed pushes, as Standard Webhooks 1.0 describes them. Pure.
+"""Signed pushes by Standard Webhooks 1.0. Pure.
 
-    webhook-id          names the message: the same on every attempt
-    webhook-timestamp   when this attempt was signed, in seconds since the epoch
-    webhook-signature   `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`; several are separated by blanks
+    webhook-id          the id of the message: the same on every attempt
+    webhook-timestamp   the time of the signature, in seconds since the epoch
+    webhook-signature   `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`; several are separated by spaces
 
-A secret is written `whsec_` and base64. While one is being replaced a push carries a signature by each, so that the
-receiver may change over whenever it likes.
+A secret is written `whsec_` and base64. While a secret is being replaced, a push has a signature with each, so that the
+receiver can change at any time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def find_certificate(folder: str, name: str, url: str) -> str:
     except (OSError, UnicodeDecodeError):
         hosts = []
     if (place.hostname or "") not in hosts or not file.is_file():
-        # One answer for both, so that names are not revealed.
+        # The same message for both, so that names are not revealed.
         raise SecretError(f"there is no client certificate {name!r} for the host {place.hostname!r}")
     return str(file)
 
@@ -63,7 +63,6 @@ _MIN_BYTES, _MAX_BYTES = 24, 64
 _NEW_BYTES = 32
 
 TOLERANCE_S = 300.0
-
 """Maximum difference between the clocks of signer and receiver, and age of a replayed push."""
 
 # Maximum number of signatures that a receiver compares; a longer list would only cost time.
@@ -87,7 +86,7 @@ def key_of(secret: str) -> bytes:
 
 
 def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> str:
-    """The value of the signature header, with one signature by each key."""
+    """The value of the signature header, with one signature for each key."""
     content = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
     return " ".join(
         ["v1," + binascii.b2a_base64(hmac.digest(key, content, "sha256"), newline=False).decode() for key in keys]
@@ -97,15 +96,15 @@ def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) ->
 def check(
     keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now_s: float, tolerance_s: float = TOLERANCE_S
 ) -> None:
-    """Raises SignatureError unless one of the keys signed exactly this; `headers` by names in lower case. All
-    signatures are compared, in constant time."""
+    """Raises SignatureError unless a signature in the headers is valid for one of the keys, the message id, the
+    timestamp and the body; `headers` by names in lower case. All signatures are compared, in constant time."""
     message_id, given = headers.get(ID_HEADER, ""), headers.get(SIGNATURE_HEADER, "")
     if not message_id or not given:
         raise SignatureError(f"the push is not signed: {ID_HEADER} or {SIGNATURE_HEADER} is missing")
     timestamp = headers.get(TIMESTAMP_HEADER, "")
     # isdigit alone accepts digits of other scripts, and a number may be as long as a header.
     if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
-        raise SignatureError(f"{TIMESTAMP_HEADER} is missing, or no number")
+        raise SignatureError(f"{TIMESTAMP_HEADER} is missing, or not a number")
     apart_s = now_s - int(timestamp)
     if abs(apart_s) > tolerance_s:
         raise SignatureError(

@@ -1,9 +1,9 @@
-"""Requests of web pages: which of them a server takes.
+"""Protection of servers against cross-site requests of web pages.
 
-A browser sends the requests of any page to any address that it reaches, loopback included. It marks them with headers
-that no script can set: Origin (RFC 6454) and Sec-Fetch-* (Fetch Metadata). After DNS rebinding (a name of the attacker
-resolves to a loopback address) page and server are of one origin, and only the Host header shows it. Other programs
-send neither Origin nor Sec-Fetch-*, and as Host the name in the URL that they use.
+A browser sends the requests of any page to any reachable address, loopback included. It marks them with headers that no
+script can set: Origin (RFC 6454) and Sec-Fetch-* (Fetch Metadata). After DNS rebinding (a name of the attacker resolves
+to a loopback address) page and server have the same origin, and only the Host header shows the foreign name. Other
+programs send neither Origin nor Sec-Fetch-*, and as Host the name in their URL.
 """
 
 from __future__ import annotations
@@ -16,35 +16,38 @@ from urllib.parse import urlsplit
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.ip_addresses import is_loopback
 
-_LOOKED_AT = {name.encode(): name for name in ("host", "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")}
+_CHECKED_HEADERS = {
+    name.encode(): name for name in ("host", "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
+}
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
 class PageRule:
-    """For a server that listens on `host` and is also reached as `public_url`. It takes requests of pages of its own
-    origin and of the origins `wanted`, and links that a person follows."""
+    """The rule of a server that listens on `host` and is also reached as `public_url`. It accepts requests of pages of
+    its own origin and of `allowed_origins`, and navigation by links."""
 
     host: str
     public_url: str = ""
-    wanted: frozenset[str] = frozenset()
-    name_by: str = ""
+    allowed_origins: frozenset[str] = frozenset()
+    public_url_setting: str = ""
     """The setting of `public_url`, for refusals."""
-    wanted_by: str = ""
-    """The setting of `wanted`, for refusals."""
+    origins_setting: str = ""
+    """The setting of `allowed_origins`, for refusals."""
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> str:
-        """Why a request is refused, in a sentence; empty for one that is taken."""
+        """The reason for refusing a request, as a sentence; empty if it is accepted."""
         host = headers.get("host", "")
         if host and self._on_loopback and not (_is_loopback(host) or _name(host) == self._public_name):
-            more = f" (the name of a proxy in front is set as {self.name_by})" if self.name_by else ""
+            setting = self.public_url_setting
+            more = f" (the name of a proxy in front is set as {setting})" if setting else ""
             return (
                 f"this server listens on loopback and is not reached as {host[:200]!r}: use 127.0.0.1 or localhost"
                 f"{more}"
             )
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if (origin is None and site is None) or origin in self.wanted:
+        if (origin is None and site is None) or origin in self.allowed_origins:
             return ""
         if origin is None:
             foreign = site in ("cross-site", "same-site") and not _follows_link(method, headers)
@@ -52,8 +55,8 @@ class PageRule:
             foreign = origin.partition("://")[2] != host and origin != origin_of(self.public_url)
         if not foreign:
             return ""
-        more = "; the origins of pages that may send them are set as " + self.wanted_by
-        if not self.wanted_by:
+        more = "; the origins of pages that may send them are set as " + self.origins_setting
+        if not self.origins_setting:
             more = ": open the address itself in the browser, or use another client"
         page = "of another site" if origin is None else f"at {origin[:200]!r}"
         return f"requests of web pages {page} are refused{more}"
@@ -68,7 +71,7 @@ class PageRule:
 
 
 def origin_of(url: str) -> str:
-    """The origin of an http or https URL as browsers write it; empty for another. Raises ValueError."""
+    """The origin of an http or https URL as browsers write it; empty for other schemes. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
         return ""
@@ -92,17 +95,17 @@ def read_origins(text: str, key: str) -> frozenset[str]:
 
 
 def page_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers that a rule looks at, of those of a request in ASGI."""
-    return {_LOOKED_AT[name]: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
+    """The headers that a rule checks, from the headers of an ASGI request."""
+    return {_CHECKED_HEADERS[name]: value.decode("latin-1") for name, value in headers if name in _CHECKED_HEADERS}
 
 
 def is_of_browser(headers: Mapping[str, str]) -> bool:
-    """Whether a browser has sent a request for a page of any origin. `headers` by names in lower case."""
+    """Whether a browser sent the request for a page. `headers` by names in lower case."""
     return "origin" in headers or "sec-fetch-site" in headers
 
 
 def _follows_link(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a person has followed a link: the page that holds it does not see the answer."""
+    """Whether the request is a navigation by a link: the page with the link cannot read the answer."""
     return (
         method == "GET"
         and headers.get("sec-fetch-mode") == "navigate"
@@ -110,7 +113,7 @@ def _follows_link(method: str, headers: Mapping[str, str]) -> bool:
     )
 
 
-@lru_cache(64)  # the same few names come thousands of times a second
+@lru_cache(64)  # a few names, thousands of requests a second
 def _is_loopback(host: str) -> bool:
     return is_loopback(_name(host))
 

@@ -1,4 +1,5 @@
-"""What a Java virtual machine uses inside, as metrics under the names that Prometheus' own Java client gives them."""
+"""Memory, garbage collection and threads of a Java virtual machine, as metrics with the names of Prometheus' Java
+client."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from arborcast.core.telemetry.metrics import Labels, Registry
 
 
 class Collections(NamedTuple):
-    """What one garbage collector has done since the start."""
+    """Totals of one garbage collector since the start."""
 
     runs: int
     seconds: float
@@ -18,7 +19,7 @@ class Collections(NamedTuple):
 
 @dataclass(frozen=True)
 class JvmFigures:
-    """One virtual machine now: its heap in bytes, its collectors by their names, its classes, its threads."""
+    """Current figures of one virtual machine: heap in bytes, collectors by name, loaded classes, threads."""
 
     heap_used: int
     heap_committed: int
@@ -29,7 +30,7 @@ class JvmFigures:
 
 
 def declare_jvm(metrics: Registry, read: Callable[[], JvmFigures | None]) -> None:
-    """Metrics of one virtual machine. `read` is called once for each of them; None shows nothing."""
+    """Declare the metrics of one virtual machine. `read` is called once for each; with None no samples are exported."""
 
     def shown(of: Callable[[JvmFigures], Mapping[Labels, float]]) -> Callable[[], Mapping[Labels, float]]:
         return lambda: of(now) if (now := read()) is not None else {}

@@ -1,12 +1,11 @@
-"""The one form of log lines, for every process: time, level, part, what happened, and about whom.
+"""The format of log lines of all processes: time, level, part, message, and the related objects.
 
-Who logs something about one notification, subscription or endpoint names it in `extra`, so that all lines about it can
-be found:
+A message about one notification, subscription or endpoint names it in `extra`, so that all lines about it can be found:
 
     logger.error("no envelope could be made", extra={"subscription": subscription.id})
 
-Levels: debug is for developers; info is said once, at start, stop, or a change that lasts; warning means that something
-is wrong and is being dealt with; error that something was lost or given up; critical that the process ends for it.
+Levels: debug for developers; info at start, stop, and lasting changes; warning for a problem that is being handled;
+error for a loss or an abandoned operation; critical for a failure that ends the process.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Form = Literal["human", "json"]
 FACTS = ("notification", "subscription", "endpoint")
 
 INHERITED = "ARBORCAST_LOG_FORM"
-"""Spark's Python workers have no settings file: their part's environment tells them the form."""
+"""The environment variable with the format for Spark's Python workers, which have no settings file."""
 
 _HUMAN = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z +[a-z]+ +\S+: (.*)", re.DOTALL)
 
@@ -46,7 +45,7 @@ def write(form: Form, at: float, level: str, part: str, message: str, facts: Map
 
 
 def message_of(line: str) -> str | None:
-    """What a line says; None when it is not one of ours."""
+    """The message of a log line; None if the line has another format."""
     if line.startswith("{"):
         try:
             document = json.loads(line)
@@ -58,7 +57,7 @@ def message_of(line: str) -> str | None:
 
 
 class LineFormatter(logging.Formatter):
-    """Log records in this form. The logger's name follows the part where it says more."""
+    """Formats log records. JSON lines also have the logger's name."""
 
     def __init__(self, form: Form, part: str) -> None:
         super().__init__()
@@ -66,7 +65,7 @@ class LineFormatter(logging.Formatter):
         self._part = part
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; in the human form with a stack trace below it, if there is one."""
+        """One line; in the human format followed by the stack trace, if any."""
         message = record.getMessage()
         facts = {name: str(value) for name in FACTS if (value := getattr(record, name, ""))}
         if record.exc_info:
@@ -83,10 +82,10 @@ class LineFormatter(logging.Formatter):
 
 
 def configure(form: Form, part: str, level: int = logging.INFO) -> None:
-    """From now on everything this process logs goes to standard error in this form.
+    """Send the log of this process to standard error in this format.
 
-    Of the Kafka client nothing: it reports every attempt at a connection several times, as errors, many a second while
-    a broker is away. What it means is said once by those who use it. With `level` debug its warnings appear.
+    Messages of the Kafka client are dropped: while a broker is down it logs each connection attempt several times, as
+    errors, many per second. Its users log such a failure once. With `level` debug its warnings appear.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form, part))
@@ -95,10 +94,10 @@ def configure(form: Form, part: str, level: int = logging.INFO) -> None:
 
 
 def configure_worker() -> None:
-    """The same in a process that Spark has started."""
+    """As `configure`, for a process started by Spark."""
     configure("json" if os.environ.get(INHERITED) == "json" else "human", "dispatch")
 
 
 def now_line(form: Form, part: str, message: str) -> str:
-    """A line about now, from who has no logger."""
+    """A line with the current time, for code without a logger."""
     return write(form, time.time(), "info", part, message)

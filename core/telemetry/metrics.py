@@ -16,7 +16,7 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Description:
-    """A metric as the reference page shows it. The unit is in the name, as Prometheus wants it."""
+    """A metric for the reference page. By Prometheus' conventions the name has the unit."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class Description:
 
 
 class _Metric:
-    """What all have: how they are described."""
+    """The common part of all metrics."""
 
     def __init__(self, name: str, kind: str, labels: Labels, help: str) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class _Metric:
 
 
 class Counter(_Metric):
-    """Only goes up; one count for each combination of label values."""
+    """A monotonic count for each combination of label values."""
 
     def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
         super().__init__(name, "counter", labels, help)
@@ -50,7 +50,7 @@ class Counter(_Metric):
 
 
 class Readings(_Metric):
-    """Values that are read for each scrape, by combination of label values: gauges, or counters that are counted
+    """Values that are read at each scrape, by combination of label values: gauges, or counters with their state
     elsewhere. A combination that is no longer returned is no longer exported."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Readings(_Metric):
 
 
 class Histogram(_Metric):
-    """How long something takes, for each combination of label values."""
+    """A histogram of durations for each combination of label values."""
 
     def __init__(self, name: str, help: str, labels: Labels = (), buckets: Sequence[float] = BUCKETS) -> None:
         super().__init__(name, "histogram", labels, help)
@@ -76,13 +76,13 @@ class Histogram(_Metric):
             self._begin(())
 
     def observe(self, seconds: float, *values: str, count: int = 1) -> None:
-        """`count` more that took this long each."""
+        """Add `count` durations of this length."""
         counts = self._counts.get(values) or self._begin(values)
         counts[bisect_left(self._buckets, seconds)] += count
         self._sums[values] += seconds * count
 
     def observe_all(self, counts: Sequence[int], seconds: float, *values: str) -> None:
-        """Many more at once: how many fell into each bucket (one count more than there are bounds), and their sum."""
+        """Add many durations: the count of each bucket (one count more than bounds), and their sum."""
         known = self._counts.get(values) or self._begin(values)
         known[:] = [one + other for one, other in zip(known, counts, strict=True)]
         self._sums[values] += seconds
@@ -115,44 +115,44 @@ class Registry:
         return metric
 
     def counted(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """A new counter that is counted elsewhere, read with `read`."""
+        """Add a counter whose value `read` returns."""
         self.counts(name, help, (), lambda: {(): read()})
 
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """A new gauge, read with `read`."""
+        """Add a gauge whose value `read` returns."""
         self.gauges(name, help, (), lambda: {(): read()})
 
     def gauges(self, name: str, help: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]) -> None:
-        """New gauges, read with `read`, which gives a value for each combination of label values."""
+        """Add gauges; `read` returns a value for each combination of label values."""
         self._metrics.append(Readings(name, help, "gauge", labels, read))
 
     def counts(self, name: str, help: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]) -> None:
-        """New counters that are counted elsewhere, read as gauges are."""
+        """Add counters; `read` returns a value for each combination of label values."""
         self._metrics.append(Readings(name, help, "counter", labels, read))
 
     def histogram(self, name: str, help: str, labels: Labels = (), buckets: Sequence[float] = BUCKETS) -> Histogram:
-        """A new histogram of seconds."""
+        """Add a histogram of seconds."""
         metric = Histogram(name, help, labels, buckets)
         self._metrics.append(metric)
         return metric
 
     def descriptions(self) -> list[Description]:
-        """All of them, without their values."""
+        """The descriptions of all metrics."""
         return [metric.description for metric in self._metrics]
 
     def text(self) -> str:
-        """All of them, as Prometheus reads them."""
+        """All metrics in the text format of Prometheus."""
         lines: list[str] = []
         for metric in self._metrics:
-            said = metric.description
-            lines += (f"# HELP {said.name} {said.help}", f"# TYPE {said.name} {said.kind}", *metric.lines())
+            about = metric.description
+            lines += (f"# HELP {about.name} {about.help}", f"# TYPE {about.name} {about.kind}", *metric.lines())
         return "\n".join(lines) + "\n"
 
 
 def _braces(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     if not names:
         return ""
-    # Values are ours (names of operations, status codes), but a quote would break every scrape.
+    # Values are internal (names of operations, status codes), but one quote would break every scrape.
     pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
 
@@ -162,15 +162,15 @@ def _escaped(value: str) -> str:
 
 
 def merged(texts: Mapping[str, str], label: str) -> str:
-    """The metrics of several processes as one text: every sample gets `label` with the name of its process.
+    """Merge the metrics of several processes: every sample gets `label` with the name of its process.
 
-    `texts` is by that name; each is what a Registry wrote.
+    `texts` has the text of each Registry, by the name of its process.
     """
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for name, text in texts.items():
         metric = ""
-        # Not splitlines: a label's value may contain line separators of Python that are none in this format.
+        # Not splitlines, which also splits at characters that a label's value may contain.
         for line in text.split("\n"):
             if line.startswith("#"):
                 metric = line.split(" ", 3)[2]

@@ -1,11 +1,11 @@
-"""OpenTelemetry spans, where they are wanted: `tracing.endpoint` names a collector that speaks OTLP over HTTP.
+"""OpenTelemetry spans; `tracing.endpoint` is a collector with OTLP over HTTP.
 
-Off by default, and then nothing of it is loaded: `make_tracing` gives None, and who has None does nothing. The
-packages are an optional extra (`pip install 'arborcast[otel]'`).
+Off by default: `make_tracing` returns None, and OpenTelemetry is not loaded. The packages are an optional extra
+(`pip install 'arborcast[otel]'`).
 
-Which notifications have spans is decided once, at the gateway: those of publishers whose own trace is sampled, and a
-share (`tracing.ratio`) of those that come without any. All that follows goes by the trace context in their records, so
-a trace is whole or not there.
+The gateway decides which notifications have spans: those of publishers whose trace is sampled, and a share
+(`tracing.ratio`) of those without a trace context. Later steps use the trace context in the record, so a trace is
+complete or absent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from arborcast.core.threads import start_thread
 
 HEADER = "traceparent"
 
-# Later versions may go on behind the flags; what stands before keeps its meaning.
+# Later versions may append fields after the flags; the fields before keep their meaning.
 _FORM = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<ids>(?P<trace>[0-9a-f]{32})-(?P<parent>[0-9a-f]{16})-[0-9a-f]{2})(?P<more>-.*)?"
 )
@@ -38,8 +38,8 @@ _LONGEST = 512
 
 def read_traceparent(text: str) -> str:
     """The trace context (W3C Trace Context, version 00) in a `traceparent` header, in lower case. Empty for an invalid
-    one: a publisher's mistake in it is no reason to refuse a notification. `tracestate` is not stored: it is for the
-    systems that wrote it, and a push may follow long after their trace."""
+    header, which is no reason to refuse a notification. `tracestate` is not stored: it is for the systems that wrote
+    it, and a push may come long after their trace."""
     text = text.strip(" \t")
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or match["version"] == "ff" or (match["version"] == "00" and match["more"]):
@@ -50,18 +50,18 @@ def read_traceparent(text: str) -> str:
 
 
 def trace_of(traceparent: str) -> str:
-    """The trace's id, empty for none."""
+    """The id of the trace; empty for none."""
     return traceparent[3:35]
 
 
 def is_sampled(traceparent: str) -> bool:
-    """Whether the trace is one that is recorded."""
+    """Whether the trace is sampled."""
     return bool(int(traceparent[-2:], 16) & 1)
 
 
 def shared(traceparents: Iterable[str]) -> str:
-    """The context of a push that carries several notifications: the first one's, if all that have one are of the same
-    trace; empty otherwise, because it would put the others into a trace that is not theirs."""
+    """The context of a push with several notifications: the first context, if all contexts belong to one trace; else
+    empty, since the push would add some notifications to a wrong trace."""
     first = ""
     for each in traceparents:
         if each and not first:
@@ -75,22 +75,22 @@ Kind = Literal["server", "producer", "client"]
 
 Facts = Mapping[str, str | int]
 
-# How long a stop waits for the collector.
+# The maximum wait for the collector at a stop.
 _CLOSE_S = 1.0
 
-# The loggers of OpenTelemetry that speak of a collector.
+# OpenTelemetry's loggers for failures of the export.
 _EXPORTING = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.exporter.otlp.common.http",
     "opentelemetry.sdk._shared_internal",
 )
 
-# How often the log says that the collector is away, however many attempts fail.
-_TELL_S = 600.0
+# The interval of log lines about an unavailable collector.
+_LOG_INTERVAL_S = 600.0
 
 
-class _Seldom(logging.Filter):
-    """Lets one line through, and then none for a while."""
+class _RateLimit(logging.Filter):
+    """Passes one line in each interval."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _Seldom(logging.Filter):
         now = self._clock()
         if now < self._next:
             return False
-        self._next = now + _TELL_S
+        self._next = now + _LOG_INTERVAL_S
         return True
 
 
@@ -126,15 +126,15 @@ NO_TRACING = TracingSettings()
 
 
 class Span:
-    """Something that is under way. Without a span of OpenTelemetry it only hands its trace context on."""
+    """A running span, or only a trace context to propagate if the trace is not sampled."""
 
     def __init__(self, span: Any | None, traceparent: str) -> None:
         self._span = span
         self.traceparent = traceparent
-        """The context for what follows from it; empty for none."""
+        """The trace context for child spans; empty for none."""
 
     def end(self, error: str = "", facts: Facts | None = None) -> None:
-        """It is over; `error` is the class of what went wrong, empty when nothing did."""
+        """End the span. `error` is the class of the failure; empty for success."""
         if self._span is None:
             return
         from opentelemetry.trace import StatusCode
@@ -148,7 +148,7 @@ class Span:
 
 
 class Tracing:
-    """The spans of one process. Made by `make_tracing`, or with an exporter of one's own (of OpenTelemetry)."""
+    """The spans of one process. `processor` is a span processor of OpenTelemetry."""
 
     def __init__(self, part: str, ratio: float, processor: Any) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -184,7 +184,7 @@ class Tracing:
 
     @contextmanager
     def span(self, name: str, kind: Kind, parent: str = "", facts: Facts | None = None) -> Iterator[Span]:
-        """The same around some statements; an exception is the span's error, and goes on."""
+        """A span around a block; an exception is recorded as its error and raised."""
         span = self.begin(name, kind, parent, facts=facts)
         try:
             yield span
@@ -199,7 +199,7 @@ class Tracing:
 
 
 def make_tracing(settings: TracingSettings, part: str, ratio: float | None = None) -> Tracing | None:
-    """The spans of this part; None when none are wanted. Raises ConfigError when the packages are not there."""
+    """The spans of this part; None without a collector. Raises ConfigError if OpenTelemetry is not installed."""
     if not settings.endpoint:
         return None
     try:
@@ -207,17 +207,17 @@ def make_tracing(settings: TracingSettings, part: str, ratio: float | None = Non
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
-            f"tracing.endpoint is set, and OpenTelemetry is not installed: pip install 'arborcast[otel]' ({error})"
+            f"tracing.endpoint is set, but OpenTelemetry is not installed: pip install 'arborcast[otel]' ({error})"
         ) from error
     exporter = OTLPSpanExporter(endpoint=settings.endpoint)
-    seldom = _Seldom()
+    rate_limit = _RateLimit()
     for name in _EXPORTING:
-        logging.getLogger(name).filters[:] = [seldom]
+        logging.getLogger(name).filters[:] = [rate_limit]
     return Tracing(part, settings.ratio if ratio is None else ratio, BatchSpanProcessor(exporter))
 
 
 def sampled(traceparents: Sequence[str]) -> list[str]:
-    """Those of the contexts that are to have spans."""
+    """The sampled ones of these contexts."""
     return [each for each in traceparents if each and is_sampled(each)]
 
 
@@ -225,7 +225,7 @@ def _context(traceparent: str) -> Any:
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
-    # A context of its own: what else goes on in this thread has nothing to do with it.
+    # An explicit base: the thread's current context belongs to other work.
     return set_span_in_context(NonRecordingSpan(_span_context(traceparent)), Context())
 
 

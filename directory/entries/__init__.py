@@ -1,3 +1,3 @@
-"""Entries of a directory and the topics that they stand for: names, LDIF, the mapping in both directions. Pure."""
+"""Entries of a directory and their mapping to topics: names, LDIF, changes. Pure."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of topics and the edits of entries that carry them out. Pure.
+"""Changes of topics, and the edits of entries that implement them. Pure.
 
 Both directories use the same plan, so a file and a server have the same entries after the same changes.
 """
@@ -27,14 +27,14 @@ from arborcast.topic_model.topics import TopicPath, ancestors
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Set the facts of a topic; other attributes of its entry stay."""
+    """Set the properties of a topic; other attributes of its entry stay."""
 
     record: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a topic. Its entry stays as a node while others are below it."""
+    """Remove a topic. Its entry stays as a node while other entries are below it."""
 
     path: TopicPath
 
@@ -60,7 +60,7 @@ class AddEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModifyEntry:
-    """Replace these attributes of the entry; no values means: remove the attribute."""
+    """Replace these attributes of the entry; without values an attribute is removed."""
 
     entry: Entry
     replace: Mapping[str, tuple[bytes, ...]]
@@ -97,7 +97,7 @@ class CannotPlan(Exception):
 
 
 class Workspace:
-    """The entries of a directory while changes are written: plans edits and applies completed ones."""
+    """The entries of a directory during a write: plans edits and applies completed ones."""
 
     def __init__(self, entries: EntrySet, listing: Listing, base: Dn) -> None:
         self.entries = entries
@@ -115,8 +115,8 @@ class Workspace:
             case Move(old, new):
                 return self._plan_move(old, new)
 
-    def done(self, edit: Edit) -> None:
-        """The edit was completed."""
+    def completed(self, edit: Edit) -> None:
+        """Apply a completed edit."""
         match edit:
             case AddEntry(entry, path):
                 self.entries.put(entry)
@@ -144,11 +144,11 @@ class Workspace:
             edits, parent = self._plan_ancestors(record.path)
             edits.append(self._add(record.path, record, parent))
             return edits
-        wanted = write_facts(record)
+        target = write_facts(record)
         replace = {
-            name: wanted.get(name, ())
+            name: target.get(name, ())
             for name in sorted(FACTS)
-            if set(entry.attributes.get(name, ())) != set(wanted.get(name, ()))
+            if set(entry.attributes.get(name, ())) != set(target.get(name, ()))
         }
         return [ModifyEntry(entry, replace)] if replace else []
 
@@ -165,15 +165,15 @@ class Workspace:
             }
             return [ModifyEntry(entry, replace)] if replace else []
         edits: list[Edit] = [DeleteEntry(entry, path)]
-        gone = entry.key
+        deleted = entry.key
         for above in ancestors(path):
             node_entry = self._entry(above)
             if node_entry is None or not _is_bare_node(node_entry):
                 break
-            if self.entries.children(node_entry.key) != {gone}:
+            if self.entries.children(node_entry.key) != {deleted}:
                 break
             edits.append(DeleteEntry(node_entry, above))
-            gone = node_entry.key
+            deleted = node_entry.key
         return edits
 
     def _plan_move(self, old: TopicPath, new: TopicPath) -> list[Edit]:
@@ -183,7 +183,7 @@ class Workspace:
                 EntryProblem(ProblemKind.CONFLICT, old, f"cannot be moved to {new}: the directory changed", old)
             )
         if fold((write_rdn(old),))[0] != entry.key[0]:
-            reason = "its RDN does not follow from its name, so a rename would leave old values behind"
+            reason = "its RDN is not derived from its name, so a rename would leave old values behind"
             raise CannotPlan(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, old))
         edits, parent = self._plan_ancestors(new)
         edits.append(RenameEntry(entry, write_rdn(new), parent, old, new))
@@ -196,7 +196,7 @@ class Workspace:
         if base is None:
             base = write_base(self._base)
             if base is None:
-                reason = "the base entry is missing and only ou=, o= and cn= entries can be made for you: add it"
+                reason = "the base entry is missing, and only ou=, o= and cn= entries are created automatically: add it"
                 raise CannotPlan(EntryProblem(ProblemKind.REFUSED, format_dn(self._base), reason, path))
             edits.append(AddEntry(base, None))
         parent = base.dn
@@ -212,7 +212,7 @@ class Workspace:
     def _add(self, path: TopicPath, record: TopicRecord | None, parent: Dn) -> AddEntry:
         entry = write_entry(path, record, parent)
         if entry.key in self.entries:
-            reason = "an entry that is not this topic is in the way"
+            reason = "another entry has this DN and is not this topic"
             raise CannotPlan(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, path))
         return AddEntry(entry, path)
 
@@ -225,9 +225,9 @@ def renamed_entry(edit: RenameEntry) -> Entry:
     """The entry after a rename that deletes the values of the old RDN."""
     old = set(edit.entry.dn[0])
     attributes = {
-        name: kept
+        name: others
         for name, values in edit.entry.attributes.items()
-        if (kept := tuple(v for v in values if (name, v.decode(errors="replace")) not in old))
+        if (others := tuple(v for v in values if (name, v.decode(errors="replace")) not in old))
     }
     for kind, value in edit.rdn:
         attributes[kind] = (value.encode(),)
@@ -235,12 +235,12 @@ def renamed_entry(edit: RenameEntry) -> Entry:
 
 
 def _is_bare_node(entry: Entry) -> bool:
-    """A node without any other attribute, which can be removed."""
+    """Whether the entry is a node without other attributes, which can be removed."""
     return entry.attributes.get("topicistopic") == (b"FALSE",) and set(entry.attributes) <= set(NAMES)
 
 
 def in_writing_order(changes: list[Change]) -> list[Change]:
-    """Moves, then puts from the root down, then removals from the leaves up."""
+    """The changes in the order of writing: moves, then puts from the root down, then removals from the leaves up."""
     moves = [c for c in changes if isinstance(c, Move)]
     puts = sorted((c for c in changes if isinstance(c, Put)), key=lambda c: c.record.path.count("/"))
     removals = sorted((c for c in changes if isinstance(c, Remove)), key=lambda c: -c.path.count("/"))

@@ -1,7 +1,7 @@
 """Distinguished names (RFC 4514): parsing, formatting, and a form for comparison.
 
-Not ldap3's, because the file directory must not import ldap3, and because names must not change: topic names are any
-NCName and namespaces any URI, so commas, equal signs and non-ASCII letters are common in these DNs.
+ldap3's functions are not used, since the file directory must not import ldap3, and since they change names: topic names
+are any NCName and namespaces any URI, so commas, equal signs and non-ASCII letters are common in these DNs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Ava = tuple[str, str]
 """(attribute type in lower case, value)"""
 
 Rdn = tuple[Ava, ...]
-"""One or more attribute values that name an entry below its parent, in the order in which they were written."""
+"""One or more attribute values that name an entry below its parent, in the order of the text."""
 
 Dn = tuple[Rdn, ...]
-"""The entry's own RDN first, the root's last, as DNs are written."""
+"""The entry's own RDN first, the root's last, as in the text of a DN."""
 
 MAX_DN_LENGTH = 16_384
 
-# Types with several spellings that are common in base DNs.
+# Other spellings of common types in base DNs.
 _SPELLINGS = {
     "2.5.4.3": "cn",
     "commonname": "cn",
@@ -32,7 +32,7 @@ _SPELLINGS = {
     "0.9.2342.19200300.100.1.25": "dc",
     "domaincomponent": "dc",
 }
-# Types with case-sensitive values; values of all others are compared without case, as for X.520.
+# Types with case-sensitive values; values of all others are case-insensitive, as in X.520.
 _CASE_EXACT = frozenset({"topicname", "topicnamespace", "topiccode"})
 
 _TYPE = re.compile(r" *([A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)+) *= *")
@@ -55,7 +55,7 @@ def parse_dn(text: str) -> Dn:
     while True:
         match = _TYPE.match(text, position)
         if match is None:
-            raise DnError(f"{text[:200]!r} is no DN: an attribute type and = are missing at character {position}")
+            raise DnError(f"{text[:200]!r} is not a DN: an attribute type and = are missing at character {position}")
         kind = match.group(1).lower()
         value, position = _read_value(text, match.end())
         rdn.append((_SPELLINGS.get(kind, kind), value))
@@ -74,30 +74,30 @@ def _read_value(text: str, start: int) -> tuple[str, int]:
     if encoded is not None:
         end = _skip_spaces(text, encoded.end())
         if end < len(text) and text[end] not in ",;+":
-            raise DnError(f"{text[:200]!r} is no DN: {text[end]!r} after a hexadecimal value at character {end}")
-        # BER is not decoded; it is only compared with itself.
+            raise DnError(f"{text[:200]!r} is not a DN: {text[end]!r} after a hexadecimal value at character {end}")
+        # BER is not decoded, only compared.
         return "#" + encoded.group(1).lower(), end
     plain = _PLAIN.match(text, start)
     if plain is not None:
         return plain.group().rstrip(" "), plain.end()
     parts: list[str] = []
     position = start
-    # Unescaped spaces at the end are syntax: the end of the value is tracked.
-    kept = 0
+    # Unescaped spaces at the end do not belong to the value.
+    value_parts = 0
     while position < len(text) and text[position] not in ",;+":
         character = text[position]
         if character == "\\":
             piece, position = _unescape(text, position)
             parts.append(piece)
-            kept = len(parts)
+            value_parts = len(parts)
             continue
         if character in '"<>\0':
-            raise DnError(f"{text[:200]!r} is no DN: {character!r} must be escaped at character {position}")
+            raise DnError(f"{text[:200]!r} is not a DN: {character!r} must be escaped at character {position}")
         parts.append(character)
         position += 1
         if character != " ":
-            kept = len(parts)
-    return "".join(parts[:kept]), position
+            value_parts = len(parts)
+    return "".join(parts[:value_parts]), position
 
 
 def _unescape(text: str, position: int) -> tuple[str, int]:
@@ -106,11 +106,11 @@ def _unescape(text: str, position: int) -> tuple[str, int]:
         try:
             return bytes.fromhex(run.group().replace("\\", "")).decode(), run.end()
         except UnicodeDecodeError:
-            raise DnError(f"{text[:200]!r} is no DN: escapes at character {position} are not UTF-8") from None
+            raise DnError(f"{text[:200]!r} is not a DN: escapes at character {position} are not UTF-8") from None
     following = text[position + 1 : position + 2]
     if following and (following in _SPECIAL or following in " #"):
         return following, position + 2
-    raise DnError(f"{text[:200]!r} is no DN: a lone backslash at character {position}")
+    raise DnError(f"{text[:200]!r} is not a DN: a lone backslash at character {position}")
 
 
 def _skip_spaces(text: str, position: int) -> int:
@@ -120,7 +120,7 @@ def _skip_spaces(text: str, position: int) -> int:
 
 
 def format_dn(dn: Dn) -> str:
-    """The text of a DN, escaped; `parse_dn` gives the same values back."""
+    """The text of a DN, escaped; `parse_dn` returns the same values."""
     return ",".join(format_rdn(rdn) for rdn in dn)
 
 
@@ -128,7 +128,7 @@ def format_rdn(rdn: Rdn) -> str:
     return "+".join(f"{_WRITTEN.get(kind, kind)}={_escape(value)}" for kind, value in rdn)
 
 
-# Types in this spelling for readability; others in lower case.
+# Spelling of types for readability; other types are in lower case.
 _WRITTEN = {"topicname": "topicName", "topicnamespace": "topicNamespace"}
 
 
@@ -140,7 +140,7 @@ def _escape(value: str) -> str:
         if character in _SPECIAL or at_edge:
             out.append("\\" + character)
         elif character < " " or character == "\x7f":
-            # RFC 4514 requires NUL only, but a line break in a DN breaks log lines.
+            # RFC 4514 requires this for NUL only, but a line break in a DN would break log lines.
             out.append(f"\\{ord(character):02x}")
         else:
             out.append(character)
@@ -148,7 +148,7 @@ def _escape(value: str) -> str:
 
 
 def fold(dn: Dn) -> Dn:
-    """A form that is equal for DNs of the same entry: ordered values, folded case where case does not count."""
+    """A form that is equal for DNs of the same entry: sorted values, folded case for case-insensitive types."""
     return tuple(
         tuple(
             sorted((kind, value if kind in _CASE_EXACT else " ".join(value.casefold().split())) for kind, value in rdn)
@@ -158,5 +158,5 @@ def fold(dn: Dn) -> Dn:
 
 
 def is_below(dn: Dn, base: Dn) -> bool:
-    """Whether the entry lies strictly below `base`; both folded."""
+    """Whether the entry is strictly below `base`; both folded."""
     return len(dn) > len(base) and dn[len(dn) - len(base) :] == base

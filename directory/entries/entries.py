@@ -1,6 +1,6 @@
 """Entries, and a set of entries with their hierarchy.
 
-Both directories keep their last state in an `EntrySet`; mapping and planning of edits read it without a server.
+Both stores have their last state in an `EntrySet`; mapping and planning of edits need no server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Attributes = Mapping[str, tuple[bytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry. `dn` is as written, for people and for requests; compare with `key`, made by `fold`."""
+    """One entry. `dn` is as written, for messages and requests; `key` is its folded form, for comparison."""
 
     dn: Dn
     attributes: Attributes
@@ -28,7 +28,7 @@ class Entry:
         return Entry(dn, attributes, fold(dn))
 
     def text(self, name: str) -> str | None:
-        """The first value of an attribute, None when there is none. Bytes that are not UTF-8 are replaced."""
+        """The first value of an attribute; None without any. Bytes that are not UTF-8 are replaced."""
         values = self.attributes.get(name)
         return values[0].decode(errors="replace") if values else None
 
@@ -59,13 +59,13 @@ class EntrySet:
         return self._entries.get(key)
 
     def put(self, entry: Entry) -> None:
-        """Add the entry, or replace the one with the same key in its place."""
+        """Add the entry, or replace the entry with the same key in its position."""
         if entry.key not in self._entries and entry.key:
             self._below.setdefault(entry.key[1:], set()).add(entry.key)
         self._entries[entry.key] = entry
 
     def discard(self, key: Dn) -> None:
-        """Remove the entry with its subtree; a missing entry is no error."""
+        """Remove the entry with its subtree; a missing entry is ignored."""
         for below in tuple(self._below.get(key, ())):
             self.discard(below)
         if self._entries.pop(key, None) is not None and key:

@@ -1,7 +1,7 @@
 """LDIF (RFC 2849) for content: entries, base64, folded lines, comments.
 
-Change records (`changetype:`), values by URL (`attr:< file:...`) and unknown attribute options are refused or kept
-unchanged. `parse` returns or raises LdifError for any bytes. It keeps the text of each record, so an edited file is
+Change records (`changetype:`) and values by URL (`attr:< file:...`) are refused; unknown attribute options stay
+unchanged. `parse` returns or raises LdifError for any bytes. It stores the text of each record, so an edited file is
 written back with its comments and unknown attributes.
 """
 
@@ -39,7 +39,7 @@ class Block:
 def parse(data: bytes) -> list[Block]:
     """The records of a file, in order. Raises LdifError with the number of the first wrong line."""
     if len(data) > MAX_FILE_BYTES:
-        raise LdifError(f"the file has {len(data)} bytes, at most {MAX_FILE_BYTES} are read", 1)
+        raise LdifError(f"the file has {len(data)} bytes, at most {MAX_FILE_BYTES} are allowed", 1)
     blocks: list[Block] = []
     first = True
     for number, lines in _split_blocks(data):
@@ -85,7 +85,7 @@ def _logical(number: int, parts: list[bytes]) -> Iterator[tuple[int, bytes]]:
         return
     line = b"".join(parts)
     if len(line) > MAX_LINE_BYTES:
-        raise LdifError(f"a value has {len(line)} bytes, at most {MAX_LINE_BYTES} are read", number)
+        raise LdifError(f"a value has {len(line)} bytes, at most {MAX_LINE_BYTES} are allowed", number)
     yield number, line
 
 
@@ -95,7 +95,8 @@ def _parse_block(start: int, lines: list[bytes], *, first: bool) -> Block:
     if first and logical and logical[0][1].startswith(b"version:"):
         number, line = logical.pop(0)
         if line[8:].strip() != b"1":
-            raise LdifError(f"LDIF version {line[8:].strip().decode(errors='replace')!r} is not known, only 1", number)
+            version = line[8:].strip().decode(errors="replace")
+            raise LdifError(f"LDIF version {version!r} is not supported, only version 1", number)
     if not logical:
         return Block(text, None)
     number, line = logical[0]
@@ -109,16 +110,16 @@ def _parse_block(start: int, lines: list[bytes], *, first: bool) -> Block:
     except DnError as error:
         raise LdifError(str(error), number) from error
     if len(logical) > MAX_VALUES_PER_ENTRY:
-        raise LdifError(f"an entry has {len(logical)} values, at most {MAX_VALUES_PER_ENTRY} are read", number)
+        raise LdifError(f"an entry has {len(logical)} values, at most {MAX_VALUES_PER_ENTRY} are allowed", number)
     collected: dict[str, list[bytes]] = {}
     for number, line in logical[1:]:
         name, value = _split_line(number, line)
         if name in ("changetype", "control"):
             raise LdifError(
-                f"{name}: this is a change record; a topic file holds entries, changes are for ldapmodify", number
+                f"{name}: this is a change record; a topic file has entries, changes are for ldapmodify", number
             )
         if name == "dn":
-            raise LdifError("a second dn: within one record (an empty line is missing before it?)", number)
+            raise LdifError("a second dn: within one record (is an empty line missing before it?)", number)
         collected.setdefault(name, []).append(value)
     return Block(text, Entry.of(dn, {name: tuple(values) for name, values in collected.items()}))
 
@@ -149,17 +150,18 @@ def render(entry: Entry, names: Iterable[tuple[str, str]] = (), comments: bytes 
 
 
 def comments_of(text: bytes) -> bytes:
-    """The comment lines at the head of a record's text, which are kept."""
-    kept: list[bytes] = []
+    """The comment and version lines at the beginning of a record's text."""
+    lines: list[bytes] = []
     for line in text.split(b"\n"):
-        if not line.startswith((b"#", b"version:")) and not (kept and kept[-1].startswith(b"#") and line[:1] == b" "):
+        folded = lines and lines[-1].startswith(b"#") and line[:1] == b" "
+        if not line.startswith((b"#", b"version:")) and not folded:
             break
-        kept.append(line + b"\n")
-    return b"".join(kept)
+        lines.append(line + b"\n")
+    return b"".join(lines)
 
 
 def write(blocks: Iterable[Block]) -> bytes:
-    """The file that holds these records."""
+    """The content of a file with these records."""
     return b"\n".join(block.text for block in blocks)
 
 

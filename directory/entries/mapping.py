@@ -22,7 +22,8 @@ from arborcast.topic_model.tree.plans import check_record
 
 
 class ProblemKind(Enum):
-    """Why an entry was skipped, or a change not written. The values are stable words for logs and metrics."""
+    """The reason for which an entry was skipped or a change not written. The values are stable, for logs and
+    metrics."""
 
     ALIAS = "alias"
     FOREIGN = "foreign"
@@ -39,7 +40,7 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntryProblem:
-    """A skipped entry or an unwritten change; the rest continues."""
+    """A skipped entry or an unwritten change."""
 
     kind: ProblemKind
     dn: str
@@ -52,7 +53,7 @@ class EntryProblem:
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """A topic and its entry. `plain`: its RDN is the one that the engine would write."""
+    """A topic and its entry. `plain`: its RDN is as the engine would write it."""
 
     record: TopicRecord
     entry_dn: Dn
@@ -68,10 +69,10 @@ class TopicEntry:
 class Listing:
     """The state of a directory.
 
-    `places` has the key of every entry with a path, topic or node. `held` are topics whose entries are invalid: they
-    were not removed, so their last facts stay. `initialised` is False while the base entry is missing (a new server, no
-    file): such a directory never empties a tree. `fresh` marks the first listing after a start or a reconnect, which
-    may have missed changes. The listing with the greater `version` is newer.
+    `places` has the key of every entry with a path, topic or node. `held` are topics with invalid entries: they were
+    not removed, so their last properties stay. `initialised` is False while the base entry is missing (a new server, no
+    file): such a directory never empties a tree. `fresh` marks the first listing after a start or a reconnect, before
+    which changes may have been missed. The listing with the greater `version` is newer.
     """
 
     entries: Mapping[TopicPath, TopicEntry] = field(default_factory=dict)
@@ -87,8 +88,8 @@ class Listing:
 
 
 def canonical(record: TopicRecord) -> TopicRecord:
-    """The record in the form of a directory: multiple values are sorted, since LDAP has sets, and a code from a place
-    is a code."""
+    """The record in the form of a directory: multiple values are sorted, since LDAP has sets, and a generated code is
+    an ordinary one."""
     if record.placed:
         record = msgspec.structs.replace(record, placed=False)
     types = tuple(sorted(set(record.message_types)))
@@ -128,13 +129,13 @@ NAMES: Mapping[str, str] = {
 
 FACTS = frozenset(NAMES) - {"objectclass", "topicname", "topicnamespace"}
 
-"""The attributes with a topic's facts, apart from its name; others are not changed."""
+"""The attributes with a topic's properties, apart from its name; others are not changed."""
 
-_MAX_INTEGER_DIGITS = 18  # fits 64 bits wherever a record may end up
+_MAX_INTEGER_DIGITS = 18  # fits 64 bits
 
 
 class Skip(Exception):
-    """The entry cannot be read. Caught within the reading of listings."""
+    """An entry cannot be mapped. Caught while a listing is read."""
 
     def __init__(self, kind: ProblemKind, reason: str) -> None:
         super().__init__(reason)
@@ -143,9 +144,9 @@ class Skip(Exception):
 
 
 def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]:
-    """The steps of the entry's topic or node; `above` is None when its parent is foreign."""
+    """The steps of the entry's topic or node; `above` is None if its parent is not in the tree."""
     if entry.has_class(_ALIAS_CLASS):
-        raise Skip(ProblemKind.ALIAS, "aliases are not followed (they can form loops); make it an entry of its own")
+        raise Skip(ProblemKind.ALIAS, "aliases are not followed (they can form loops); make it an ordinary entry")
     if not entry.has_class(_TOPIC_CLASS_FOLDED):
         raise Skip(ProblemKind.FOREIGN, f"not an {TOPIC_CLASS}")
     if above is None:
@@ -160,7 +161,7 @@ def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]
 
 
 def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
-    """The topic's facts, None for a node. Raises Skip."""
+    """The topic's record; None for a node. Raises Skip."""
     if _boolean(entry, "topicistopic") is False:
         return None
     record = TopicRecord(
@@ -184,11 +185,11 @@ def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
 
 
 def wrong_routing(entry: Entry) -> str:
-    """Why a topic's routing policy is invalid, and therefore ignored."""
+    """The reason why a topic's routing policy is invalid and ignored; empty for a valid one."""
     try:
         check_routing(entry.text("topicroutingpolicy") or "")
     except TopicError as error:
-        return f"topicRoutingPolicy counts as none: {error}"
+        return f"topicRoutingPolicy is ignored: {error}"
     return ""
 
 
@@ -197,7 +198,6 @@ def _texts(entry: Entry, name: str) -> tuple[str, ...]:
 
 
 def _boolean(entry: Entry, name: str) -> bool | None:
-    """None without the attribute."""
     text = entry.text(name)
     if text is None:
         return None
@@ -212,7 +212,7 @@ def _integer(entry: Entry, name: str) -> int:
         return 0
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_INTEGER_DIGITS):
-        raise Skip(ProblemKind.BAD_VALUE, f"{NAMES[name]} is {text!r}, must be a whole number")
+        raise Skip(ProblemKind.BAD_VALUE, f"{NAMES[name]} is {text!r}, must be an integer")
     return int(text)
 
 
@@ -238,7 +238,7 @@ def write_facts(record: TopicRecord | None) -> dict[str, tuple[bytes, ...]]:
 
 
 def write_rdn(path: TopicPath) -> Rdn:
-    """The RDN of a topic's entry: with the namespace where it differs from that of the topic above."""
+    """The RDN of a topic's entry, with the namespace if it differs from the parent's."""
     steps = list(split_path(path))
     namespace, name = steps[-1]
     above = steps[-2][0] if len(steps) > 1 else ""
@@ -264,7 +264,7 @@ _BASE_CLASSES: Mapping[str, tuple[str, ...]] = {
 
 
 def write_base(base: Dn) -> Entry | None:
-    """The base entry, None when the class for its RDN type is unknown."""
+    """The base entry; None if the class for its RDN type is unknown."""
     if not base or len(base[0]) != 1:
         return None
     (kind, value) = base[0][0]

@@ -33,7 +33,7 @@ def read_listing(entries: EntrySet, base: Dn) -> Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The reading of one entry. `steps` None: it has no place in the tree. An attribute with a problem is ignored."""
+    """The result of reading one entry. `steps` None: it is not in the tree. An attribute with a problem is ignored."""
 
     entry: Entry
     above: tuple[Step, ...] | None
@@ -52,7 +52,7 @@ class ListingReader:
         self._readings: dict[Dn, _Reading] = {}
 
     def read(self, entries: EntrySet, *, fresh: bool = False, also: tuple[EntryProblem, ...] = ()) -> Listing:
-        """All topics of these entries; never raises for invalid ones. `also`: problems to list first."""
+        """All topics of these entries; never raises for invalid ones. `also` are problems to list first."""
         readings = self._read_all(entries)
         places: dict[TopicPath, Dn] = {}
         topics: dict[TopicPath, TopicEntry] = {}
@@ -76,20 +76,20 @@ class ListingReader:
         return Listing(topics, tuple(problems), frozenset(held), places, self._base in entries, fresh)
 
     def _read_all(self, entries: EntrySet) -> dict[Dn, _Reading]:
-        """A reading of each entry below the base; parents first, else in the directory's order."""
+        """The reading of each entry below the base; parents first, otherwise in the directory's order."""
         below = [entry for entry in entries if is_below(entry.key, self._base)]
         below.sort(key=lambda entry: len(entry.key))
         steps: dict[Dn, tuple[Step, ...] | None] = {self._base: ()}
-        remembered, self._readings = self._readings, {}
+        cached, self._readings = self._readings, {}
         taken: set[TopicPath] = set()
         for entry in below:
             above = steps.get(entry.key[1:])
-            reading = remembered.get(entry.key)
+            reading = cached.get(entry.key)
             if reading is None or reading.above is not above or reading.entry != entry:
                 reading = _read(entry, above)
             self._readings[entry.key] = reading
             if reading.path is not None and reading.path in taken:
-                # Read again next time (nothing has None above it): valid once the other entry is removed.
+                # With `above` None it is read again next time: it is valid once the other entry is removed.
                 reading = _without_place(reading, f"topic {reading.path} has another entry already")
             elif reading.path is not None:
                 taken.add(reading.path)
@@ -99,7 +99,7 @@ class ListingReader:
 
     @staticmethod
     def _duplicate_codes(entries: EntrySet, readings: Mapping[Dn, _Reading]) -> Iterator[EntryProblem]:
-        # In the directory's order (servers list older entries first), not by depth: the second one is the mistake.
+        # In the directory's order (servers list older entries first), not by depth: the later entry is the duplicate.
         owners: dict[str, TopicPath] = {}
         for entry in entries:
             reading = readings.get(entry.key)
@@ -126,8 +126,8 @@ def _read(entry: Entry, above: tuple[Step, ...] | None) -> _Reading:
         return _Reading(entry, above, None, None, None, problem)
     topic = None if record is None else TopicEntry(record, entry.dn, entry.key[0] == fold((write_rdn(path),))[0])
     wrong = "" if record is None else wrong_routing(entry)
-    counts = EntryProblem(ProblemKind.BAD_VALUE, format_dn(entry.dn), wrong, path) if wrong else None
-    return _Reading(entry, above, steps, path, topic, counts)
+    ignored = EntryProblem(ProblemKind.BAD_VALUE, format_dn(entry.dn), wrong, path) if wrong else None
+    return _Reading(entry, above, steps, path, topic, ignored)
 
 
 def _without_place(reading: _Reading, reason: str) -> _Reading:

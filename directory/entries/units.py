@@ -1,10 +1,10 @@
-"""The topic tree of another system, kept as organizational units: HPwsn and its relatives have theirs so. Pure.
+"""Import of topic trees of organizational units, as of HPwsn and related systems. Pure.
 
-    ou=all_test,dc=wsn,dc=com                             the base: no topic, or the one that it is said to stand for
-    ou=alarm1,ou=alarm,ou=all_test,dc=wsn,dc=com          alarm/alarm1 below that; its description is its code,
-                                                          when it is one word
+    ou=all_test,dc=wsn,dc=com                             the base: not a topic, or a given one
+    ou=alarm1,ou=alarm,ou=all_test,dc=wsn,dc=com          alarm/alarm1 below the base; a description of one word is
+                                                          its code
 
-Nothing of ours is in such a tree, so it is read once and imported, and not kept in step.
+Such a tree is imported once and not synchronised, since it has no attributes of Arborcast.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ALIAS, _REFERRAL = "alias", "referral"
 
 @dataclass(frozen=True)
 class Units:
-    """The result of reading a tree of units. `topics` are in the order of their depth; `others` counts other entries
-    and those below them. `left_out` are attributes of topics without a counterpart here, such as policies of the other
-    system, with the number of entries that have them."""
+    """The result of reading a tree of units. `topics` are ordered by depth; `others` counts other entries and entries
+    below them. `left_out` has the attributes of topics that are not imported, such as policies of the other system,
+    with the number of entries."""
 
     topics: tuple[TopicRecord, ...]
     problems: tuple[EntryProblem, ...]
@@ -36,7 +36,7 @@ class Units:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-# The name, the classes, and what servers add.
+# The name, the classes, and operational attributes.
 _TAKEN = frozenset(
     {"ou", "objectclass", "createtimestamp", "creatorsname", "entrycsn", "entrydn", "entryuuid", "hassubordinates"}
     | {"modifiersname", "modifytimestamp", "structuralobjectclass", "subschemasubentry"}
@@ -72,7 +72,7 @@ def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None
             continue
         steps[entry.key] = None
         if above is None:
-            problems.append(EntryProblem(ProblemKind.ORPHAN, format_dn(entry.dn), "the entry above is no topic"))
+            problems.append(EntryProblem(ProblemKind.ORPHAN, format_dn(entry.dn), "the entry above is not a topic"))
             continue
         own = (*above, ("" if not above else above[-1][0], name)) if name else above
         try:
@@ -103,6 +103,6 @@ def _name_of(entry: Entry) -> str:
 
 
 def _code_of(entry: Entry) -> str:
-    """Old systems store the code in the description."""
+    """The code, which old systems store in the description."""
     words = (entry.text("description") or "").split()
     return words[0] if len(words) == 1 else ""

@@ -12,7 +12,7 @@ from arborcast.directory.stores.contract import Directory
 
 
 def open_directory(settings: DirectorySettings, default_file: Path) -> Directory | None:
-    """The configured directory, None for kind = none; no I/O yet. Raises ConfigError."""
+    """The configured directory; None for kind = none. No I/O. Raises ConfigError."""
     if settings.kind == "none":
         return None
     try:

@@ -13,18 +13,18 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class Watcher(Protocol):
-    """Receives changes, from the directory's thread, one call at a time; must return soon and not raise."""
+    """Receives changes, in the directory's thread, one call at a time. Methods must return soon and must not raise."""
 
     def changed(self, listing: Listing) -> None:
-        """The directory's current state: after `watch`, after each change and each reconnect."""
+        """Called with the current state after `watch`, after each change and each reconnect."""
 
     def away(self, error: DirectoryError) -> None:
-        """The directory cannot be read, with the reason; the last listing stays valid until the next `changed`."""
+        """Called if the directory cannot be read; the last listing stays valid until the next `changed`."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a write: the changes that were not written, and the directory's state."""
+    """The result of a write: the problems of unwritten changes, and the directory's state."""
 
     problems: tuple[EntryProblem, ...]
     listing: Listing
@@ -35,25 +35,25 @@ class Directory(Protocol):
 
     @property
     def name(self) -> str:
-        """Its location, for messages: a path or a URL with the base DN."""
+        """The location of the directory, for messages: a path or a URL with the base DN."""
 
     def load(self) -> Listing:
         """Read everything. Raises DirectoryError."""
 
     def write(self, changes: Sequence[Change], seen: Listing) -> Written:
-        """Write the changes; unwritten ones are returned, each with its reason. `seen` is the listing on which they are
-        based; topics edited since are not changed (a CONFLICT problem). Raises DirectoryError for a failure of the
-        directory; then the changes may be partly written, and may be repeated."""
+        """Write the changes; the result has the unwritten ones, each with its reason. `seen` is the listing on which
+        they are based; topics edited since are not changed (a CONFLICT problem). Raises DirectoryError for a failure of
+        the directory; then the changes may be partly written, and may be repeated."""
 
     def watch(self, watcher: Watcher) -> None:
-        """Report all changes to `watcher` from now on, in a thread of the directory. Call once."""
+        """Start to report all changes to `watcher`, in a thread of the directory. Call once."""
 
     def close(self) -> None:
         """Stop watching and close connections. Returns after the end of the thread."""
 
 
 def conflicts(changes: Sequence[Change], seen: Listing, now: Listing) -> dict[Change, EntryProblem]:
-    """The changes of topics edited since `seen`: the edit wins, and the next sync settles it."""
+    """The changes of topics edited since `seen`: the edit takes precedence, and the next sync resolves it."""
     if seen is now:
         return {}
     found: dict[Change, EntryProblem] = {}

@@ -1,7 +1,7 @@
-"""The directory as an LDIF file: the entries that an LDAP server would hold, for `ldapadd -f` when the day comes.
+"""The directory as an LDIF file, with the entries of an LDAP server (usable with `ldapadd -f`).
 
-A file that people edit with any editor while the engine runs. So: what we do not understand stays in it, a file that
-is broken or half written never replaces the tree, and a write replaces the file in one step.
+The file can be edited while the engine runs. So unknown content stays in it, an invalid or incomplete file never
+replaces the tree, and a write replaces the file atomically.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from arborcast.directory.errors import DirectoryError, LdifError
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.contract import Watcher, Written, conflicts
 
-# Editors write a file in several steps. One that has not changed for this long is taken to be complete.
+# Editors write a file in several steps. A file that is unchanged for this time counts as complete.
 _SETTLE_SECONDS = 0.1
 _MODE = 0o640
 
 _HEADER = (
-    "# The topic tree of Arborcast. Edit it while the engine runs; changes are taken over within a second or two.\n"
-    "# An LDAP server takes the same entries: load arborcast.schema there, then ldapadd -f this file.\n"
+    "# The topic tree of Arborcast. It can be edited while the engine runs; changes take effect within two seconds.\n"
+    "# An LDAP server accepts the same entries: load arborcast.schema there, then ldapadd -f this file.\n"
 )
 
 _Key = Dn | int
-"""Of a block: the entry's key, or a number for blocks that are not entries of their own."""
+"""The key of a block: the entry's key, or a number for a block without an entry."""
 
 
 class FileDirectory:
-    """One LDIF file. See `Directory` for what the methods promise."""
+    """One LDIF file; see `Directory`."""
 
     def __init__(self, path: Path, settings: DirectorySettings) -> None:
         self._path = path
@@ -61,16 +61,16 @@ class FileDirectory:
         self._signature: Stamp | None = None
         self._read_once = False
         self._watcher: Watcher | None = None
-        self._reported: Listing | None = None  # to the watcher; None after a report that the file cannot be read
-        self._failed: object = None  # that failure
-        self._service = Service("topic-file", self._look, backoff=Backoff(self._poll_seconds, self._poll_seconds))
+        self._reported: Listing | None = None  # last listing reported to the watcher; None after a reported failure
+        self._failed: object = None  # the last reported failure
+        self._service = Service("topic-file", self._check, backoff=Backoff(self._poll_seconds, self._poll_seconds))
 
     @property
     def name(self) -> str:
         return str(self._path)
 
     def load(self) -> Listing:
-        """Read the file; one that is not there is an empty directory. Raises LdifError, DirectoryError."""
+        """Read the file; a missing file is an empty directory. Raises LdifError, DirectoryError."""
         with self._lock:
             signature = self._stat()
             if self._read_once and signature == self._signature:
@@ -82,14 +82,14 @@ class FileDirectory:
             try:
                 blocks, problems = _index(ldif.parse(data))
             except LdifError as error:
-                raise LdifError(f"{self._path}: {error}; the topic tree stays as it was", error.line) from error
+                raise LdifError(f"{self._path}: {error}; the topic tree is not changed", error.line) from error
             self._duplicates = problems
-            self._take(blocks, signature, fresh=not self._read_once)
+            self._store(blocks, signature, fresh=not self._read_once)
             self._read_once = True
             return self._listing
 
     def write(self, changes: Sequence[Change], seen: Listing) -> Written:
-        """Write a new file that holds the changes, on top of what the file holds now."""
+        """Apply the changes to the file's current content."""
         self._await_settled()
         with self._lock:
             now = self.load()
@@ -105,17 +105,17 @@ class FileDirectory:
                     problems.append(error.problem)
                     continue
                 for edit in edits:
-                    workspace.done(edit)
+                    workspace.completed(edit)
                     if isinstance(edit, RenameEntry):
                         blocks = _renamed(blocks, edit)
             updated = _updated(blocks, entries)
             if updated != self._blocks or not self._path.exists():
                 signature = self._replace(ldif.write(_in_file_order(updated)))
-                self._take(updated, signature, fresh=False)
+                self._store(updated, signature, fresh=False)
             return Written(tuple(problems), self._listing)
 
     def watch(self, watcher: Watcher) -> None:
-        """Look at the file every `poll_interval_s`."""
+        """Check the file every `poll_interval_s`."""
         self._watcher = watcher
         self._service.start()
 
@@ -123,7 +123,7 @@ class FileDirectory:
         """End the thread."""
         self._service.stop(None)
 
-    def _look(self) -> float:
+    def _check(self) -> float:
         if self._watcher is None:
             return self._poll_seconds
         try:
@@ -131,10 +131,10 @@ class FileDirectory:
             with self._lock:
                 listing = self.load()
         except DirectoryError as error:
-            # The same broken file is not news at every look.
-            news = (self._stat_or_none(), str(error))
-            if news != self._failed:
-                self._failed, self._reported = news, None
+            # The same failure of the same file is reported once.
+            failure = (self._stat_or_none(), str(error))
+            if failure != self._failed:
+                self._failed, self._reported = failure, None
                 self._watcher.away(error)
         else:
             if listing is not self._reported:
@@ -143,7 +143,7 @@ class FileDirectory:
         return self._poll_seconds
 
     def _await_settled(self) -> None:
-        """Return when no other process is writing the file (or when closing)."""
+        """Wait until no other process is writing the file, or `close` is called."""
         signature = self._stat()
         while signature != self._signature and not self._service.wait(_SETTLE_SECONDS):
             again = self._stat()
@@ -151,7 +151,7 @@ class FileDirectory:
                 return
             signature = again
 
-    def _take(self, blocks: dict[_Key, ldif.Block], signature: Stamp | None, *, fresh: bool) -> None:
+    def _store(self, blocks: dict[_Key, ldif.Block], signature: Stamp | None, *, fresh: bool) -> None:
         self._blocks = blocks
         entries = EntrySet(block.entry for block in blocks.values() if block.entry is not None)
         listing = self._reader.read(entries, fresh=fresh, also=self._duplicates)
@@ -164,7 +164,7 @@ class FileDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise DirectoryError(f"cannot look at {self._path}: {reason_of(error)}", self._poll_seconds) from error
+            raise DirectoryError(f"cannot read {self._path}: {reason_of(error)}", self._poll_seconds) from error
 
     def _stat_or_none(self) -> Stamp | None:
         try:
@@ -173,9 +173,9 @@ class FileDirectory:
             return None
 
     def _replace(self, data: bytes) -> Stamp:
-        """Replace the file; returns the mark of the new one. The mark is taken before the rename: an edit by another
-        process right afterwards must not pass for ours."""
-        # A symbolic link stays one: it is the file behind it that is replaced.
+        """Replace the file; returns the stamp of the new one, taken before the rename, so that an edit by another
+        process right afterwards is detected."""
+        # For a symbolic link its target is replaced.
         target = Path(os.path.realpath(self._path))
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -186,14 +186,14 @@ class FileDirectory:
 
 
 def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[EntryProblem, ...]]:
-    """Blocks by key. Of two entries with one DN the first counts; the text of the other stays in the file."""
+    """Blocks by key. Of two entries with the same DN the first counts; the text of the other stays in the file."""
     indexed: dict[_Key, ldif.Block] = {}
     problems: list[EntryProblem] = []
     for number, block in enumerate(blocks):
         key: _Key = number
         if block.entry is not None:
             if block.entry.key in indexed:
-                reason = "an entry with this DN is in the file already; this one is ignored"
+                reason = "the file has an earlier entry with this DN; this one is ignored"
                 problems.append(EntryProblem(ProblemKind.DUPLICATE_TOPIC, format_dn(block.entry.dn), reason))
                 indexed[number] = ldif.Block(block.text, None)
                 continue
@@ -203,7 +203,7 @@ def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[
 
 
 def _renamed(blocks: dict[_Key, ldif.Block], edit: RenameEntry) -> dict[_Key, ldif.Block]:
-    """The blocks, those of the moved subtree under their new keys, so that each keeps its place and its comments."""
+    """The blocks, with new keys for the moved subtree, so that each keeps its position and its comments."""
     old, new = edit.entry.key, renamed_entry(edit).key
 
     def moved(key: _Key) -> _Key:
@@ -215,22 +215,22 @@ def _renamed(blocks: dict[_Key, ldif.Block], edit: RenameEntry) -> dict[_Key, ld
 
 
 def _updated(blocks: dict[_Key, ldif.Block], entries: EntrySet) -> dict[_Key, ldif.Block]:
-    """The blocks that hold exactly these entries; the text of unchanged entries and of other lines is kept."""
-    kept: dict[_Key, ldif.Block] = {}
+    """The blocks for exactly these entries; the text of unchanged entries and of other blocks stays."""
+    updated: dict[_Key, ldif.Block] = {}
     if not blocks:
-        kept[-1] = ldif.Block(_HEADER.encode(), None)
+        updated[-1] = ldif.Block(_HEADER.encode(), None)
     for key, block in blocks.items():
         if isinstance(key, int):
-            kept[key] = block
+            updated[key] = block
             continue
         entry = entries.get(key)
         if entry is None:
             continue
-        kept[key] = block if block.entry == entry else _render(entry, ldif.comments_of(block.text))
+        updated[key] = block if block.entry == entry else _render(entry, ldif.comments_of(block.text))
     for entry in entries:
-        if entry.key not in kept:
-            kept[entry.key] = _render(entry, b"")
-    return kept
+        if entry.key not in updated:
+            updated[entry.key] = _render(entry, b"")
+    return updated
 
 
 def _render(entry: Entry, comments: bytes) -> ldif.Block:
@@ -238,7 +238,7 @@ def _render(entry: Entry, comments: bytes) -> ldif.Block:
 
 
 def _in_file_order(blocks: dict[_Key, ldif.Block]) -> Iterator[ldif.Block]:
-    """In the order they have, unless a child would come before its parent: ldapadd reads from the top."""
+    """The blocks in their order, or by depth if a child would precede its parent, which ldapadd would refuse."""
     seen: set[Dn] = set()
     entry_keys = {key for key in blocks if not isinstance(key, int)}
     for key in blocks:

@@ -1,7 +1,7 @@
-"""The directory as an LDAP server: read page by page, followed through syncrepl, or polled where there is none.
+"""The directory as an LDAP server: read page by page, followed through syncrepl, or polled without it.
 
-Watching is one thread that never gives up: it connects, reads everything, follows the changes, and begins again with a
-back-off when the server goes. What it has read stays valid meanwhile. Writing uses a connection of its own.
+One thread watches: it connects, reads everything, follows the changes, and reconnects with a back-off after a failure;
+the last listing stays valid. Writes use another connection.
 """
 
 from __future__ import annotations
@@ -41,33 +41,34 @@ from arborcast.directory.stores.syncrepl import Mirror, ReloadNeeded, cookie_at
 
 _log = logging.getLogger(__name__)
 
-# The first retry comes at once (a restarted server is back in a tenth of a second), later ones spare a struggling one.
+# The first retry is immediate (a server restarts in a tenth of a second), later ones spare an overloaded server.
 _BACKOFF = Backoff(0.1, 10.0)
-# A refusal needs a person. Knocking more often could lock the account where the server counts wrong passwords.
+# A refusal requires an operator. More attempts could lock the account if the server counts wrong passwords.
 _REFUSED_RETRY_SECONDS = 60.0
-# Changes often come in flocks (ldapadd of a file): they are gathered until it is quiet for so long, but not longer
-# than the second figure, and then reported at once.
+# Changes often come in bursts (ldapadd of a file). They are collected until none comes for the first time, at most for
+# the second time, and reported together.
 _QUIET_SECONDS, _GATHER_SECONDS = 0.02, 0.3
-# How long a write waits for the events of the one before. They come within milliseconds or, after a reconnect, never.
+# The maximum wait of a write for the events of the previous one. They come within milliseconds or, after a reconnect,
+# never.
 _ECHO_SECONDS = 1.0
-# How soon the thread notices that it shall end while nothing happens.
+# The interval of checks for `close` while there are no changes.
 _IDLE_SECONDS = 0.25
-# Polling everything must not become the server's main occupation: after a read it rests this many times as long.
+# Polling must not load the server: the pause after a read is at least this many times its duration.
 _POLL_REST = 4
 
 
 class LdapDirectory:
-    """One base in an LDAP server. See `Directory` for what the methods promise; nothing is touched before the first."""
+    """One base in an LDAP server; see `Directory`. Connects on the first call."""
 
     def __init__(self, settings: DirectorySettings) -> None:
         self._settings = settings
         self._base = parse_dn(settings.base_dn)
         self._reader = ListingReader(self._base)
-        # Guards the mirror and the listing. The writer holds it during its requests, so that the follower cannot take
-        # an event from before a write for a change after it.
+        # Guards the mirror and the listing. The writer holds it during its requests, so that the watching thread does
+        # not apply an event from before a write as a change after it.
         self._lock = threading.RLock()
-        # Keys of entries that we have written and whose event is outstanding. The next write waits for them: an event
-        # of ours after a later write of ours would look like an edit by another client.
+        # Keys of written entries with outstanding events. The next write waits for them: after it, such an event would
+        # look like an edit by another client.
         self._echoes: set[Dn] = set()
         self._echoed = threading.Condition(self._lock)
         self._streaming = False
@@ -76,7 +77,7 @@ class LdapDirectory:
         self._stale = False
         self._writer: LdapSession | None = None
         self._watcher: Watcher | None = None
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive ones
         self._service = Service("topic-ldap", self._watch, backoff=_BACKOFF)
         self._can_stream = True
 
@@ -85,7 +86,7 @@ class LdapDirectory:
         return f"{self._settings.url} {self._settings.base_dn}"
 
     def load(self) -> Listing:
-        """Read everything with a connection of its own."""
+        """Read everything over a separate connection."""
         session = LdapSession(self._settings)
         try:
             mirror, listing = self._read(session, ListingReader(self._base))
@@ -93,17 +94,17 @@ class LdapDirectory:
             session.close()
         with self._lock:
             if self._watcher is None:
-                self._take(mirror, listing)
+                self._store(mirror, listing)
         return listing
 
     def write(self, changes: Sequence[Change], seen: Listing) -> Written:
-        """Carry out the changes, one request per edited entry."""
+        """Write the changes, one request per edited entry."""
         with self._lock:
             self._echoed.wait_for(lambda: not self._echoes, _ECHO_SECONDS)
             session = self._writing_session()
             try:
                 if self._mirror is None:
-                    self._take(*self._read(session, self._reader))
+                    self._store(*self._read(session, self._reader))
                 now = self._current()
                 refused = conflicts(changes, seen, now)
                 problems = list(refused.values())
@@ -127,18 +128,18 @@ class LdapDirectory:
             try:
                 _carry_out(session, edit)
             except (EntryRefused, NoSuchEntry) as error:
-                # Added or removed by another client in between: the watch will report it.
+                # Another client has added or removed it; the watch will report that.
                 conflict = isinstance(error, NoSuchEntry) or error.exists
                 kind = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED
                 return EntryProblem(kind, format_dn(edit.entry.dn), str(error), touched(change)[-1])
-            workspace.done(edit)
+            workspace.completed(edit)
             self._stale = True
             if self._streaming:
                 self._echoes.add(renamed_entry(edit).key if isinstance(edit, RenameEntry) else edit.entry.key)
         return None
 
     def watch(self, watcher: Watcher) -> None:
-        """Follow the server in a thread."""
+        """Start the thread that follows the server."""
         self._watcher = watcher
         self._service.start()
 
@@ -151,7 +152,7 @@ class LdapDirectory:
                 self._writer = None
 
     def _writing_session(self) -> LdapSession:
-        # A connection that has been idle may have been closed by the server; asking is one round trip.
+        # The server may have closed an idle connection; this test is one round trip.
         if self._writer is not None:
             try:
                 self._writer.context_csn(self._base[-1:])
@@ -163,14 +164,14 @@ class LdapDirectory:
         return self._writer
 
     def _read(self, session: LdapSession, reader: ListingReader) -> tuple[Mirror, Listing]:
-        """A full read; a base that is not there is an empty directory."""
+        """A full read; a missing base is an empty directory."""
         try:
             mirror = Mirror(session.read_tree(self._base))
         except NoSuchEntry:
             mirror = Mirror()
         return mirror, reader.read(mirror.entries, fresh=True)
 
-    def _take(self, mirror: Mirror, listing: Listing) -> Listing:
+    def _store(self, mirror: Mirror, listing: Listing) -> Listing:
         self._mirror, self._stale = mirror, False
         return self._publish(listing)
 
@@ -182,7 +183,7 @@ class LdapDirectory:
         return self._mirror.entries if self._mirror is not None else EntrySet()
 
     def _current(self) -> Listing:
-        """The listing of the mirror as it is; under the lock."""
+        """The listing of the current mirror; with the lock held."""
         if self._stale:
             self._publish(self._reader.read(self._entries()))
             self._stale = False
@@ -200,26 +201,26 @@ class LdapDirectory:
             self._failures = 0
         except WatchNotSupported as error:
             self._can_stream = False
-            _log.warning("directory.polling %s; looking every %s s", error, self._settings.poll_interval_s)
+            _log.warning("directory.polling %s; polling every %s s", error, self._settings.poll_interval_s)
         except DirectoryError as error:
-            # A connection that has lasted counts as a fresh start.
+            # After a long connection the count of failures restarts.
             self._failures = 1 if time.monotonic() - started > _BACKOFF.longest_s else self._failures + 1
             watcher.away(error)
             return _pause(error, self._failures)
         except Exception as error:
-            # A mistake of ours must not end the watch in silence: it is reported like a server that is away.
+            # A bug must not end the watch silently: it is reported as an unavailable server.
             watcher.away(DirectoryError(f"watching {self.name} failed: {error!r}"))
             raise
         return 0.0
 
     def _follow(self, session: LdapSession, watcher: Watcher) -> None:
-        """Read everything, then report changes until the connection ends (DirectoryError) or we are closing."""
+        """Read everything, then report changes until the connection ends (DirectoryError) or `close` is called."""
         while not self._service.stopping:
-            # The point in the server's history is asked for before the read, so that nothing falls between.
+            # The CSN is requested before the read, so that no change is missed in between.
             csn = session.context_csn(self._base)
             with self._lock:
                 mirror, listing = self._read(session, self._reader)
-                listing = self._take(mirror, listing)
+                listing = self._store(mirror, listing)
             watcher.changed(listing)
             if listing.initialised and csn and self._can_stream:
                 self._stream(session, mirror, cookie_at(csn), watcher)
@@ -230,14 +231,14 @@ class LdapDirectory:
         session.start_stream(self._base, cookie)
         self._streaming = True
         try:
-            self._take_in(session, mirror, watcher)
+            self._apply_stream(session, mirror, watcher)
         finally:
             with self._lock:
                 self._streaming = False
                 self._echoes.clear()
                 self._echoed.notify_all()
 
-    def _take_in(self, session: LdapSession, mirror: Mirror, watcher: Watcher) -> None:
+    def _apply_stream(self, session: LdapSession, mirror: Mirror, watcher: Watcher) -> None:
         gathering_since: float | None = None
         while not self._service.stopping:
             try:
@@ -262,13 +263,12 @@ class LdapDirectory:
                     listing = self._current()
                 watcher.changed(listing)
                 if not listing.initialised:
-                    raise ReloadNeeded  # a stream below a base that is gone stays silent when the base comes back
+                    raise ReloadNeeded  # the stream of a deleted base has no event when the base is added again
 
     def _poll(self, session: LdapSession, watcher: Watcher, *, awaits_base: bool) -> None:
-        """Read everything regularly and compare; returns when a missing base has appeared.
+        """Read everything regularly and compare; returns once a missing base exists.
 
-        Not only when the contextCSN has moved: a server that does not offer syncrepl does not keep it up either, though
-        one from earlier times may still stand there.
+        The contextCSN is not used: a server without syncrepl does not update it, though an old value may exist.
         """
         pause = self._settings.poll_interval_s
         while not self._service.wait(pause):
@@ -276,7 +276,7 @@ class LdapDirectory:
             with self._lock:
                 before = self._current()
                 mirror, listing = self._read(session, self._reader)
-                listing = self._take(mirror, replace(listing, fresh=False))
+                listing = self._store(mirror, replace(listing, fresh=False))
             pause = max(self._settings.poll_interval_s, _POLL_REST * (time.monotonic() - started))
             if (listing.entries, listing.problems) != (before.entries, before.problems):
                 watcher.changed(listing)
@@ -297,7 +297,7 @@ def _carry_out(session: LdapSession, edit: Edit) -> None:
 
 
 def _pause(error: DirectoryError, failures: int) -> float:
-    """How long to wait before the next try, in seconds; spread, so that many engines do not knock together."""
+    """Seconds until the next attempt, with jitter for many engines."""
     if isinstance(error, DirectoryRefused):
         return _REFUSED_RETRY_SECONDS
     return _BACKOFF.after(failures) * random.uniform(0.75, 1.25)  # noqa: S311 - not for secrets

@@ -1,4 +1,4 @@
-"""Operations on an LDAP server, one bound connection at a time: reads, changes, and the stream of changes by others.
+"""Operations on an LDAP server over one bound connection: reads, changes, and the stream of changes by other clients.
 
 Connections use ldap3's synchronous strategy; the stream is read from the socket by our own thread (ldap3's asynchronous
 strategies raise in their own thread, out of the caller's reach, and detect a dead server late).
@@ -36,10 +36,10 @@ from arborcast.directory.stores.ldap_connection import (
     words,
 )
 
-# Servers refuse pages larger than their size limit for one answer, which is 500 by default.
+# Servers refuse pages above their size limit, by default 500.
 _PAGE_SIZE = 500
 _RECEIVE_BYTES = 65_536
-# An entry of ours has hundreds of bytes; a server that announces more than this does not speak LDAP.
+# A topic's entry has hundreds of bytes; a message beyond this is not LDAP.
 _MAX_MESSAGE_BYTES = 16 << 20
 
 _PAGED = "1.2.840.113556.1.4.319"
@@ -50,7 +50,7 @@ class WatchNotSupported(DirectoryError):
 
 
 class EntryRefused(DirectoryError):
-    """The server refuses one change of one entry, for reasons of that entry. `exists`: it is there already."""
+    """The server refuses a change of one entry, for a reason of that entry. `exists`: it exists already."""
 
     def __init__(self, message: str, *, exists: bool = False) -> None:
         super().__init__(message)
@@ -59,7 +59,8 @@ class EntryRefused(DirectoryError):
 
 @dataclass(frozen=True, slots=True)
 class EntryChanged:
-    """A message of the stream: an entry and what happened to it. `has_children` as the server says, if it does."""
+    """A message of the stream: an entry and its change. `has_children` is from the server, False if it has no such
+    attribute."""
 
     entry: Entry
     state: syncrepl.EntryState
@@ -67,9 +68,9 @@ class EntryChanged:
 
 
 class LdapSession:
-    """One bound connection, used by one thread. The constructor connects, secures and binds.
+    """One bound connection, used by one thread. The constructor connects, starts TLS and binds.
 
-    Everything raises DirectoryAway when the connection is of no more use, DirectoryRefused when the server says no.
+    All methods raise DirectoryAway for a broken connection, DirectoryRefused for a refusal of the server.
     """
 
     def __init__(self, settings: DirectorySettings) -> None:
@@ -79,7 +80,7 @@ class LdapSession:
         self._connection: Any = connect(settings)
 
     def read_tree(self, base: Dn) -> Iterator[Entry]:
-        """The base and every entry below it, page by page. Raises NoSuchEntry when there is no base."""
+        """The base and every entry below it, page by page. Raises NoSuchEntry if the base does not exist."""
         cookie: bytes | None = None
         while True:
             with translated(self._settings):
@@ -103,9 +104,9 @@ class LdapSession:
                 return
 
     def context_csn(self, base: Dn) -> tuple[bytes, ...]:
-        """The change sequence numbers of the database that holds `base`; () where the server keeps none.
+        """The change sequence numbers of the database with `base`; () if the server has none.
 
-        They stand at the database's suffix, which is the base or above it.
+        The database's suffix has them, which is the base or above it.
         """
         for start in range(len(base)):
             with translated(self._settings):
@@ -145,14 +146,14 @@ class LdapSession:
         self._check_change(dn)
 
     def rename(self, dn: Dn, rdn: Rdn, parent: Dn) -> None:
-        """Give an entry another RDN and parent; the old RDN's values go. Raises EntryRefused."""
+        """Give an entry another RDN and parent; the old RDN's values are removed. Raises EntryRefused."""
         superior = format_dn(parent) if parent != dn[1:] else None
         with translated(self._settings):
             self._connection.modify_dn(format_dn(dn), format_rdn(rdn), delete_old_dn=True, new_superior=superior)
         self._check_change(dn)
 
     def start_stream(self, base: Dn, cookie: bytes) -> None:
-        """Ask for all changes below `base` from where `cookie` stands; from now on only `receive` and `close`."""
+        """Request all changes below `base` since `cookie`; afterwards only `receive` and `close` may be called."""
         with translated(self._settings):
             request = search_operation(
                 format_dn(base),
@@ -170,9 +171,9 @@ class LdapSession:
             self._message_id = self._connection.strategy.send("searchRequest", request, controls)
 
     def receive(self, timeout_s: float) -> EntryChanged | syncrepl.SyncInfo | None:
-        """The next message of the stream; None when there is none within the time, or it says nothing of use.
+        """The next message of the stream; None if none arrives within the time, or if it is irrelevant.
 
-        Raises WatchNotSupported when the server does not do this, NoSuchEntry when the base is gone.
+        Raises WatchNotSupported without support of the server, NoSuchEntry if the base was deleted.
         """
         with translated(self._settings):
             message = self._next_message(timeout_s)
@@ -198,7 +199,7 @@ class LdapSession:
             if response["result"] == UNSUPPORTED_CRITICAL:
                 raise WatchNotSupported(f"LDAP server {self._settings.url} has no syncrepl: {words(response)}")
             self._check(response, "watching the topic tree")
-            raise DirectoryAway(f"LDAP server {self._settings.url} has ended the watch", 0.0)
+            raise DirectoryAway(f"LDAP server {self._settings.url} has ended the search of changes", 0.0)
         if kind == "extendedResp":
             raise DirectoryAway(f"LDAP server {self._settings.url} closes the connection: {words(response)}", 0.0)
         return None
@@ -208,7 +209,9 @@ class LdapSession:
         while True:
             length = BaseStrategy.compute_ldap_message_size(self._buffer)
             if length > _MAX_MESSAGE_BYTES:
-                raise DirectoryAway(f"{self._settings.url} sends {length} bytes at once: not LDAP", RETRY_SECONDS)
+                raise DirectoryAway(
+                    f"LDAP server {self._settings.url} sent a message of {length} bytes: not LDAP", RETRY_SECONDS
+                )
             if 0 < length <= len(self._buffer):
                 data, self._buffer = self._buffer[:length], self._buffer[length:]
                 decoded: dict[str, Any] = decode_message_fast(data)
@@ -226,10 +229,10 @@ class LdapSession:
             self._buffer += received
 
     def close(self) -> None:
-        """Let go of the connection; never raises."""
+        """Close the connection; never raises."""
         with suppress(LDAPExceptionError, OSError, AttributeError):
             if self._message_id:
-                # An unbind would wait behind the stream.
+                # An unbind would wait for the stream.
                 self._connection.strategy.close()
             else:
                 self._connection.unbind()
@@ -248,7 +251,7 @@ class LdapSession:
             return
         if code in BUSY or code in NOT_ALLOWED or code == NO_SUCH_OBJECT:
             self._check(result, f"writing {format_dn(dn)}")
-        raise EntryRefused(f"the server says {words(result)}", exists=code == ENTRY_EXISTS)
+        raise EntryRefused(f"the server answered {words(result)}", exists=code == ENTRY_EXISTS)
 
 
 def _entry(response: Mapping[str, Any]) -> Entry | None:

@@ -1,7 +1,7 @@
-"""Connecting to an LDAP server: TLS, bind, and ldap3's exceptions and the server's result codes turned into ours.
+"""Connecting to an LDAP server: TLS, bind, and the translation of ldap3's exceptions and of result codes.
 
-With `ldap_client` the only modules that know ldap3, which ships no types: connections go between the two as Any, and
-what leaves `ldap_client` is typed.
+Only this module and `ldap_client` use ldap3, which has no types: the connections between the two are Any, the interface
+of `ldap_client` is typed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from arborcast.directory.errors import DirectoryAway, DirectoryError, DirectoryR
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.syncrepl import REFRESH_REQUIRED
 
-# A server on the same network answers in milliseconds; what takes longer than this is not going to happen.
+# A server on the same network answers in milliseconds.
 _CONNECT_SECONDS = 5
-# A page of entries from a busy server with a cold cache may take seconds. ldap3 wants a whole number here.
+# A page of entries from a busy server with a cold cache may take seconds. ldap3 requires an integer.
 _ANSWER_SECONDS = 30
-# A watch is silent for hours. These find a server that vanished without a word (power, a firewall) within a minute.
+# The stream of changes may be idle for hours. These options detect a lost server (power, a firewall) within a minute.
 _KEEPALIVE_IDLE_SECONDS, _KEEPALIVE_INTERVAL_SECONDS, _KEEPALIVE_PROBES = 20, 10, 3
 
 RETRY_SECONDS = 2.0
@@ -33,20 +33,20 @@ RETRY_SECONDS = 2.0
 NO_SUCH_OBJECT, ENTRY_EXISTS, UNSUPPORTED_CRITICAL = 32, 68, 12
 BUSY = frozenset({51, 52})
 NOT_ALLOWED = frozenset({8, 13, 48, 49, 50})
-"""It is about who we are, and the same for every entry."""
+"""Result codes that depend on the bound identity, not on the entry."""
 _LIMITS = frozenset({3, 4, 11})
 
 
 class NoSuchEntry(DirectoryError):
-    """The entry is not there."""
+    """The entry does not exist."""
 
 
 def connect(settings: DirectorySettings) -> Any:
-    """A connection that is secured and bound as the settings ask. Raises DirectoryAway, DirectoryRefused."""
+    """A connection with the TLS and the bind of the settings. Raises DirectoryAway, DirectoryRefused."""
     url = urlsplit(settings.url)
     if settings.bind == "simple" and not settings.password:
-        # LDAP would take this for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
-        raise DirectoryRefused(f"directory.password is empty; {settings.bind_dn} cannot bind so")
+        # In LDAP this is an anonymous bind, which succeeds (RFC 4513, 5.1.2).
+        raise DirectoryRefused(f"directory.password is empty; {settings.bind_dn} cannot bind without a password")
     with translated(settings):
         server = ldap3.Server(
             settings.url,
@@ -72,7 +72,7 @@ def connect(settings: DirectorySettings) -> Any:
             if not connection.bind(read_server_info=False):
                 _refused_bind(settings, connection.result or {})
         except BaseException:
-            # Not unbind: a half-made connection may not be able to send anything, and ldap3 forgets its socket.
+            # Not unbind: an incomplete connection may be unable to send, and ldap3 would leak its socket.
             if connection.socket is not None:
                 connection.socket.close()
             raise
@@ -80,8 +80,8 @@ def connect(settings: DirectorySettings) -> Any:
 
 
 def can_bind_with(password: str) -> bool:
-    """Whether a simple bind can carry the password: SASLprep (RFC 4013) cannot represent some texts, so they are no
-    valid passwords, and ldap3 raises an error of its own for them."""
+    """Whether the password is valid in a simple bind: SASLprep (RFC 4013) excludes some texts, for which ldap3 would
+    raise another error."""
     try:
         validate_simple_password(password)
     except (LDAPExceptionError, ValueError):
@@ -117,7 +117,7 @@ def _make_tls(settings: DirectorySettings, host: str) -> Any:
         ) from error
 
     class VerifyingTls(ldap3.Tls):  # type: ignore[misc]  # ldap3 has no types
-        """Host names checked by the ssl module: ldap3's own check does not know IP addresses."""
+        """Host names are checked by the ssl module: ldap3's own check does not support IP addresses."""
 
         def wrap_socket(self, connection: Any, do_handshake: bool = False) -> None:
             connection.socket = context.wrap_socket(connection.socket, server_hostname=host)
@@ -129,7 +129,7 @@ def _keep_alive(connected: socket.socket) -> None:
     if connected.family == socket.AF_UNIX:
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every platform lets these be set; its own defaults (two hours) hold there.
+    # Some platforms lack these options and use their defaults (two hours).
     for option, value in (
         ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_SECONDS),
         ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_SECONDS),
@@ -141,7 +141,7 @@ def _keep_alive(connected: socket.socket) -> None:
 
 @contextmanager
 def translated(settings: DirectorySettings) -> Iterator[None]:
-    """Exceptions of ldap3 and of sockets become ours."""
+    """Turn exceptions of ldap3 and of sockets into DirectoryError."""
     try:
         yield
     except DirectoryError:
@@ -155,14 +155,14 @@ def translated(settings: DirectorySettings) -> Iterator[None]:
             ) from error
         raise DirectoryAway(f"LDAP server {settings.url} cannot be reached ({text})", RETRY_SECONDS) from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        # What ldap3's decoder does with bytes that are not LDAP.
+        # Raised by ldap3's decoder for bytes that are not LDAP.
         raise DirectoryAway(
             f"LDAP server {settings.url} sent an unreadable answer ({type(error).__name__}: {error})", RETRY_SECONDS
         ) from error
 
 
 def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) -> None:
-    """Return when the server has done it, else raise what its result code means."""
+    """Return for success, else raise the exception of the result code. `doing` begins the message."""
     code = result.get("result")
     url, who = settings.url, _who(settings)
     if code == 0:
@@ -170,15 +170,15 @@ def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) ->
     if code == NO_SUCH_OBJECT:
         raise NoSuchEntry(f"{doing}: {url} has no such entry")
     if code == REFRESH_REQUIRED or code in BUSY:
-        raise DirectoryAway(f"{doing}: {url} says {words(result)}", RETRY_SECONDS)
+        raise DirectoryAway(f"{doing}: {url} answered {words(result)}", RETRY_SECONDS)
     if code in _LIMITS:
         raise DirectoryRefused(
-            f"{doing}: {url} stops at its size or time limit for {who} ({words(result)}); give it "
+            f"{doing}: {url} stops at its size or time limit for {who} ({words(result)}); raise it with "
             "`limits dn.exact=... size=unlimited` (slapd.conf) or olcLimits (cn=config)",
         )
     if code in NOT_ALLOWED:
         raise DirectoryRefused(f"{doing}: {url} does not allow it to {who} ({words(result)}); check its access rules")
-    raise DirectoryRefused(f"{doing}: {url} says {words(result)}")
+    raise DirectoryRefused(f"{doing}: {url} answered {words(result)}")
 
 
 def _who(settings: DirectorySettings) -> str:
@@ -186,6 +186,6 @@ def _who(settings: DirectorySettings) -> str:
 
 
 def words(result: Mapping[str, Any]) -> str:
-    """What the server says, for a message."""
+    """The server's result as text, for a message."""
     message = str(result.get("message") or "").strip()
     return f"{result.get('description')}{': ' + message if message else ''}"

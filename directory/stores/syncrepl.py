@@ -1,6 +1,6 @@
-"""RFC 4533, the client's half that we need: the request, and what the server says about an entry or a phase.
+"""RFC 4533 (syncrepl), the used part of the client: the request, and messages about an entry or a phase.
 
-Values only: bytes in, bytes out. `parse_*` either return or raise SyncDecodeError, whatever the bytes.
+Pure: bytes in, values out. `parse_*` return or raise SyncDecodeError for any bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INFO_MESSAGE = "1.3.6.1.4.1.4203.1.9.1.4"
 
 REFRESH_REQUIRED = 4096
 
-"""Result code: the server has forgotten too much; begin again with a full read."""
+"""Result code: the server no longer has the changes since the cookie; a full read is required."""
 
 _SEQUENCE, _SET, _OCTETS, _ENUMERATED, _BOOLEAN = 0x30, 0x31, 0x04, 0x0A, 0x01
 
@@ -34,7 +34,7 @@ _UUID_BYTES = 16
 
 
 class SyncDecodeError(ValueError):
-    """The server's bytes are not what RFC 4533 says."""
+    """The server's bytes are not valid by RFC 4533."""
 
 
 class SyncState(Enum):
@@ -48,7 +48,7 @@ class SyncState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """The state of the entry that a message carries."""
+    """The state of the entry in a message."""
 
     state: SyncState
     uuid: bytes
@@ -56,9 +56,8 @@ class EntryState:
 
 @dataclass(frozen=True, slots=True)
 class SyncInfo:
-    """A message about a phase rather than an entry. `refresh_done`: the state at the time of the request is complete.
-    `absent_are_deleted`: entries that the refresh did not mention are deleted. `uuids` are entries that are deleted
-    (`deleted`) or unchanged."""
+    """A message about a phase. `refresh_done`: the state at the time of the request is complete. `absent_are_deleted`:
+    entries without a message in the refresh are deleted. `uuids` are deleted (`deleted`) or unchanged entries."""
 
     refresh_done: bool = False
     absent_are_deleted: bool = False
@@ -67,7 +66,7 @@ class SyncInfo:
 
 
 def request_value(cookie: bytes = b"") -> bytes:
-    """The control's value: refreshAndPersist, from where `cookie` stands."""
+    """The control's value: refreshAndPersist, since `cookie`."""
     inner = _tlv(_ENUMERATED, bytes([_REFRESH_AND_PERSIST]))
     if cookie:
         inner += _tlv(_OCTETS, cookie)
@@ -75,10 +74,10 @@ def request_value(cookie: bytes = b"") -> bytes:
 
 
 def cookie_at(context_csn: tuple[bytes, ...]) -> bytes:
-    """OpenLDAP's cookie for "everything up to these CSNs is known".
+    """OpenLDAP's cookie for a client with the state at these CSNs.
 
-    With it a client that has just read the tree, page by page as the server's limits allow, gets only what came
-    after; the refresh of a request without one counts against the size limit.
+    With it a client that has just read the tree page by page gets only later changes; the refresh of a request without
+    a cookie counts against the size limit.
     """
     return b"rid=000,csn=" + b";".join(sorted(context_csn))
 
@@ -87,7 +86,7 @@ def parse_state(value: bytes) -> EntryState:
     """The value of the state control."""
     fields = list(_children(_only(value, _SEQUENCE)))
     if len(fields) < 2 or fields[0][0] != _ENUMERATED or fields[1][0] != _OCTETS:
-        raise SyncDecodeError("a sync state needs a state and an entryUUID")
+        raise SyncDecodeError("a sync state must have a state and an entryUUID")
     try:
         state = SyncState(int.from_bytes(fields[0][1], "big"))
     except ValueError as error:
@@ -101,7 +100,7 @@ def parse_info(value: bytes) -> SyncInfo:
     """The value of an intermediate response."""
     messages = list(_children(value))
     if len(messages) != 1:
-        raise SyncDecodeError("a sync info message holds one choice")
+        raise SyncDecodeError("a sync info message must have one choice")
     tag, content = messages[0]
     if tag == _NEW_COOKIE:
         return SyncInfo()
@@ -133,7 +132,7 @@ def _only(data: bytes, tag: int) -> bytes:
 
 
 def _children(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(tag, content) of each element; definite lengths, as LDAP demands."""
+    """(tag, content) of each element; definite lengths only, as in LDAP."""
     position = 0
     while position < len(data):
         header = data[position : position + 2]
@@ -153,18 +152,18 @@ def _children(data: bytes) -> Iterator[tuple[int, bytes]]:
         position += length
 
 
-# Operational attributes: asked for, used here, and no part of the entry.
+# Operational attributes: requested, used here, not part of the entry.
 _OPERATIONAL = ("entryuuid", "hassubordinates")
 
 
 class ReloadNeeded(Exception):
-    """The message alone does not say what changed; read everything again."""
+    """A message is not sufficient to update the copy; everything must be read again."""
 
 
 class Mirror:
-    """Our copy of the server's entries, kept current by the stream of changes. The writer may edit `entries` meanwhile.
+    """A copy of the server's entries, updated by the stream of changes. The writer may edit `entries` too.
 
-    The server speaks of an entry by its UUID, and of a moved subtree only by its root, so the copy knows both.
+    Messages identify an entry by its UUID, and a moved subtree by its root only, so the copy also has the UUIDs.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -178,7 +177,7 @@ class Mirror:
             self.entries.put(_bare(entry))
 
     def apply(self, entry: Entry, state: EntryState, has_children: bool) -> bool:
-        """Take in one message; True when the entries have changed. Raises ReloadNeeded."""
+        """Apply one message; returns whether the entries have changed. Raises ReloadNeeded."""
         if self._mentioned is not None:
             self._mentioned.add(state.uuid)
         if state.state is SyncState.PRESENT:
@@ -189,7 +188,7 @@ class Mirror:
         old = self._keys.get(state.uuid)
         known = self.entries.get(entry.key)
         if has_children and known is None and (old is None or old not in self.entries):
-            # A subtree was moved in from outside the base: the server tells of its root only.
+            # A subtree was moved in from outside the base: there are messages for its root only.
             raise ReloadNeeded
         self._keys[state.uuid] = entry.key
         if old is not None and old != entry.key:
@@ -203,7 +202,7 @@ class Mirror:
         return known is None or not _same(known, entry)
 
     def inform(self, info: SyncInfo) -> bool:
-        """Take in a message about the phase; True when the entries have changed."""
+        """Apply a message about the phase; returns whether the entries have changed."""
         changed = False
         if info.deleted:
             for uuid in info.uuids:
@@ -232,7 +231,7 @@ def _bare(entry: Entry) -> Entry:
 
 
 def _same(one: Entry, other: Entry) -> bool:
-    """Equal as sets of values: servers do not promise an order."""
+    """Equal as sets of values: servers do not define an order."""
     return one.dn == other.dn and {k: set(v) for k, v in one.attributes.items()} == {
         k: set(v) for k, v in other.attributes.items()
     }

@@ -1,4 +1,3 @@
-"""The topic tree and its directory, kept in step: what to do on either side is decided here, in a thread; what
-cannot be done is listed in a file."""
+"""The two-way synchronisation of the topic tree with its directory, in a thread; problems are listed in a file."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the sync cannot take over from the directory, or write to it: which entry, why, since when, and what to do. In a
-small file of the engine's own, for commands and pages, which are other processes."""
+"""Problems of the sync, with their entries, reasons, times and advice: invalid edits of the directory, and refused
+writes. In a small file in the data directory, for commands and pages, which are other processes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from arborcast.directory.entries.mapping import EntryProblem, ProblemKind
 _log = logging.getLogger(__name__)
 
 FILE: Final = "directory-problems.json"
-"""In the data directory."""
+"""The name of the file in the data directory."""
 
 _VERSION = 1
 
-# A directory full of foreign entries shall not fill the disk; all are counted.
-_MOST = 1_000
+# A directory with many foreign entries must not fill the disk; further problems are only counted.
+_MAX_PROBLEMS = 1_000
 
 _ADVICE: Final[Mapping[ProblemKind, str]] = {
-    ProblemKind.ALIAS: "Put an entry of its own in the place of the alias.",
-    ProblemKind.FOREIGN: "Move it out of the topics' part of the directory, or make it an arborcastTopic.",
-    ProblemKind.ORPHAN: "Correct the entry above it first, or move it below one that is part of the tree.",
-    ProblemKind.MISSING_ATTRIBUTE: "Give the entry the attribute.",
-    ProblemKind.ILLEGAL_NAME: "Rename the entry: letters, digits, - _ and . are legal, and a letter or _ begins.",
+    ProblemKind.ALIAS: "Replace the alias by an ordinary entry.",
+    ProblemKind.FOREIGN: "Move the entry out of the topic tree, or make it an arborcastTopic.",
+    ProblemKind.ORPHAN: "Correct the entry above it first, or move it below an entry of the tree.",
+    ProblemKind.MISSING_ATTRIBUTE: "Add the attribute to the entry.",
+    ProblemKind.ILLEGAL_NAME: "Rename the entry: letters, digits, - _ and . are allowed, a letter or _ at the start.",
     ProblemKind.BAD_VALUE: "Correct the attribute in the directory.",
     ProblemKind.DUPLICATE_TOPIC: "Remove one of the two entries, or rename it.",
     ProblemKind.DUPLICATE_CODE: "Give one of the two topics another code.",
-    ProblemKind.BELOW_FINAL: "Take `final` from the topic above, or move the entry.",
-    ProblemKind.CONFLICT: "Nothing: the edit in the directory is taken over next.",
-    ProblemKind.REFUSED: "It is tried again every minute: allow it in the directory, or change the topic.",
+    ProblemKind.BELOW_FINAL: "Remove `final` from the topic above, or move the entry.",
+    ProblemKind.CONFLICT: "No action is required: the edit in the directory is imported next.",
+    ProblemKind.REFUSED: "The write is repeated every minute: allow it in the directory, or change the topic.",
 }
 
 
 class SyncProblem(msgspec.Struct, frozen=True):
-    """One of them. `dn` is the entry where there is one, else the topic's path."""
+    """One problem. `dn` is the entry, or the topic's path without an entry."""
 
     kind: str
     dn: str
@@ -49,12 +49,12 @@ class SyncProblem(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What to do; empty for a kind that a later version knows."""
+        """The advice for the operator; empty for an unknown kind, of a later version."""
         return next((text for kind, text in _ADVICE.items() if kind.value == self.kind), "")
 
 
 class SyncProblems(msgspec.Struct, frozen=True):
-    """All of one directory: so many, of which the first are named."""
+    """The problems of one directory: their number, and the first ones."""
 
     v: int = _VERSION
     directory: str = ""
@@ -62,22 +62,22 @@ class SyncProblems(msgspec.Struct, frozen=True):
     problems: tuple[SyncProblem, ...] = ()
 
     def now(self, directory: str, found: Iterable[EntryProblem], now_ms: int) -> SyncProblems:
-        """These, each since it was seen first."""
+        """The found problems, each with the time of its first occurrence."""
         before = self.problems if self.directory == directory else ()
         since = {(each.kind, each.dn, each.reason): each.since_ms for each in before}
-        made = [SyncProblem(each.kind.value, each.dn, each.reason, each.path or "") for each in found]
+        problems = [SyncProblem(each.kind.value, each.dn, each.reason, each.path or "") for each in found]
         return SyncProblems(
             directory=directory,
-            count=len(made),
+            count=len(problems),
             problems=tuple(
                 msgspec.structs.replace(each, since_ms=since.get((each.kind, each.dn, each.reason), now_ms))
-                for each in made[:_MOST]
+                for each in problems[:_MAX_PROBLEMS]
             ),
         )
 
 
 def load_problems(path: Path) -> SyncProblems:
-    """What the file says; no problems where it is not there, or cannot be read."""
+    """The problems in the file; none if it is missing or unreadable."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=SyncProblems)
     except FileNotFoundError:
@@ -89,9 +89,9 @@ def load_problems(path: Path) -> SyncProblems:
 
 
 def save_problems(path: Path, problems: SyncProblems) -> None:
-    """Replace the file in one step. Raises OSError."""
+    """Replace the file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not durable: the first run after a start finds them again.
+    # Not durable: the first run after a start finds the problems again.
     write_atomically(path, msgspec.json.encode(problems), durable=False)
 
 

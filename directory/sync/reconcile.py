@@ -1,12 +1,12 @@
 """Three-way reconciliation of the topic tree with its directory. Pure.
 
-Three states go in: what both sides last agreed on, what the directory holds now, and what the tree (the control log)
-holds now. Out come the records to append and the changes to write. A side that differs from the agreed state has
-changed; when both have, the directory wins, because there it was a person. After both are carried out the sides are
-equal, and a second run has nothing to do.
+The input is three states: the last common state, the directory's current state, and the tree's current state (the
+control log). The output is the records to append and the changes to write. A side that differs from the common state
+has changed; if both have, the directory takes precedence, since people edit it. After both outputs are written the
+sides are equal, and a second run has nothing to do.
 
-The directory may be edited at will but the log may not hold every tree, so an edit that breaks a rule of the tree (a
-topic below a final one) is not taken over: it is reported, stays in the directory, and is looked at again next time.
+The directory can have any content, the log cannot. So an edit that breaks a rule of the tree (a topic below a final
+one) is not imported: it is reported, stays in the directory, and is checked again by each run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _VERSION = 1
 
 
 class _State(msgspec.Struct, frozen=True):
-    """The last common state of the tree and its directory, stored over restarts in a small file of the engine's own.
+    """The last common state of the tree and its directory, in a file that survives restarts.
 
-    Without it a restart could not distinguish a topic added on one side from a topic removed on the other. It is a
-    memory and no truth: when it is lost, both sides' topics stay.
+    Without it a topic added on one side could not be distinguished from a topic removed on the other. If it is lost,
+    the topics of both sides stay.
     """
 
     v: int
@@ -42,14 +42,13 @@ class _State(msgspec.Struct, frozen=True):
 
 
 def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
-    """The saved state for this directory; empty when none is saved, it belongs to another directory, or cannot be
-    read."""
+    """The saved state for this directory; empty if it is missing, unreadable, or for another directory."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_State)
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError) as error:
-        _log.warning("directory.state-lost %s: %s; topics that only one side has are kept on both", path, error)
+        _log.warning("directory.state-lost %s: %s; topics of only one side are copied to the other", path, error)
         return {}
     if state.v != _VERSION or state.directory != directory:
         return {}
@@ -57,9 +56,9 @@ def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
 
 
 def save_known(path: Path, directory: str, topics: Iterable[TopicRecord]) -> None:
-    """Replace the file in one step. Raises OSError."""
+    """Replace the file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not durable: after a power cut the older memory does, and this is written often.
+    # Not durable: it is written often, and after a power failure an older state is sufficient.
     write_atomically(path, msgspec.json.encode(_State(_VERSION, directory, tuple(topics))), durable=False)
 
 
@@ -68,10 +67,10 @@ Records = Mapping[TopicPath, TopicRecord]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do so that both sides are equal.
+    """The writes that make both sides equal.
 
-    `records` are for the control log, in order. `changes` are for the directory. `agreed` holds, for every topic on
-    which the sides now differ from the agreed state, what they agree on once the plan is carried out (None: no topic).
+    `records` are for the control log, in order. `changes` are for the directory. `agreed` has the changes of the common
+    state once the plan is executed (None: no topic).
     """
 
     records: tuple[ControlRecord, ...] = ()
@@ -86,11 +85,11 @@ class Plan:
 
 
 def first_contact(known: Records, directory: Listing, tree: Records) -> bool:
-    """Whether the directory counts as an empty one that is not filled yet, and not as one emptied.
+    """Whether the directory counts as new instead of emptied.
 
-    A missing base entry, or no topics at all after a time without a watch, is far more often a new or restored server
-    (or a lost file) than a deliberate removal of all topics; so it never empties the tree. To remove every topic,
-    remove them through the engine, or while it watches.
+    A missing base entry, or no topics after a time without a watch, is mostly a new or restored server (or a lost
+    file), not a deliberate removal of all topics; so it never empties the tree. To remove all topics, remove them
+    through the engine, or while it watches.
     """
     if not tree and not known:
         return False
@@ -107,33 +106,33 @@ def reconcile(
 ) -> Plan:
     """The plan for these three states.
 
-    `only` limits the look to topics that may have changed, for speed. `moves` False plans no Move (for a server that
-    cannot move subtrees): puts and removals come to the same topics.
+    `only` are the topics that may have changed, for speed; None: all. `moves` False plans no Move, for a server that
+    cannot move subtrees: puts and removals have the same result.
     """
     merge = _Merge(known, directory, tree)
     paths: Iterable[TopicPath] = only if only is not None else {*known, *directory.entries, *tree}
     for path in paths:
-        merge.look_at(path)
+        merge.decide(path)
     return merge.plan(moves=moves)
 
 
 class _Merge:
-    """One run: decisions by topic first, then the rules that tie topics together."""
+    """One run: decisions by topic first, then the rules between topics."""
 
     def __init__(self, known: Records, directory: Listing, tree: Records) -> None:
         self._known = known
         self._directory = directory
         self._tree = tree
-        # What each side is to become, None: no topic.
+        # The target state of each side; None: no topic.
         self._to_tree: dict[TopicPath, TopicRecord | None] = {}
         self._to_directory: dict[TopicPath, TopicRecord | None] = {}
         self._agreed: dict[TopicPath, TopicRecord | None] = {}
         self._problems: list[EntryProblem] = []
         self._clashing = {each.path for each in directory.problems if each.kind is ProblemKind.DUPLICATE_CODE}
 
-    def look_at(self, path: TopicPath) -> None:
+    def decide(self, path: TopicPath) -> None:
         if path in self._directory.held:
-            self._look_at_held(path)
+            self._decide_held(path)
             return
         known, ours = self._known.get(path), self._tree.get(path)
         entry = self._directory.entries.get(path)
@@ -152,15 +151,15 @@ class _Merge:
                 self._to_tree[path] = msgspec.structs.replace(theirs, placed=True)
 
     def _lacks_only_its_code(self, theirs: TopicRecord | None, path: TopicPath) -> bool:
-        """Whether a process that died has written the topic, and then not the code that its place gave it."""
+        """Whether a crashed process has written the topic without its generated code."""
         raw = self._tree.get(path)
         if theirs is None or theirs.code or raw is None or not raw.placed:
             return False
         return msgspec.structs.replace(theirs, code=raw.code) == canonical(raw)
 
-    def _look_at_held(self, path: TopicPath) -> None:
-        """An unusable entry is left to its author; but a code from a place that we have written ourselves, while
-        another client chose the same one for another topic."""
+    def _decide_held(self, path: TopicPath) -> None:
+        """Leave an invalid entry unchanged, except for a generated code that another client has used for another
+        topic."""
         ours = self._tree.get(path)
         if ours is not None and ours.placed and path in self._clashing:
             self._to_directory[path] = self._agreed[path] = canonical(ours)
@@ -175,21 +174,21 @@ class _Merge:
         added = [record for record in self._to_tree.values() if record is not None]
         removed = [path for path, record in self._to_tree.items() if record is None]
         removed.sort(key=lambda path: (-path.count("/"), path))
-        # New before old, so that a subscriber of both places of a moved topic misses nothing in between.
+        # Additions before removals, so that a subscriber of both paths of a moved topic misses nothing.
         added.sort(key=lambda record: (record.path.count("/"), record.path))
         records: list[ControlRecord] = [*added, *map(TopicRemoved, removed)]
         records.extend(Tombstone(topic_key(path)) for path in removed)
         return Plan(tuple(records), tuple(changes), self._agreed, tuple(self._problems))
 
     def _refuse_below_final(self) -> None:
-        """New topics below a final one, and `final` for a topic that has others below it, are not taken over."""
+        """Refuse new topics below a final one, and `final` for a topic with topics below it."""
         news = sorted((p for p, r in self._to_tree.items() if r is not None), key=lambda path: path.count("/"))
         parents: set[TopicPath] | None = None
         for path in news:
             record = self._to_tree[path]
             above = next((a for a in ancestors(path) if self._is_final(a)), None)
             if above is not None and path not in self._tree:
-                self._refuse(path, f"topic {above} is final: there cannot be topics below it")
+                self._refuse(path, f"topic {above} is final: it cannot have topics below it")
             elif record is not None and record.final and not self._was_final(path):
                 if parents is None:
                     parents = {a for p in self._tree if self._to_tree.get(p, p) is not None for a in ancestors(p)}
@@ -211,15 +210,15 @@ class _Merge:
         del self._agreed[path]
 
     def _leave_places(self) -> None:
-        """A topic that was moved in the directory has left its place, and the code that it had from there."""
-        gone = (self._tree.get(path) for path, record in self._to_tree.items() if record is None)
-        left = {each.code for each in gone if each is not None and each.placed}
-        for path, record in self._to_tree.items() if left else ():
-            if record is not None and path not in self._tree and record.code in left:
+        """Remove the generated code of a topic that was moved in the directory."""
+        removed = (self._tree.get(path) for path, record in self._to_tree.items() if record is None)
+        codes = {each.code for each in removed if each is not None and each.placed}
+        for path, record in self._to_tree.items() if codes else ():
+            if record is not None and path not in self._tree and record.code in codes:
                 self._to_tree[path] = msgspec.structs.replace(record, code="")
 
     def _settle_codes(self) -> None:
-        """A code that both sides have given to different topics stays with the directory's; ours loses it."""
+        """Of two topics to which the sides have given the same code, the directory's keeps it."""
         new_codes = {
             r.code for r in (*self._to_tree.values(), *self._to_directory.values()) if r is not None and r.code
         }
@@ -233,21 +232,21 @@ class _Merge:
             if ours is None or not ours.code or owners.setdefault(ours.code, path) == path:
                 continue
             owner = owners[ours.code]
-            reason = f"topicCode {ours.code!r} belongs to topic {owner} in the directory; taken from this one"
+            reason = f"topicCode {ours.code!r} belongs to topic {owner} in the directory; removed from this one"
             self._problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, path, reason, path))
             stripped = msgspec.structs.replace(ours, code="")
             self._to_tree[path] = self._to_directory[path] = self._agreed[path] = stripped
 
     def _moves(self) -> list[Change]:
-        """Subtrees that went from one place to another as they are; taken out of the single changes.
+        """Moves of unchanged subtrees, which replace the changes of their topics.
 
-        One rename keeps what the entries hold beside our facts (a description, say); new entries would lose it.
+        A rename keeps other attributes of the entries (for instance a description), which new entries would lose.
         """
-        gone = {p for p, r in self._to_directory.items() if r is None}
+        removed = {p for p, r in self._to_directory.items() if r is None}
         new = {p for p, r in self._to_directory.items() if r is not None and p not in self._directory.places}
-        if not gone or not new:
+        if not removed or not new:
             return []
-        old_shapes = self._shapes(gone, {p: self._directory.entries[p].record for p in gone})
+        old_shapes = self._shapes(removed, {p: self._directory.entries[p].record for p in removed})
         new_shapes = self._shapes(new, {p: r for p in new if (r := self._to_directory[p]) is not None})
         moves: list[Change] = []
         for shape, olds in old_shapes.items():
@@ -255,7 +254,7 @@ class _Merge:
             if len(olds) != 1 or len(news) != 1:
                 continue
             old, target = olds[0], news[0]
-            if not self._may_move(old, target, gone):
+            if not self._may_move(old, target, removed):
                 continue
             moves.append(Move(old, target))
             for path in [
@@ -266,20 +265,20 @@ class _Merge:
 
     @staticmethod
     def _shapes(paths: set[TopicPath], records: Records) -> dict[tuple[object, ...], list[TopicPath]]:
-        """The topmost of these topics by what they and those below them hold, whatever they are called."""
+        """The topmost of these topics, by the content of their subtrees without their own names."""
         subtrees: dict[TopicPath, list[TopicRecord]] = {}
         for path in sorted(paths):
             top = next((a for a in reversed(tuple(ancestors(path))) if a in paths), path)
             subtrees.setdefault(top, []).append(records[path])
         shapes: dict[tuple[object, ...], list[TopicPath]] = {}
         for top, below in subtrees.items():
-            facts = ((r.path[len(top) :], msgspec.structs.replace(r, path=TopicPath(""))) for r in below)
-            shapes.setdefault(tuple(facts), []).append(top)
+            content = ((r.path[len(top) :], msgspec.structs.replace(r, path=TopicPath(""))) for r in below)
+            shapes.setdefault(tuple(content), []).append(top)
         return shapes
 
-    def _may_move(self, old: TopicPath, target: TopicPath, gone: set[TopicPath]) -> bool:
+    def _may_move(self, old: TopicPath, target: TopicPath, removed: set[TopicPath]) -> bool:
         if not self._directory.entries[old].plain:
             return False
         below = [p for p in self._directory.places if p.startswith(old + "/")]
-        stays = any(p not in gone and p in self._directory.entries for p in below)
+        stays = any(p not in removed and p in self._directory.entries for p in below)
         return not stays and not any(p in self._directory.held for p in below) and old not in ancestors(target)

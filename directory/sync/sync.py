@@ -1,9 +1,8 @@
-"""Keeps the control log and the directory in step, in a thread of the process that owns the log (the gateway).
+"""Synchronises the control log and the directory, in a thread of the process that owns the log (the gateway).
 
-Edits in the directory become control records; topics that came through the engine are written to the directory. The
-decisions are in `reconcile`; here is only when to decide and what to do with failures. The directory may be away at any
-time, from the start or in the middle: the engine goes on with the tree it has, and both sides are reconciled when the
-directory is back.
+Edits in the directory become control records; topics from the engine are written to the directory. The decisions are in
+`reconcile`; this module has the scheduling and the handling of failures. While the directory is unavailable, the engine
+uses the tree of the log, and both sides are reconciled afterwards.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from arborcast.topic_model.topics import TopicPath
 
 _log = logging.getLogger(__name__)
 
-# Between two runs it rests this many times as long as a run takes, and at least this long: with a tree of any size,
-# and however fast topics come, the sync takes no more than a fifth of a core and a burst becomes one run.
+# The pause between two runs, as a multiple of a run's duration, and at least in seconds: for any tree and any rate of
+# new topics the sync uses at most a fifth of a core, and a burst becomes one run.
 _REST, _REST_SECONDS = 4, 0.02
 _BACKOFF = Backoff(0.2, 10.0)
-# A change that the directory refuses (a name too long for it, say) is tried again after so long, not at every run.
+# The time until a refused change (for instance with a too long name) is tried again.
 _REFUSED_SECONDS = 60.0
-# A directory full of foreign entries shall not fill the log.
+# A directory with many foreign entries must not fill the log.
 _MAX_LOGGED = 20
 # Maximum share of the time for saving the state.
 _SAVE_SHARE = 0.02
@@ -43,7 +42,7 @@ _SAVE_SHARE = 0.02
 
 @dataclass(frozen=True)
 class SyncStatus:
-    """How things stand. `problems` are entries skipped and changes not written, as of the last run."""
+    """The state of the sync. `problems` are skipped entries and unwritten changes of the last run."""
 
     directory: str
     connected: bool = False
@@ -53,24 +52,24 @@ class SyncStatus:
 
 
 class _Tree:
-    """The topics of the control log, and which of them have changed since the last run. Thread-safe."""
+    """The topics of the control log, and the ones changed since the last run. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.topics: dict[TopicPath, TopicRecord] = {}
         # Appended by the sync and not yet read back from the log. Until then they count as applied, and earlier records
-        # of the log do not: else an edit of the directory would look as if the engine had undone it.
+        # of the log are ignored: otherwise the engine would seem to have undone an edit of the directory.
         self._pending: dict[TopicPath, TopicRecord | None] = {}
         self._changed: set[TopicPath] = set()
         self._under_way: set[TopicPath] = set()
 
     @property
     def behind(self) -> int:
-        """How many topics have changed and are not written yet."""
+        """The number of changed topics that are not written yet."""
         return len(self._changed) + len(self._under_way)
 
     def apply(self, path: TopicPath, value: TopicRecord | None) -> None:
-        """A record of the log; None for a removal."""
+        """Apply a record of the log; None for a removal."""
         with self.lock:
             if path in self._pending:
                 if self._pending[path] != value:
@@ -79,23 +78,23 @@ class _Tree:
             self._set(path, value)
 
     def begin(self) -> set[TopicPath]:
-        """Start a run; returns the topics that have changed. With the lock."""
+        """Start a run; returns the changed topics. With the lock held."""
         self._under_way, self._changed = self._changed, set()
         return self._under_way
 
     def end(self, failed: bool = False) -> None:
-        """The run is over. After a failure its topics count as changed."""
+        """End the run. After a failure its topics count as changed."""
         with self.lock:
             if failed:
                 self._changed |= self._under_way
             self._under_way = set()
 
     def expect(self, values: Mapping[TopicPath, TopicRecord | None]) -> None:
-        """These are about to be appended, and may be read back before the append returns. With the lock."""
+        """Note values before their append, since they may be read back before it returns. With the lock held."""
         self._pending.update(values)
 
     def appended(self, paths: Iterable[TopicPath], failed: bool = False) -> None:
-        """The expected values are in the log, or the append has failed."""
+        """Note that the expected values are in the log, or that the append has failed."""
         with self.lock:
             for path in paths:
                 if failed:
@@ -112,7 +111,7 @@ class _Tree:
 
 
 class _Known:
-    """The topics on which both sides have agreed, kept in a file."""
+    """The common state of both sides, stored in a file."""
 
     def __init__(self, directory: str, file: Path | None) -> None:
         self._directory = directory
@@ -126,7 +125,7 @@ class _Known:
             self.topics = load_known(self._file, self._directory)
 
     def agree(self, agreed: Mapping[TopicPath, TopicRecord | None], listing: Listing) -> None:
-        """Of the topics on which the tree agrees, keep those that the directory holds in the same way."""
+        """Add the topics of the plan that are equal in the directory to the common state."""
         for path, record in agreed.items():
             entry = listing.entries.get(path)
             if (entry.record if entry is not None else None) != record:
@@ -137,7 +136,7 @@ class _Known:
             else:
                 self.topics[path] = record
 
-    def save_from_time_to_time(self) -> None:
+    def save_if_due(self) -> None:
         if self._unsaved and time.monotonic() >= self._save_after:
             started = time.monotonic()
             self.save()
@@ -154,7 +153,7 @@ class _Known:
 
 
 class _Refusals:
-    """Changes that the directory has refused, which are tried again after a while."""
+    """Changes that the directory has refused, with the time of the next attempt."""
 
     def __init__(self) -> None:
         self._until: dict[Change, tuple[EntryProblem, float]] = {}
@@ -165,7 +164,7 @@ class _Refusals:
         return bool(self._until)
 
     def split(self, changes: Sequence[Change]) -> tuple[list[Change], tuple[EntryProblem, ...]]:
-        """Those to try now, and the problems of the others."""
+        """The changes to try now, and the problems of the others."""
         now = time.monotonic()
         self._until = {change: (problem, until) for change, (problem, until) in self._until.items() if until > now}
         refused = tuple(self._until[change][0] for change in changes if change in self._until)
@@ -185,9 +184,9 @@ Recorded = Callable[[Sequence[ControlRecord], Mapping[TopicPath, TopicRecord | N
 
 
 class DirectorySync:
-    """The two-way sync. Feed `applied` with the whole control log up to its end, then `start`.
+    """The two-way sync. Call `applied` for all records of the control log up to its end, then `start`.
 
-    `append` writes control records (`ControlLog.append`); it may raise InfrastructureError, then it is tried again.
+    `append` writes control records (`ControlLog.append`); after an InfrastructureError it is called again.
     """
 
     def __init__(
@@ -209,10 +208,10 @@ class DirectorySync:
         self._service = Service(
             "topic-sync", self._step, delay_s=_REFUSED_SECONDS, backoff=_BACKOFF, what="the sync with the directory"
         )
-        self._look_at = 0.0  # with refused changes: when to look at everything again
+        self._full_run_at = 0.0  # with refused changes: the time of the next complete run
         self._paused = False
         self._allowed: Callable[[], bool] = lambda: True
-        # What the directory holds, and the version up to which the tree was reconciled with it.
+        # The directory's state, and the version up to which the tree was reconciled with it.
         self._listing: Listing | None = None
         self._reconciled: Listing | None = None
         self._status = SyncStatus(directory.name)
@@ -220,16 +219,16 @@ class DirectorySync:
 
     @property
     def status(self) -> SyncStatus:
-        """How things stand now."""
+        """The current state."""
         return self._status
 
     @property
     def behind(self) -> int:
-        """How many topics have changed that the directory does not have yet; 0 where another process writes it."""
+        """The number of changed topics not yet written to the directory; 0 if another process writes it."""
         return 0 if self._paused else self._tree.behind
 
     def applied(self, record: ControlRecord) -> None:
-        """The control log holds this record, which is now part of the tree. In the log's order; never blocks long."""
+        """Apply a record of the control log. Called in the log's order; never blocks long."""
         match record:
             case TopicRecord(path=path):
                 value: TopicRecord | None = record.facts
@@ -241,23 +240,23 @@ class DirectorySync:
         self._service.wake()
 
     def start(self) -> None:
-        """Begin. Returns at once, whether the directory is there or not."""
+        """Start the thread. Returns at once, even if the directory is unavailable."""
         if self._tree.topics:
-            # With an empty tree (a new control log) nothing was agreed on: the directory is read, not emptied.
+            # With an empty tree (a new control log) there is no common state: the directory is imported, not emptied.
             self._known.load()
         self._directory.watch(self)
         self._service.start()
 
     def allow_while(self, condition: Callable[[], bool]) -> None:
-        """Look at this before each run, and do nothing where it is False. Before `start`."""
+        """Skip runs while the condition is False. Call before `start`."""
         self._allowed = condition
 
     def pause(self) -> None:
-        """Another process synchronizes for now. The applied state and the directory's contents are still followed."""
+        """Stop writing while another process synchronises. The log and the directory are still followed."""
         self._paused = True
 
     def resume(self) -> None:
-        """It is ours again: look at everything."""
+        """Synchronise again, beginning with a complete run."""
         self._paused = False
         self._service.wake()
 
@@ -268,8 +267,8 @@ class DirectorySync:
         self._known.save()
 
     def changed(self, listing: Listing) -> None:
-        """From the directory: this is what it holds now."""
-        self._take(listing)
+        """Called by the directory with its current state."""
+        self._store(listing)
         with self._lock:
             was_connected = self._status.connected
             self._status = replace(self._status, connected=True, detail="", topics=len(listing.entries))
@@ -278,27 +277,27 @@ class DirectorySync:
         self._service.wake()
 
     def away(self, error: DirectoryError) -> None:
-        """From the directory: it cannot be read."""
+        """Called by the directory if it cannot be read."""
         with self._lock:
-            news = str(error) != self._status.detail
+            new = str(error) != self._status.detail
             self._status = replace(self._status, connected=False, detail=str(error))
-        if news:
+        if new:
             topics = len(self._tree.topics)
-            _log.warning("directory.away %s; going on with the %d topics of the control log", error, topics)
+            _log.warning("directory.away %s; using the %d topics of the control log", error, topics)
 
     def _step(self) -> float:
         started = time.monotonic()
-        if self._refusals and started >= self._look_at:
+        if self._refusals and started >= self._full_run_at:
             self._reconciled = None
         try:
             self._reconcile()
         except BaseException:
-            self._reconciled = None  # look at everything again
+            self._reconciled = None  # the next run is complete
             raise
         worked_s = time.monotonic() - started
-        self._known.save_from_time_to_time()
+        self._known.save_if_due()
         self._service.wait(max(_REST_SECONDS, _REST * worked_s))
-        self._look_at = time.monotonic() + _REFUSED_SECONDS
+        self._full_run_at = time.monotonic() + _REFUSED_SECONDS
         return _REFUSED_SECONDS
 
     def _reconcile(self) -> None:
@@ -314,7 +313,7 @@ class DirectorySync:
             if first_contact(known.topics, listing, tree.topics):
                 if known.topics:
                     _log.warning(
-                        "directory.empty %s holds no topics: taken for a new one and filled with the %d of the tree",
+                        "directory.empty %s has no topics: it counts as new and gets the %d topics of the tree",
                         self._directory.name,
                         len(tree.topics),
                     )
@@ -360,29 +359,29 @@ class DirectorySync:
             self._reconciled = listing
             return refused
         written = self._directory.write(changes, listing)
-        self._take(written.listing)
+        self._store(written.listing)
         self._known.agree(plan.agreed, written.listing)
-        # The listing may hold edits of others beside our changes: look at everything once more.
+        # The listing may have edits of other clients besides these changes, so the next run is complete.
         self._reconciled = None
         self._service.wake()
         self._refusals.add(changes, written.problems)
         _log.info("directory.written %d changes to %s", len(changes) - len(written.problems), self._directory.name)
         return (*refused, *written.problems)
 
-    def _take(self, listing: Listing) -> None:
-        """Keep the newer listing: one that was read before a write of ours may arrive after it."""
+    def _store(self, listing: Listing) -> None:
+        """Keep the newer listing: a listing from before a write may arrive after it."""
         with self._lock:
             if self._listing is None or listing.version > self._listing.version:
                 self._listing = listing
 
     def _report(self, problems: tuple[EntryProblem, ...]) -> None:
         with self._lock:
-            news = [problem for problem in problems if problem not in self._status.problems]
+            new = [problem for problem in problems if problem not in self._status.problems]
             self._status = replace(self._status, problems=problems)
-        for problem in news[:_MAX_LOGGED]:
+        for problem in new[:_MAX_LOGGED]:
             _log.warning("directory.problem %s", problem)
-        if len(news) > _MAX_LOGGED:
-            _log.warning("directory.problem %d more like these", len(news) - _MAX_LOGGED)
+        if len(new) > _MAX_LOGGED:
+            _log.warning("directory.problem %d more problems", len(new) - _MAX_LOGGED)
         try:
             self._problems.save(problems, time.time_ns() // 1_000_000)
         except OSError as error:

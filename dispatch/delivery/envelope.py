@@ -56,7 +56,7 @@ from arborcast.topic_model.records.packages import (
     split,
 )
 from arborcast.topic_model.records.peers import MEDIA_TYPE, encode_push
-from arborcast.topic_model.records.results import PATH, AskedRequest, Promise, write_answer_mark, write_promise
+from arborcast.topic_model.records.results import PATH, Promise, ServedRequest, write_answer_mark, write_promise
 from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, parameter_blocks, queue_of
 from arborcast.topic_model.topics import TopicPath
 
@@ -444,7 +444,7 @@ class AnswerMarks:
         if self.keys is None or not (self.server and notification.reply_point):
             return ""
         until_ms = notification.valid_until_ms or notification.accepted_ms + self.lifespan_ms
-        request = AskedRequest(notification.reply_point, notification.message_id, self.server)
+        request = ServedRequest(notification.reply_point, notification.message_id, self.server)
         try:
             mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, self.keys)
         except SecretError as error:

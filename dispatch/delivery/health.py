@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from arborcast.core.backoff import Backoff
-from arborcast.core.wall_clock import has_come
+from arborcast.core.wall_clock import is_due
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.settings import RetrySettings
@@ -93,12 +93,12 @@ class Health(msgspec.Struct, frozen=True):
         pushes, and accepts slow ones."""
         if self.quick or (patient and self.took):
             return True
-        return has_come(self.trial_at_ms, self.tried_ms, now_ms)
+        return is_due(self.trial_at_ms, self.tried_ms, now_ms)
 
     def may_try(self, now_ms: int) -> bool:
         """Whether a push may begin now: with an open breaker, only the one that is its probe."""
         if self.breaker == "open":
-            return has_come(self.probe_at_ms, self.opened_ms, now_ms)
+            return is_due(self.probe_at_ms, self.opened_ms, now_ms)
         return self.breaker == "closed"
 
     def forgettable(self, now_ms: int) -> bool:

@@ -114,7 +114,7 @@ class Intake:
         without a push."""
         notification = received.notification
         ended = {subscription.id for subscription in found.ended}
-        recipients = self.judge.recipients(notification, [*found.there, *found.ended])
+        recipients = self.judge.recipients(notification, [*found.existing, *found.ended])
         passed: list[str] = []
         thinned = 0
         unjudged: Received | None = None

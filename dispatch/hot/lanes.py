@@ -20,7 +20,7 @@ from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes
 from arborcast.dispatch.delivery.settlement import Deferral
 from arborcast.dispatch.delivery.turns import Turns
 from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
-from arborcast.topic_model.records.peers import MOST_TOGETHER
+from arborcast.topic_model.records.peers import MAX_PER_PUSH
 from arborcast.topic_model.records.xml_ids import NAME, clash, xml_ids
 from arborcast.topic_model.subscriptions import SEVERAL, Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -82,7 +82,7 @@ class Lane:
         SEVERAL can have several, a datagram has one. No two with the same xml:id."""
         taken = [self.waiting.pop()]
         peer = self.subscription.peer
-        most = limits.max_messages if peer is None else 1 if peer.datagrams == "only" else MOST_TOGETHER
+        most = limits.max_messages if peer is None else 1 if peer.datagrams == "only" else MAX_PER_PUSH
         if self.subscription.form not in SEVERAL or not self.waiting:
             return taken
         first = taken[0].notification

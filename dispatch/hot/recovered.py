@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from arborcast.core.eventlog.client import partition_of_key
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.parked import Parked, Place, decode, decode_key, roomy
@@ -147,7 +147,7 @@ def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int,
         found: dict[int, int] = {}
         for partition, position in positions.items():
             first = max(position, begins.get(partition, 0))
-            for record in log.read({partition: Stretch(first, min(first + 1, ends.get(partition, 0)))}):
+            for record in log.read({partition: OffsetRange(first, min(first + 1, ends.get(partition, 0)))}):
                 found[partition] = record.timestamp
     return found
 

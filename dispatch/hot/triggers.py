@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from arborcast.dispatch.logs.attempts import ErrorClass
 from arborcast.dispatch.settings import TopicRules
-from arborcast.topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at, type_of
+from arborcast.topic_model.records.notifications import MAX_HOPS, MAX_TRIGGERED, Notification, made_at, type_of
 from arborcast.topic_model.subscriptions import Trigger
 from arborcast.topic_model.topics import is_system
 
@@ -70,20 +70,20 @@ def published(
     control: int,
     now_ms: int,
     rules: TopicRules,
-    left: int | None = MOST_TRIGGERED,
+    left: int | None = MAX_TRIGGERED,
 ) -> Notification | Refused:
     """The publication of a trigger for a notification, accepted now at this position of the control log. `left` is its
     share (`shares`), None without one."""
-    if cause.hops >= MOST_HOPS:
+    if cause.hops >= MAX_HOPS:
         return Refused(
             "hops",
-            f"{MOST_HOPS} triggers in a row have led to this notification, and a further one publishes nothing: is "
+            f"{MAX_HOPS} triggers in a row have led to this notification, and a further one publishes nothing: is "
             "there a loop?",
         )
     if left is None:
         return Refused(
             "hops",
-            f"triggers publish {MOST_TRIGGERED:,} notifications because of one, and a further one publishes nothing: "
+            f"triggers publish {MAX_TRIGGERED:,} notifications because of one, and a further one publishes nothing: "
             "is there a loop of several triggers?",
         )
     if is_system(trigger.topic):

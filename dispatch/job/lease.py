@@ -31,7 +31,7 @@ import msgspec
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.eventlog.lease import LeaseLog, LeaseTimes
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
 from arborcast.core.fence import Fence, clock
 from arborcast.core.settings import KafkaSettings
@@ -157,7 +157,7 @@ def is_held(kafka: KafkaSettings, patience_s: float = 0.0) -> bool:
     with LogScan(kafka, JOB_LEASE_LOG) as log:
         until = time.monotonic() + patience_s
         end = log.ends()[0]
-        for record in log.read({0: Stretch(max(end - 1, log.beginnings()[0]), end)}):
+        for record in log.read({0: OffsetRange(max(end - 1, log.beginnings()[0]), end)}):
             if decode(KEY, record.value).kind == "release":
                 return False
             if abs(time.time() - record.timestamp / 1000) <= LEASE_S:

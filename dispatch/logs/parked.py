@@ -28,7 +28,7 @@ from arborcast.core.eventlog.topics import PARKED_OVERHEAD, RESULTS_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.versions import Versioned, VersionedCodec
-from arborcast.core.wall_clock import has_come
+from arborcast.core.wall_clock import is_due
 from arborcast.dispatch.logs import dead_letters
 from arborcast.dispatch.logs.attempts import partition_of_subscription
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -67,7 +67,7 @@ class Tries(NamedTuple):
     awaits: str = ""
 
     def is_due(self, now_ms: int) -> bool:
-        return has_come(self.due_ms, self.decided_ms, now_ms)
+        return is_due(self.due_ms, self.decided_ms, now_ms)
 
     def requested(self, now_ms: int) -> Tries:
         """The same, due now: an operator requests an attempt."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from arborcast.core.errors import ArborcastError
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import start_thread
 from arborcast.core.wall_clock import time_ms
@@ -46,7 +46,7 @@ class Unmatched:
             begins, ends = log.beginnings(), log.ends()
             for partition, end in ends.items():
                 first = max(settled.get(partition, 0), begins[partition])
-                for record in log.read({partition: Stretch(first, min(first + 1, end))}):
+                for record in log.read({partition: OffsetRange(first, min(first + 1, end))}):
                     since_ms = min(since_ms, record.timestamp)
                     notification = notification_in(record)
                     if notification is not None and notification.control != UNSTAMPED:

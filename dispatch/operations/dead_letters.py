@@ -10,7 +10,7 @@ import msgspec
 
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.wall_clock import has_come
+from arborcast.core.wall_clock import is_due
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass, State
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -28,7 +28,7 @@ removed from the waiting ones; after a crash in between the delivery is tried ag
 
 def settled(letter: DeadLetter, now_s: float) -> bool:
     """Whether a letter may be redriven or purged; also one in the future, of a clock that was put back since."""
-    return has_come(letter.at_ms + int(SETTLED_AFTER_S * 1000), letter.at_ms, int(now_s * 1000))
+    return is_due(letter.at_ms + int(SETTLED_AFTER_S * 1000), letter.at_ms, int(now_s * 1000))
 
 
 class DeadLetterAdmin:

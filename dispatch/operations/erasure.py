@@ -34,7 +34,7 @@ from lxml import etree
 from arborcast.core import liveness
 from arborcast.core.errors import ExpressionError
 from arborcast.core.eventlog.client import Admin
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import FRAGMENT_LOG, PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -303,7 +303,7 @@ class Eraser(Work):
         last: dict[bytes, str] = {}
         with LogScan(self._kafka, "retained") as log:
             (number,), (end,) = log.ends().keys(), log.ends().values()
-            for record in log.read({number: Stretch(log.beginnings()[number], end)}):
+            for record in log.read({number: OffsetRange(log.beginnings()[number], end)}):
                 message = None if record.value is None else notification_in(record)
                 last.pop(record.key, None)
                 if message is not None and (name := covering(scopes, message)):

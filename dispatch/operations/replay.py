@@ -15,9 +15,9 @@ import msgspec
 
 from arborcast.core.errors import ArborcastError
 from arborcast.core.eventlog.client import partition_of_key
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.writers import DurableWriter
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.matching.filters import Conditions, Subject
@@ -62,7 +62,7 @@ class Replay:
         table: RoutingTable,
         subscription_id: str,
         span: ReplaySpan,
-        progress: Progress = untold,
+        progress: Progress = no_progress,
         erased: Sequence[ErasureScope] = (),
     ) -> None:
         """`erased` are scopes of erasures: covered notifications are in the log until Kafka deletes them, and are not
@@ -87,7 +87,7 @@ class Replay:
             total = sum(max(0, ends[partition] - start) for partition, start in first.items())
             examined = 0
             for partition, start in first.items():
-                for notification, offset in _readable(log, partition, Stretch(start, ends[partition])):
+                for notification, offset in _readable(log, partition, OffsetRange(start, ends[partition])):
                     examined += 1
                     self.progress("searching matching notifications", examined, total)
                     if self._matches(notification):
@@ -111,7 +111,7 @@ class Replay:
         ):
             for partition, offsets in by_partition.items():
                 chosen = frozenset(offsets)
-                for notification, offset in _readable(log, partition, Stretch(offsets[0], offsets[-1] + 1)):
+                for notification, offset in _readable(log, partition, OffsetRange(offsets[0], offsets[-1] + 1)):
                     if offset not in chosen:
                         continue
                     again = replayed(notification, self.id, self._subscription.id, time_ms(), self._table.position)
@@ -162,7 +162,7 @@ def _checked(table: RoutingTable, subscription_id: str) -> Subscription:
     return subscription
 
 
-def _readable(log: LogScan, partition: int, stretch: Stretch) -> Iterator[tuple[Notification, int]]:
+def _readable(log: LogScan, partition: int, stretch: OffsetRange) -> Iterator[tuple[Notification, int]]:
     """The notifications and their offsets, without damaged records, which were never delivered."""
     for record in log.read({partition: stretch}):
         notification = notification_in(record)

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import attempts, parked
@@ -192,7 +192,7 @@ def _near(log: LogScan, first_ms: int, last_ms: int, waits: Sequence[Wait]) -> I
         subscription = wait.delivery.subscription
         selected[partition_of_subscription(subscription, partitions)].add((wait.notification, subscription))
     firsts, ends = log.at(first_ms), log.at(last_ms)
-    for record in log.read({number: Stretch(firsts[number], ends[number]) for number in selected}):
+    for record in log.read({number: OffsetRange(firsts[number], ends[number]) for number in selected}):
         selection = selected[record.partition]
         # Records contain ids as they are: most need not be decoded.
         if record.value is None or not any(notification.encode() in record.value for notification, _ in selection):

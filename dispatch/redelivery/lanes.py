@@ -14,7 +14,7 @@ from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings
-from arborcast.topic_model.records.peers import MOST_TOGETHER
+from arborcast.topic_model.records.peers import MAX_PER_PUSH
 from arborcast.topic_model.records.xml_ids import NO_IDS, clash, xml_ids
 from arborcast.topic_model.subscriptions import SEVERAL, Subscription
 
@@ -50,7 +50,7 @@ class Choice:
         """The deliveries to push now, empty if none is due; `probing`: for a probe."""
         if subscription.policy.strict:
             # The first delivery may be in flight. Another engine takes many, and all or none.
-            most = 1 if probing or subscription.peer is None else MOST_TOGETHER
+            most = 1 if probing or subscription.peer is None else MAX_PER_PUSH
             heads = [] if lane.flight else self._store.first(lane.name, most)
             # A push of a worker that may still be answered, or has a later result, ends separately.
             heads = list(takewhile(lambda each: each.tries.awaits == heads[0].tries.awaits, heads))

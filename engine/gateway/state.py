@@ -82,7 +82,7 @@ class PullState:
         self.queues = PullQueues(
             self.view.store,
             self.log,
-            pull_points.is_there,
+            pull_points.exists,
             claim_s=settings.gateway.pull_claim_s,
             max_bytes=settings.gateway.max_body_bytes,
             max_nodes=settings.gateway.max_elements,

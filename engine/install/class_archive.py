@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.engine.embedded import engine
 from arborcast.engine.embedded.engine import Tools
 from arborcast.engine.embedded.home import Home
@@ -39,7 +39,7 @@ _STEP_S = 0.1
 _UNUSED_S = 30 * 24 * 3_600
 
 
-def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold) -> bool:
+def make(tools: Tools, cache: Path, report: Report, progress: Progress = no_progress) -> bool:
     """Make the archive for this Java and these jars if it is missing; returns whether it exists.
 
     An engine starts more slowly without it: failures are reported, never raised.

@@ -24,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.engine.install import java
 from arborcast.engine.install.java import JavaRuntime, java_environ
 from arborcast.engine.processes.errors import HomeError, JarError
@@ -212,7 +212,7 @@ def fetch(
     report: Report,
     cache: Path | None = None,
     source: Path | None = None,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> None:
     """Ensure that all sets are in the cache, from `source` (a folder with jars) or from the network.
 
@@ -337,7 +337,9 @@ def pinned_lines(which: str, work: Path) -> list[str]:
     into = work / which
     into.mkdir()
     expected = len(pins(which))
-    outcome = retrieve(_FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, untold)
+    outcome = retrieve(
+        _FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, no_progress
+    )
     if outcome.problem:
         raise JarError(f"could not fetch {outcome.jar or which}: {outcome.problem}")
     return [

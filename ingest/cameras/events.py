@@ -18,7 +18,7 @@ from arborcast.ingest.cameras.messages import Notice
 from arborcast.ingest.operations.onvif import TT
 from arborcast.ingest.operations.publishing import UNACCEPTED
 from arborcast.topic_model.expressions import FULL, concrete_topic
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.namespaces import wsnt
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import Step, TopicPath, make_path, split_path
@@ -74,7 +74,7 @@ def read_events(
         except (ExpressionError, TopicError, MalformedMessage):
             unreadable += 1
             continue
-        kind = kept_type(str(notice.payload.tag))
+        kind = stored_type(str(notice.payload.tag))
         found.notifications.append(
             Notification(new_id(), path, notice.fragment, UNACCEPTED, prefixes=prefixes, type=kind)
         )

@@ -18,7 +18,7 @@ from lxml import etree
 
 from arborcast.topic_model.message_types import read_type
 from arborcast.topic_model.namespaces import SOAP11, SOAP12
-from arborcast.topic_model.records.notifications import MOST_PRIORITY, Notification
+from arborcast.topic_model.records.notifications import MAX_PRIORITY, Notification
 from arborcast.wire import limits, times
 from arborcast.wire.envelope import PUBLICATION, Request, is_for_us
 from arborcast.wire.errors import InvalidRequest
@@ -119,10 +119,10 @@ def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], wh
 def priority_of(text: str, where: str) -> int:
     """A priority. `where` begins the sentence when it cannot be read. Raises InvalidRequest."""
     digits = text.strip()
-    number = int(digits) if _priority.fullmatch(digits) else MOST_PRIORITY + 1
-    if abs(number) > MOST_PRIORITY:
+    number = int(digits) if _priority.fullmatch(digits) else MAX_PRIORITY + 1
+    if abs(number) > MAX_PRIORITY:
         raise InvalidRequest(
-            f"{where}: Priority is a whole number from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {text:.100}"
+            f"{where}: Priority is a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {text:.100}"
         )
     return number
 
@@ -152,8 +152,8 @@ def checked_key(key: str) -> str:
 
 def said_in(valid_until_ms: int, lifespan_s: float, kind: str, priority: int | None, reliable: bool) -> Publication:
     """The same options as numbers; 0, empty and None for those that are not given. Raises InvalidRequest."""
-    if priority is not None and abs(priority) > MOST_PRIORITY:
-        raise InvalidRequest(f"priority is from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {priority}")
+    if priority is not None and abs(priority) > MAX_PRIORITY:
+        raise InvalidRequest(f"priority is from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}")
     if not 0 <= valid_until_ms <= _LAST_MS:
         raise InvalidRequest(f"valid_until is in milliseconds since 1970, not {valid_until_ms}")
     if not 0 <= lifespan_s <= limits.LIFESPAN_MS / 1000:

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.federation.receiver import PeerReceiver
-from arborcast.topic_model.records.peers import MOST_DATAGRAM, MOST_TOGETHER, PeerPush, is_like_datagram
+from arborcast.topic_model.records.peers import MAX_DATAGRAM, MAX_PER_PUSH, PeerPush, is_like_datagram
 from arborcast.wire.errors import PeerRefused
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _BUFFER = 4 * 1024 * 1024
 # Datagrams checked before the event loop serves others; their notifications are stored together, within the limit of a
 # push.
 _AT_ONCE = 100
-_MOST_IN_ONE = MOST_TOGETHER // _AT_ONCE
+_MOST_IN_ONE = MAX_PER_PUSH // _AT_ONCE
 
 
 class DatagramDoor(asyncio.DatagramProtocol):
@@ -61,7 +61,7 @@ class DatagramDoor(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         """Called for each."""
-        if len(data) > MOST_DATAGRAM or not is_like_datagram(data):
+        if len(data) > MAX_DATAGRAM or not is_like_datagram(data):
             self.counts["garbage"] += 1
         elif len(self._waiting) >= _MOST_WAITING:
             self.counts["full"] += 1

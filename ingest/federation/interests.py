@@ -13,7 +13,7 @@ from arborcast.topic_model.records.control import (
     interest_key,
     subscription_key,
 )
-from arborcast.topic_model.routing.interest import together
+from arborcast.topic_model.routing.interest import merged
 
 _KEY = interest_key("")
 _LINK_KEY = subscription_key("")
@@ -54,7 +54,7 @@ class PeerInterests:
     def all(self, peer: str) -> tuple[str, ...]:
         """All that it wants."""
         found = self._there.get(peer)
-        return () if found is None else together((found.topics, found.others))
+        return () if found is None else merged((found.topics, found.others))
 
     def __iter__(self) -> Iterator[PeerInterest]:
         return iter(self._there.values())

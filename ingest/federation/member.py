@@ -177,7 +177,7 @@ class _Summary:
     async def current(self, now: float) -> tuple[str, ...]:
         if self._table.position != self._position and now >= self._next:
             position, there = self._table.position, list(self._table.subscriptions())
-            self._wanted = await self._in_thread(lambda: interest.wanted(there))
+            self._wanted = await self._in_thread(lambda: interest.summary_of(there))
             self._position, self._next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
         return self._wanted
 
@@ -357,7 +357,7 @@ class FederationMember:
         for to, tell in links.told_to(own, self.topology, self._interests, wanted).items():
             member = links.reached(to, self.topology)
             if member is not None and self._outbound.allows_url(to, member.url):
-                said = interest.together(tell.topics), interest.together(tell.others)
+                said = interest.merged(tell.topics), interest.merged(tell.others)
                 if self._told.is_due(to, said, member.number, now):
                     self._spawn(self._told.tell(to, member.url))
 

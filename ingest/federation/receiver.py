@@ -26,21 +26,21 @@ from arborcast.ingest.operations import publishing
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publishing import Checked, PublishRequest
 from arborcast.ingest.state.repeats import RepeatMemory, accepted_lately, steady_now
-from arborcast.topic_model.message_types import MOST as MOST_TYPE
+from arborcast.topic_model.message_types import MAX_LENGTH as MOST_TYPE
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records import peers
 from arborcast.topic_model.records.control import PeerInterest
-from arborcast.topic_model.records.notifications import MOST_PRIORITY, MOST_TRIGGERED, Notification
+from arborcast.topic_model.records.notifications import MAX_PRIORITY, MAX_TRIGGERED, Notification
 from arborcast.topic_model.records.packages import read_package
 from arborcast.topic_model.records.peers import (
     INTEREST_PATH,
-    MOST_TOGETHER,
+    MAX_PER_PUSH,
     Forwarded,
+    drop_reason,
     group_of,
     is_engine,
-    why_not_taken,
 )
-from arborcast.topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
+from arborcast.topic_model.routing.interest import MAX_CHARACTERS, MAX_NODES, is_summary
 from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.topic_model.tree.distribution import distribution_of
 from arborcast.wire import times
@@ -118,15 +118,15 @@ class PeerReceiver:
         """A push whose signature is checked. Raises as `take` does."""
         self._gateway.check_started()
         self._check_way(push.sender, push.to)
-        if len(push.notifications) > MOST_TOGETHER:
-            raise MalformedMessage(f"a push has at most {MOST_TOGETHER} notifications, not {len(push.notifications)}")
+        if len(push.notifications) > MAX_PER_PUSH:
+            raise MalformedMessage(f"a push has at most {MAX_PER_PUSH} notifications, not {len(push.notifications)}")
         fresh: dict[bytes, Checked] = {}
         others: list[asyncio.Future[None]] = []
         for each in push.notifications:
             if not each.path or each.path[-1] != push.sender:
                 raise MalformedMessage(f"the path of {each.id[:_MOST_TEXT]!r} does not end with its sender")
             known = _fingerprint(each.id)
-            if why := why_not_taken(each, self._own):
+            if why := drop_reason(each, self._own):
                 self.dropped[why] += 1
             elif known in fresh or self._memory.knows(known, self._clock()):
                 self.dropped["repeat"] += 1
@@ -166,7 +166,7 @@ class PeerReceiver:
         except MalformedMessage as error:
             self._drop("unreadable", forwarded.topic, error)
             return None
-        priority = max(-MOST_PRIORITY, min(forwarded.priority, MOST_PRIORITY))
+        priority = max(-MAX_PRIORITY, min(forwarded.priority, MAX_PRIORITY))
         said = {notification.id: Publication(max(0, forwarded.valid_until_ms), priority=priority)}
         try:
             return await publishing.check(self._gateway, PublishRequest([notification], None, said))
@@ -183,8 +183,10 @@ class PeerReceiver:
     async def _take_interest(self, interest: peers.Interest) -> None:
         self._check_way(interest.sender, interest.to)
         for topics in (interest.topics, interest.others):
-            if len(topics) > MOST or sum(map(len, topics)) > MOST_CHARACTERS or not is_summary(topics):
-                raise MalformedMessage(f"an interest has up to {MOST} topics and subtrees, and no other expressions")
+            if len(topics) > MAX_NODES or sum(map(len, topics)) > MAX_CHARACTERS or not is_summary(topics):
+                raise MalformedMessage(
+                    f"an interest has up to {MAX_NODES} topics and subtrees, and no other expressions"
+                )
             if topics:
                 try:
                     parse_normal("|".join(topics))
@@ -244,7 +246,7 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
         package=forwarded.package,
         path=forwarded.path,
         distribution=distribution_of([forwarded.distribution]),
-        triggers_left=max(0, min(forwarded.triggers_left, MOST_TRIGGERED)),
+        triggers_left=max(0, min(forwarded.triggers_left, MAX_TRIGGERED)),
     )
 
 

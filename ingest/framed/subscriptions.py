@@ -174,7 +174,7 @@ class Sender:
 
     async def run(self) -> None:
         """Send what waits, until the subscription has ended."""
-        while self._gateway.pull_points.is_there(self.subscription):
+        while self._gateway.pull_points.exists(self.subscription):
             await self._room.wait()
             try:
                 await self._renew()

@@ -298,7 +298,7 @@ class GatewayApp:
                 gate.received(client, len(body))
             request = await self._parse(body, header(headers, b"content-type"), reservation, publishing)
             request.traceparent = traceparent_of(headers)
-            request.gone = lambda: until_gone(receive)
+            request.disconnected = lambda: until_gone(receive)
             if gate is not None and client is not None:
                 request.caller = await gate.identify(client, request.root)
                 request.client = client.client

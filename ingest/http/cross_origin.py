@@ -22,7 +22,7 @@ async def admit(rule: PageRule, scope: Scope, send: Send) -> Send | None:
     if refusal:
         raise PageRefused(refusal)
     origin = found.get("origin")
-    if origin not in rule.wanted:
+    if origin not in rule.allowed_origins:
         return send
     shared = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
     method = header(scope["headers"], b"access-control-request-method")

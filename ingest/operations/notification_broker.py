@@ -22,7 +22,7 @@ from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Store
 from arborcast.ingest.operations.publishing import NO_PUBLICATIONS, UNACCEPTED, PublishingClient, PublishRequest
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.soap.shapes import FoundPayload, Shapes
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsa, wsnt
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
@@ -176,7 +176,7 @@ async def _read_notify(
                 message_id=message_id,
                 traceparent=request.traceparent,
                 prefixes=topic.prefixes,
-                type=kept_type(kind),
+                type=stored_type(kind),
             )
         )
 

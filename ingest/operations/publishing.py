@@ -25,9 +25,9 @@ from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, Stored, c
 from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.projections.registrations import permits
-from arborcast.topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
+from arborcast.topic_model.records.notifications import MAX_PRIORITY, UNSTAMPED, Notification, type_of
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
@@ -118,7 +118,7 @@ def notification_of(
         producer=producer,
         message_id=message_id,
         traceparent=request.traceparent,
-        type=kind or kept_type(str(element.tag)),
+        type=kind or stored_type(str(element.tag)),
     )
 
 
@@ -360,7 +360,7 @@ def _accepted(
         fast = tree.is_fast(notification.topic, federation.inside_fast)
     if priority is None:
         # A directory may say more than there is.
-        priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
+        priority = max(-MAX_PRIORITY, min(policy.priority, MAX_PRIORITY))
     return msgspec.structs.replace(
         notification,
         prefixes=tree.prefixes.complete(notification.topic, notification.prefixes),

@@ -29,7 +29,7 @@ from arborcast.topic_model.records.control import (
     ending_pull_point,
 )
 from arborcast.topic_model.records.pull import StoredMessage
-from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
+from arborcast.topic_model.records.results import ANSWER, ServedRequest, may_answer
 from arborcast.wire import limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
@@ -115,7 +115,7 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
         await _kept(gateway, identifier)
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
-    handout = await gateway.pulls.take(point.id, maximum, wait_s, request.gone)
+    handout = await gateway.pulls.take(point.id, maximum, wait_s, request.disconnected)
     if not handout.elements:
         _existing(gateway, request, identifier)  # it may have been destroyed while we waited
     name = "wsnt", WSNT, "GetMessagesResponse"
@@ -255,7 +255,7 @@ def _may_answer(gateway: Gateway, request: Request, pull_point_id: str) -> bool:
         return False
     now_ms = times.to_ms(gateway.now())
     related = {(message.findtext(_RELATED) or "").strip() for message in messages}
-    asked = (AskedRequest(pull_point_id, each, caller.name) for each in related)
+    asked = (ServedRequest(pull_point_id, each, caller.name) for each in related)
     try:
         return all(may_answer(mark.strip(), each, now_ms, gateway.protector.marks) for each in asked)
     except SecretError as error:

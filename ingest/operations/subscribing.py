@@ -259,7 +259,7 @@ async def _renew(
         policy=wanted.policy,
     )
     renewed, secret = _protected(gateway, request, renewed)
-    records = [*ended, *gateway.suspensions.taking_back(existing.id)]
+    records = [*ended, *gateway.suspensions.resumption(existing.id)]
     since = Since(gateway.table.position - 1, times.to_ms(gateway.now()))
     if renewed != existing:
         records.insert(0, SubscriptionRecord(renewed))
@@ -316,7 +316,7 @@ def _bound(gateway: Gateway, request: SubscriptionRequest) -> tuple[BoundEndpoin
     if point is None:
         # It was bound before, or ended unused: its address is the subscriber's all the same.
         bound = BoundEndpoint(named, points.endpoints.name_of(named, owner_of(request.caller)))
-        return (None if points.is_there(named) else bound), []
+        return (None if points.exists(named) else bound), []
     if not points.is_provisional(named) or not may_manage(request.caller, point.owner):
         return None, []
     return BoundEndpoint(named, point.name), ending_pull_point(named, "destroyed", times.to_ms(gateway.now()))

@@ -44,5 +44,5 @@ class TopicCodes:
                 await gateway.changes.commit(records)
             except InfrastructureError as error:
                 logger.warning("topics cannot be given codes now: %s", error)
-                self._places.give_back(records)
+                self._places.return_plan(records)
                 await asyncio.sleep(_RETRY_S)

@@ -30,7 +30,7 @@ from arborcast.ingest.operations.notification_broker import PAYLOAD_DEPTH
 from arborcast.ingest.operations.publishing import PublishingClient, check_rights, check_types
 from arborcast.ingest.operations.subscribing import check_filters
 from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY, wsnt
 from arborcast.topic_model.records.control import TriggerRecord, ending_trigger
 from arborcast.topic_model.records.notifications import Notification
@@ -152,7 +152,7 @@ def _read_publish(gateway: Gateway, request: Request, name: str) -> Trigger:
                 raise InvalidRequest("the payload of a trigger is one XML element in one wsnt:Message")
             fragment = source.fragment(node.children[0])
             check_payload(fragment, element[0])
-            payload, kind = fragment.decode(), kept_type(str(element[0].tag))
+            payload, kind = fragment.decode(), stored_type(str(element[0].tag))
     return Trigger(name, path, payload, kind, gateway.table.topics.prefixes.complete(path, prefixes))
 
 

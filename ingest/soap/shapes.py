@@ -20,7 +20,7 @@ from lxml import etree
 
 from arborcast.core.recent import Recent
 from arborcast.wire.envelope import Request
-from arborcast.wire.fragments import Inherited, Source, element_between, stand_alone
+from arborcast.wire.fragments import Inherited, Source, element_between, self_contained
 
 _T = TypeVar("_T")
 
@@ -79,7 +79,7 @@ class Shapes(Generic[_T]):
             return None
         if content[0].tail != shape.behind:
             return None
-        payload = stand_alone(document, element_between(document, start, end), shape.inherited)
+        payload = self_contained(document, element_between(document, start, end), shape.inherited)
         return FoundPayload(payload, content[0], shape.said)
 
     def learn(self, request: Request, source: Source, place: int, said: _T) -> None:

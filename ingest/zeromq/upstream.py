@@ -127,7 +127,7 @@ class FramedUpstream:
 
     def _begin(self, connection: Connection, wanted: frames.SubscribeBody) -> None:
         try:
-            receipt = frames.read_body(connection.ask(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
+            receipt = frames.read_body(connection.request(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
         except ArborcastError as error:
             self._failed[wanted.expression] = time.monotonic() + _AGAIN_S
             logger.warning("%r cannot be subscribed to: %s; trying again", wanted.expression or "everything", error)
@@ -139,6 +139,6 @@ class FramedUpstream:
     def _end(self, connection: Connection, name: str) -> None:
         connection.handle(name, None)
         try:
-            connection.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(name))
+            connection.request(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(name))
         except ArborcastError as error:
             logger.info("a subscription was not ended: %s", error)

@@ -244,7 +244,7 @@ class GatewayParts:
         self.pulls = PullQueues(
             self.pull_log.store,
             self.pull_log,
-            self.pull_points.is_there,
+            self.pull_points.exists,
             claim_s=30,
             max_bytes=100_000,
             max_nodes=20_000,

@@ -268,7 +268,7 @@ def test_a_newer_version_stops_an_older_reader_and_says_what_to_do(name: str) ->
     # It need not look like anything that we know.
     newer.append({log.version: 2, "something": ["else"]})
     for form in newer:
-        with pytest.raises(RecordVersionError, match="has version 2, this Arborcast knows up to 1: upgrade"):
+        with pytest.raises(RecordVersionError, match="has version 2, this Arborcast supports up to 1: upgrade"):
             log.read(log.pack(form))
 
 

@@ -1,7 +1,6 @@
-"""Writing and following the `control` log, and writing the log `operations`. Records are encoded by
-`topic_model.records`.
+"""Writing and following the `control` log, and writing the `operations` log. `topic_model.records` encodes the records.
 
-A package of its own, since it needs Kafka: the distribution arborcast-client leaves it out.
+A separate package, since it needs Kafka: the distribution arborcast-client does not contain it.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class ControlLog(LogWriter):
         super().__init__(kafka, "control")
 
     def ensure_created(self) -> None:
-        """Create the Kafka topics of all logs where they are missing; see `core.eventlog.topics`."""
+        """Create the missing Kafka topics of all logs; see `core.eventlog.topics`."""
         ensure_topics(self._kafka)
 
     def append(self, batch: Sequence[ControlRecord]) -> int:
         """Append records in this order; returns the offset of the last one; see `append_encoded`.
 
-        Records hold whole states, so appending them again after an InfrastructureError does no harm.
+        Each record holds a complete state, so it is safe to append it again after an InfrastructureError.
         """
         return self.append_encoded([control.encode(record) for record in batch])
 
@@ -46,29 +45,29 @@ class OperationsLog(LogWriter):
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, OPERATIONS_LOG)
-        self._there = False
+        self._ensured = False
 
     def append(self, record: OperationBegun | OperationEnded) -> None:
-        """Append an operation before it is made, or its result; returns when it is in the log. Raises
+        """Append an operation before its execution, or its result; returns when it is in the log. Raises
         InfrastructureError."""
-        if not self._there:
+        if not self._ensured:
             ensure_topics(self._kafka, only=(OPERATIONS_LOG,))
-            self._there = True
-        pieces = operations.in_pieces(record) if isinstance(record, OperationBegun) else (record,)
+            self._ensured = True
+        pieces = operations.pieces_of(record) if isinstance(record, OperationBegun) else (record,)
         self.append_encoded([operations.encode(each) for each in pieces])
 
     @contextmanager
     def recorded(self, operation: OperationBegun) -> Iterator[list[str]]:
-        """Record an operation, which is made inside; the yielded list takes words about its result. Without a record
-        nothing is changed: raises InfrastructureError then."""
+        """Record the operation of the block; the block adds descriptions of its result to the yielded list. Raises
+        InfrastructureError before the block if the operation cannot be recorded."""
         self.append(operation)
-        said: list[str] = []
+        results: list[str] = []
         try:
-            yield said
+            yield results
         except BaseException as error:
             self._end(operations.failed(operation, error))
             raise
-        self._end(operations.ended(operation, "; ".join(said) or "done"))
+        self._end(operations.ended(operation, "; ".join(results) or "done"))
 
     def _end(self, result: OperationEnded) -> None:
         try:

@@ -1,8 +1,8 @@
 """Documents of topics: wstop TopicSet and TopicNamespace (XML), and JSON; read and written.
 
-Reading gives TopicRecords, sorted by path, as input of a plan; it touches no tree. Facts that the standard
-documents have no words for (code, policy) is written as attributes in a namespace of our own, which other readers
-skip; so a tree survives a round trip through any of the three. Unreadable documents raise DocumentError with the line.
+Reading returns TopicRecords, sorted by path, as input of a plan; it changes no tree. Properties that the standard
+documents cannot express (code, policy) are attributes in a namespace of Arborcast, which other readers ignore; so a
+tree survives a round trip through any of the three. Unreadable documents raise DocumentError with the line.
 """
 
 from __future__ import annotations

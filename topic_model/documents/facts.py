@@ -1,6 +1,5 @@
-"""What all documents of topics share: reading XML from outside without doing what it says (no DTD, no entities, no
-network, bounded in size and depth), and a topic's facts as attributes in our own namespace, where the wstop documents
-have no words for them."""
+"""The common part of documents of topics: safe parsing of untrusted XML (no DTD, no entities, no network, bounded in
+size and depth), and attributes in a namespace of Arborcast for properties that wstop documents cannot express."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def parse_document(data: bytes, expected_root: str) -> etree._Element:
 
 
 def line_of(element: etree._Element) -> int | None:
-    """Where the element begins."""
+    """The line of the element's start tag, if known."""
     line: object = element.sourceline
     return line if isinstance(line, int) else None
 
@@ -49,7 +48,7 @@ def boolean(text: str | None) -> bool:
 
 
 def serialize(root: etree._Element) -> bytes:
-    """The document as UTF-8, indented for people."""
+    """The document in UTF-8, indented."""
     etree.indent(root)
     result: bytes = etree.tostring(root, encoding="UTF-8", xml_declaration=True)
     return result + b"\n"
@@ -61,7 +60,8 @@ _strings = msgspec.json.Decoder(tuple[str, ...])
 
 
 def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool) -> None:
-    """Write what differs from the defaults. `standard`: message types and `final` stand elsewhere already."""
+    """Write the properties that differ from the defaults. `standard`: message types and `final` are already in standard
+    attributes."""
     policy = record.policy
     facts = {
         "code": record.code,
@@ -87,7 +87,7 @@ def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool)
 def read_facts(
     element: etree._Element, path: TopicPath, *, message_types: tuple[str, ...] = (), final: bool = False
 ) -> TopicRecord:
-    """The record of a topic; the two arguments are what the standard attributes say."""
+    """The record of a topic; `message_types` and `final` are from the standard attributes."""
 
     def text(name: str) -> str:
         return element.get(f"{{{ARBOR}}}{name}", "")
@@ -96,13 +96,13 @@ def read_facts(
         try:
             return _strings.decode(text(name)) if text(name) else ()
         except msgspec.DecodeError as error:
-            raise DocumentError(f"{name} of topic {path} must be a JSON list of texts", line_of(element)) from error
+            raise DocumentError(f"{name} of topic {path} must be a JSON list of strings", line_of(element)) from error
 
     priority = text("priority").strip() or "0"
-    # isdigit and int() know the digits of forty scripts. As many of them as in a directory.
+    # isdigit and int() accept the digits of forty scripts. The length limit is that of the directory.
     digits = priority[1:] if priority[0] in "+-" else priority
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_PRIORITY):
-        raise DocumentError(f"priority of topic {path} must be a whole number", line_of(element))
+        raise DocumentError(f"priority of topic {path} must be an integer", line_of(element))
     return TopicRecord(
         path=path,
         code=text("code"),
@@ -136,7 +136,7 @@ _decoder = msgspec.json.Decoder(_Document)
 
 def write_json(records: Iterable[TopicRecord]) -> bytes:
     """The JSON document of these topics; equal topics give equal bytes."""
-    # Elsewhere a code from a place was chosen by a person.
+    # A generated code is an explicit one for the reader of the document.
     plain = (msgspec.structs.replace(each, placed=False) if each.placed else each for each in records)
     topics = tuple(sorted(plain, key=lambda record: record.path))
     return msgspec.json.format(msgspec.json.encode(_Document(VERSION, topics)), indent=2) + b"\n"
@@ -151,7 +151,7 @@ def read_json(data: bytes) -> tuple[TopicRecord, ...]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DocumentError(f"not a JSON document of topics: {error}") from error
     if document.version != VERSION:
-        raise DocumentError(f"the document has version {document.version}, this Arborcast knows {VERSION}")
+        raise DocumentError(f"the document has version {document.version}, this Arborcast supports {VERSION}")
     records: dict[TopicPath, TopicRecord] = {}
     for record in document.topics:
         try:
@@ -159,6 +159,6 @@ def read_json(data: bytes) -> tuple[TopicRecord, ...]:
         except TopicError as error:
             raise DocumentError(str(error)) from error
         if path in records:
-            raise DocumentError(f"the topic {path} is there twice")
+            raise DocumentError(f"the document has the topic {path} twice")
         records[path] = msgspec.structs.replace(record, path=path, placed=False)
     return tuple(records[path] for path in sorted(records))

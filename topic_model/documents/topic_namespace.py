@@ -1,8 +1,8 @@
 """TopicNamespace documents: the topics that one namespace defines.
 
-Topics nest; one whose parent belongs to another namespace stands at the top and names that parent in @parent. So, when
-writing, does a topic below a node that is no topic: the document has no other way to say that the node is none.
-MessagePattern, documentation and the namespace's own @final are not kept: nothing in the engine looks at them.
+Topics nest. A topic whose parent belongs to another namespace is a top-level element with the parent in @parent. A
+topic below a node that is not a topic is written in the same way, since an element would make the node a topic.
+MessagePattern, documentation and the namespace's own @final are dropped: the engine does not use them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from arborcast.topic_model.tree.tree import IS_TOPIC, WSTOP, TopicSetBuilder
 
 
 def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:
-    """The topics of a TopicSet document, sorted by path. Elements that are no topics (descriptions) are passed over."""
+    """The topics of a TopicSet document, sorted by path. Other elements (descriptions) are ignored."""
     records: dict[TopicPath, TopicRecord] = {}
     declared: dict[str, str] = {}
-    # A stack and not recursion; of each element the path and the namespace that its children inherit.
+    # Elements with their paths and the namespaces that their children inherit; a stack instead of recursion.
     waiting: list[tuple[etree._Element, str, str]] = [(parse_document(data, "TopicSet"), "", "")]
     while waiting:
         parent, parent_path, parent_namespace = waiting.pop()
@@ -48,7 +48,7 @@ def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:
             if boolean(element.get(IS_TOPIC)):
                 record = read_facts(element, _checked(path, element))
                 if record.path in records:
-                    raise DocumentError(f"the topic {path} is there twice", line_of(element))
+                    raise DocumentError(f"the document has the topic {path} twice", line_of(element))
                 records[record.path] = record
     return with_prefixes((records[path] for path in sorted(records)), declared)
 
@@ -86,7 +86,7 @@ def read_topic_namespace(data: bytes) -> tuple[TopicRecord, ...]:
         element, parent = waiting.pop()
         path = _path_of(element, parent, namespace)
         if path in records:
-            raise DocumentError(f"the topic {path} is there twice", line_of(element))
+            raise DocumentError(f"the document has the topic {path} twice", line_of(element))
         records[path] = read_facts(
             element,
             path,
@@ -107,7 +107,7 @@ def write_topic_namespaces(records: Iterable[TopicRecord]) -> dict[str, bytes]:
 
 
 def write_topic_namespace(records: Iterable[TopicRecord], namespace: str) -> bytes:
-    """The document of one namespace: those of the topics that it defines."""
+    """The document of one namespace, with the topics of `records` that it defines."""
     own = sorted((r for r in records if _namespace_of(r.path) == namespace), key=lambda record: record.path)
     root = etree.Element(f"{{{WSTOP}}}TopicNamespace", nsmap=_prefixes(own), targetNamespace=namespace)
     elements: dict[TopicPath, etree._Element] = {}
@@ -167,7 +167,7 @@ def _write_message_types(element: etree._Element, record: TopicRecord) -> None:
     if standard:
         element.set("messageTypes", " ".join(standard))
     if len(standard) < len(qnames):
-        # A directory may hold texts that are no QNames; @messageTypes cannot say them, so all stand in ours as well.
+        # A directory may have texts that are not QNames. @messageTypes cannot hold them, so all are in ours too.
         write_all = TopicRecord(record.path, message_types=record.message_types)
         write_facts(element, write_all, standard=False)
 

@@ -1,13 +1,13 @@
-"""Topic expressions: from what subscribers, publishers and people write to patterns, and back.
+"""Topic expressions: parsing to patterns, and writing.
 
-    dialects, namespaces    what peers and people write, also topics by their codes; prefixes in it
-    xpath, conditions       the XPath dialect, and conditions over documents; xpath_syntax is what they share
+    dialects, namespaces    expressions of peers and of people, also with codes of topics; their prefixes
+    xpath, conditions       the XPath dialect, and conditions over documents; xpath_syntax is their common part
     item_filter             ONVIF's dialect of conditions, as XPath
-    writing                 what we write
+    writing                 expressions of outgoing messages
 
-`parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` what a person types;
-`compile_normal` gives the pattern behind a filter's normal form; `write_topic` and `write_full` write expressions for
-messages of ours. Everything illegal raises an ExpressionError with the position and the fault to answer with.
+`parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` input of a person;
+`compile_normal` returns the pattern for a filter's normal form; `write_topic` and `write_full` write expressions for
+outgoing messages. Illegal input raises an ExpressionError with the position and the fault of the answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from arborcast.topic_model.expressions.xpath import XPathPattern
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
 
 DIALECTS = (SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH)
-"""Every dialect that `parse` reads, as the resource property TopicExpressionDialect lists them."""
+"""The dialects that `parse` reads, in the order of the resource property TopicExpressionDialect."""
 
 __all__ = [
     "CONCRETE",
@@ -50,5 +50,5 @@ __all__ = [
 
 
 def compile_normal(normal: str) -> Pattern | XPathPattern:
-    """What selects topics, for any normal form that `parse` gave out."""
+    """The pattern for a normal form of `parse`."""
     return xpath.parse_normal(normal) if normal.startswith(XPATH_SCHEME) else parse_normal(normal)

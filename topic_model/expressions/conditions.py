@@ -1,19 +1,20 @@
 """Conditions: boolean XPath over a payload or over a producer's properties, in a part of XPath 1.0 of bounded cost.
 
-A subscriber's expression runs in our process for every notification of its topics, over documents that another client
-has sent, and libxml2 cannot be stopped. What is accepted therefore costs about the size of the document for each token,
-times its depth for predicates:
+A subscriber's expression runs in the engine's processes for every notification of its topics, over documents of another
+client, and libxml2 cannot be interrupted. So each token of an accepted expression costs about the size of the document,
+times its depth for predicates. Accepted:
 
 - location paths downward from the payload element or its root: child, attribute and self steps, names, `*`, `.`,
   `text()`, `node()`, predicates (nested twice); at the beginning of a path one `//x`, `.//x` or `/top//x`;
-- the core functions, arithmetic, `and`, `or`, literals; comparisons of which one side is a literal, a number or a
-  function (`string(a) = string(b)` for two paths, whose comparison would cost the product of their nodes);
-- what contains(), translate() and the like look for must be a literal (else: the product of two texts);
-- not: variables, extension functions, id(), lang(), reverse and sibling axes, unions (use `or`), and `//` or paths from
-  the root within predicates, except for one `.//x` (else: the square of the document, and more).
+- the core functions, arithmetic, `and`, `or`, literals; comparisons with a literal, a number or a function on one side
+  (`string(a) = string(b)` for two paths, whose comparison would cost the product of their nodes);
+- a literal as the searched text of contains(), translate() and similar functions (else: the product of two texts).
 
-What is left is bounded by a budget: an evaluation whose estimate is beyond it is not begun. The same conditions are
-checked at Subscribe and evaluated by the workers.
+Refused: variables, extension functions, id(), lang(), reverse and sibling axes, unions (use `or`), and `//` or paths
+from the root within predicates, except for one `.//x` (else: the square of the document, and more).
+
+In addition, an evaluation is not started if its estimated cost exceeds a budget. Subscribe checks the same conditions
+that the workers evaluate.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NOD
 from arborcast.topic_model.subscriptions import XPathFilter
 
 XPATH_1: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
-"""The one dialect that conditions are kept in."""
+"""The dialect of stored conditions."""
 
-MAX_LITERAL: Final = 256  # characters looked for: finding them may cost the product of both lengths
+MAX_LITERAL: Final = 256  # characters of a searched text: a search may cost the product of both lengths
 
 _LITERAL_UNIT: Final = 16
 _SEARCHES: Final = frozenset({"contains", "starts-with", "substring-after", "substring-before", "translate"})
@@ -42,19 +43,19 @@ _WORDS: Final = Words(
     nested="nested too deeply: its cost has no bound",
     variables="there are no variables",
     union="a union costs the product of both sides; use `or`",
-    upward="is not available: a condition looks downward",
+    upward="is not available: a condition has downward axes only",
     unavailable="",
     comparison=" such as string()",
     roots=("/",),
 )
 
-# Estimated in bytes looked at; about 10 ns each, so half a second at the very most. 800 bytes need about 2,000.
+# In processed bytes, about 10 ns each: half a second at most. A document of 800 bytes needs about 2,000.
 BUDGET: Final = 50_000_000
 
 PER_MS: Final = 100_000
-"""So much of it is looked at in a millisecond, by estimate."""
+"""Processed bytes per millisecond, estimated."""
 
-# Texts that are handed on for each level that they lie below cost a sixteenth of what reading a new element does.
+# Passing a text to an ancestor level costs a sixteenth of reading a new element.
 _LEVELS: Final = 16
 
 _MAX_DEPTH: Final = 256
@@ -63,7 +64,7 @@ _parser = xml_parser()
 
 
 class Unanswerable(ConditionError):
-    """The condition has no answer for this document: a type that does not fit, or too much work."""
+    """The condition cannot be evaluated for this document: a type error, or the budget."""
 
 
 class _Compiled(Protocol):
@@ -71,17 +72,17 @@ class _Compiled(Protocol):
 
 
 class Document:
-    """A parsed document with what the estimate needs."""
+    """A parsed document, with its size and depth for the estimate."""
 
     def __init__(self, root: etree._Element, data: bytes) -> None:
         self.root = root
         self.size = len(data)
-        # At least as many as there are levels; libxml2 takes no more than 256.
+        # An upper bound of the levels; libxml2 accepts at most 256.
         self._depth = min(_MAX_DEPTH, 1 + data.count(b"</"))
         self._exact = False
 
     def depth(self, exact: bool) -> int:
-        """How many levels of elements there are; without `exact` it may be more than there really are."""
+        """The number of levels of elements; without `exact` an upper bound."""
         if exact and not self._exact:
             self._exact = True
             self._depth = 0
@@ -94,7 +95,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A checked and compiled expression. It walks the document `weight` times at most; `power` is the depth's part."""
+    """A checked and compiled expression. It walks the document at most `weight` times; `power` is the exponent of the
+    depth in its cost."""
 
     text: str
     weight: int
@@ -102,12 +104,12 @@ class Condition:
     _compiled: _Compiled = field(compare=False, repr=False)
 
     def cost(self, document: Document) -> float:
-        """What asking costs, by estimate; 0 where it would take too long and is not asked."""
+        """The estimated cost of an evaluation; 0 if it exceeds the budget and is not made."""
         cost = self._estimate(document)
         return cost if cost <= BUDGET else 0.0
 
     def holds(self, document: Document) -> bool:
-        """The answer, as XPath's boolean() would give it. Raises Unanswerable."""
+        """The result as XPath's boolean(). Raises Unanswerable."""
         if self._estimate(document) > BUDGET:
             raise Unanswerable(f"the condition {self.text[:100]!r} would take too long on {document.size} bytes")
         try:
@@ -116,7 +118,7 @@ class Condition:
             raise Unanswerable(f"the condition {self.text[:100]!r} cannot be evaluated: {error}") from error
 
     def _estimate(self, document: Document) -> float:
-        # How deep a document really is costs a walk: asked only where it matters.
+        # The exact depth costs a walk, so it is computed only if needed.
         cost = self._at_depth(document, exact=False)
         return cost if cost <= BUDGET else self._at_depth(document, exact=True)
 
@@ -125,7 +127,7 @@ class Condition:
 
 
 def parse_document(data: bytes) -> Document:
-    """Read a document without doing what it says: no DTD, no entities, no network. Raises Unanswerable."""
+    """Parse an untrusted document: no DTD, no entities, no network. Raises Unanswerable."""
     try:
         root = etree.fromstring(data, _parser)
     except etree.XMLSyntaxError as error:
@@ -136,7 +138,7 @@ def parse_document(data: bytes) -> Document:
 
 
 def check_content(expression: XPathFilter) -> None:
-    """Raises ContentExpressionError when this is no wsnt:MessageContent that can be honoured."""
+    """Raises ContentExpressionError for an invalid or unsupported wsnt:MessageContent."""
     try:
         compile_condition(expression)
     except ConditionError as error:
@@ -144,7 +146,7 @@ def check_content(expression: XPathFilter) -> None:
 
 
 def check_producer(expression: XPathFilter) -> None:
-    """Raises ProducerExpressionError when this is no wsnt:ProducerProperties that can be honoured."""
+    """Raises ProducerExpressionError for an invalid or unsupported wsnt:ProducerProperties."""
     try:
         compile_condition(expression)
     except ConditionError as error:
@@ -152,16 +154,16 @@ def check_producer(expression: XPathFilter) -> None:
 
 
 def compile_condition(expression: XPathFilter) -> Condition:
-    """Check and compile. Raises ConditionError, which says where the trouble is."""
+    """Check and compile. Raises ConditionError with the position."""
     if expression.dialect != XPATH_1:
         raise ConditionError(f"the dialect {expression.dialect[:200]!r} is not supported; use {XPATH_1}")
     weight, power = _Scanner(expression.text, expression.namespaces).cost()
     try:
-        _xpath(expression.text, expression.namespaces)  # legal by itself, and not just in parentheses
-        # lxml leaves the document, which `/` selects, out of what it returns: so libxml2 gives the answer itself.
+        _xpath(expression.text, expression.namespaces)  # must be legal without the parentheses too
+        # lxml drops the document node, which `/` selects, from results; so libxml2 converts to a boolean.
         compiled = _xpath(f"boolean({expression.text})", expression.namespaces)
-        # Wrong types and numbers of arguments show only when it runs. A type may also be wrong only in a predicate
-        # that this sample does not reach: then the condition is unanswerable, later.
+        # Wrong types and numbers of arguments are found only at run time. A wrong type in a predicate that this sample
+        # does not reach makes the condition unanswerable later.
         compiled(etree.Element("sample"))
     except (etree.XPathError, ValueError) as error:  # ValueError: characters that XML does not have
         raise ConditionError(f"the condition {expression.text[:100]!r} is not a legal XPath 1.0: {error}") from error
@@ -169,12 +171,12 @@ def compile_condition(expression: XPathFilter) -> Condition:
 
 
 def _xpath(text: str, namespaces: Mapping[str, str]) -> etree.XPath:
-    # regexp: an lxml extension, on by default, which runs patterns of the peer's without a bound.
+    # regexp: an lxml extension, on by default, which would run the peer's regular expressions without a bound.
     return etree.XPath(text, namespaces=_prefixed(namespaces) or None, regexp=False, smart_strings=False)
 
 
 def _prefixed(namespaces: Mapping[str, str]) -> dict[str, str]:
-    """XPath 1.0 has no default namespace: a name without a prefix is in none."""
+    """The declarations without the default one: in XPath 1.0 a name without a prefix is in no namespace."""
     return {prefix: namespace for prefix, namespace in namespaces.items() if prefix and namespace}
 
 
@@ -217,7 +219,7 @@ class _Scanner(Scanner):
             self._check_search(index + 1, token)
 
     def symbol(self, index: int, token: Token, operand: bool) -> None:
-        # `//` only from one node, also where a path begins. The root has one element, so `/name` is one node too.
+        # `//` only from one node, also at the start of a path. The root has one element, so `/name` is one node too.
         if token.text == "//" and operand and not (self.brackets() or self.from_itself(index)):
             step = self.tokens[index - 1]
             one_step = step.kind == "name" or step.text in ("*", ".")
@@ -234,8 +236,8 @@ class _Scanner(Scanner):
             if depth == 0:
                 return
             if depth == 1 and text == ",":
-                wanted = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
-                if wanted.kind != "literal" or self.text_at(index + 2) not in (",", ")"):
-                    self.fail(wanted, f"{token.text}() must be given a literal here")
-                if len(wanted.text) > MAX_LITERAL + 2:
-                    self.fail(wanted, f"{token.text}() looks for {MAX_LITERAL} characters at most")
+                literal = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
+                if literal.kind != "literal" or self.text_at(index + 2) not in (",", ")"):
+                    self.fail(literal, f"{token.text}() requires a literal here")
+                if len(literal.text) > MAX_LITERAL + 2:
+                    self.fail(literal, f"the literal of {token.text}() may have {MAX_LITERAL} characters at most")

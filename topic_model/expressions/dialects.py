@@ -1,13 +1,13 @@
-"""The dialects in which peers write topic expressions, all compiled to patterns.
+"""The dialects of topic expressions, all compiled to patterns.
 
-Each path dialect is the full grammar with less allowed:
+Each path dialect is a restriction of the full grammar:
 
     Simple       one root topic
     Concrete     one topic: names only
-    ConcreteSet  topics of which each may end in `//.`, joined by `|` (ONVIF)
+    ConcreteSet  topics, each optionally with `//.` at its end, joined by `|` (ONVIF)
     Full         everything
 
-Without a dialect an expression is Simple: that is what clients that never name one are read as.
+An expression without a dialect is Simple.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _plain = re.compile(rf"[ \t\r\n]*(?:({NCNAME}):)?({NCNAME}(?:/{NCNAME})*)[ \t\r\
 
 
 def parse(text: str, dialect: str | None, namespaces: Mapping[str, str], *, legacy: bool = False) -> TopicFilter:
-    """The filter that an expression means; `namespaces` are the declarations in scope, the default one under "".
+    """The filter of an expression; `namespaces` are the declarations in scope, the default one under "".
 
-    `legacy`: the older system's mode, whatever the dialect says: a colon path, and everything below it. Raises
+    `legacy`: the older system's mode, which ignores the dialect: a colon path, and everything below it. Raises
     ExpressionError, or UnknownDialect.
     """
     if legacy:
@@ -75,14 +75,14 @@ def concrete_topic(
     legacy: bool = False,
     colons: bool = False,
 ) -> TopicPath:
-    """The one topic that the Topic of a Notify names.
+    """The topic of a Notify.
 
-    `legacy`: as in `parse`. `colons`: a colon path only where it can be nothing else, in the Simple dialect and without
-    a declared prefix.
+    `legacy`: as in `parse`. `colons`: accept a colon path if it is unambiguous, in the Simple dialect and without a
+    declared prefix.
 
-    A whole path is accepted under the label Simple (Axis cameras), and one with a trailing `//.` under ConcreteSet
-    (devices that repeat the subscriber's expression). Raises ExpressionError, of it MultipleTopics when the expression
-    is legal but may select several, or UnknownDialect.
+    A path of several steps is accepted in the Simple dialect too (Axis cameras), and a trailing `//.` in ConcreteSet
+    (devices that repeat the subscriber's expression). Raises ExpressionError, its subclass MultipleTopics for a legal
+    expression that may select several topics, or UnknownDialect.
     """
     if legacy:
         return _colon_topic(text)
@@ -94,21 +94,21 @@ def concrete_topic(
         return plain
     check_length(text)
     if dialect == XPATH:
-        raise MultipleTopics(f"one topic is needed here, and the XPath {text[:60]!r} may select several")
+        raise MultipleTopics(f"one topic is required here, but the XPath {text[:60]!r} may select several")
     paths = scan(text, Notation.PREFIXES)
     _RULES[CONCRETE if dialect == SIMPLE else dialect](text, paths)
     if dialect == CONCRETE_SET:
         paths = tuple(_without_subtree(path) for path in paths)
     topic = compile_paths(text, paths, Declarations(namespaces)).single_topic()
     if topic is None:
-        raise MultipleTopics(f"one topic is needed here, and {text[:60]!r} may select several")
+        raise MultipleTopics(f"one topic is required here, but {text[:60]!r} may select several")
     return topic
 
 
 def _plain_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath | None:
-    """The topic of an expression like `tns:a/b/c`, which says the same in every path dialect; None for any other.
+    """The topic of an expression like `tns:a/b/c`, which means the same in every path dialect; None for any other.
 
-    Nearly all notifications name their topic so, and this takes a tenth of the time that the grammar takes.
+    Nearly all notifications have such a topic, and this takes a tenth of the grammar's time.
     """
     if len(text) > MAX_PATH_LENGTH:
         return None
@@ -125,7 +125,7 @@ def _plain_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath | None:
 
 
 def compile_paths(text: str, paths: tuple[RawPath, ...], declarations: Declarations) -> Pattern:
-    """The pattern of scanned paths whose qualifiers are prefixes."""
+    """The pattern of scanned paths with prefixes as qualifiers."""
     alternatives = []
     for path in paths:
         if path.qualifier is None:
@@ -145,10 +145,10 @@ def compile_paths(text: str, paths: tuple[RawPath, ...], declarations: Declarati
 
 
 def _known(dialect: str | None) -> str:
-    # xsd:anyURI collapses white space; an empty attribute says as little as none.
+    # xsd:anyURI collapses white space; an empty attribute counts as absent.
     dialect = (dialect or "").strip() or SIMPLE
     if dialect not in (*_RULES, XPATH):
-        raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not known here")
+        raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not supported")
     return dialect
 
 
@@ -166,7 +166,7 @@ def _colon_topic(text: str) -> TopicPath:
 
 
 def _check_full(text: str, paths: tuple[RawPath, ...]) -> None:
-    """Everything that was scanned is Full."""
+    """The scanner accepts the Full dialect only."""
 
 
 def _check_concrete_set(text: str, paths: tuple[RawPath, ...]) -> None:
@@ -183,7 +183,7 @@ def _check_simple(text: str, paths: tuple[RawPath, ...]) -> None:
     _check_single(text, paths, "Simple")
     _check_names(text, paths[0], "Simple")
     if len(paths[0].steps) > 1:
-        refuse(text, paths[0].steps[1].position, "the Simple dialect names a root topic only; use Concrete or Full")
+        refuse(text, paths[0].steps[1].position, "the Simple dialect allows a root topic only; use Concrete or Full")
 
 
 _RULES: Final[dict[str, Callable[[str, tuple[RawPath, ...]], None]]] = {
@@ -202,9 +202,9 @@ def _check_single(text: str, paths: tuple[RawPath, ...], dialect: str) -> None:
 def _check_names(text: str, path: RawPath, dialect: str) -> None:
     for step in path.steps:
         if step.axis is Axis.DESCENDANT:
-            refuse(text, step.position, f"// cannot stand here in the {dialect} dialect; use Full")
+            refuse(text, step.position, f"// is not allowed here in the {dialect} dialect; use Full")
         if step.name in "*.":
-            refuse(text, step.position, f"{step.name} cannot stand here in the {dialect} dialect; use Full")
+            refuse(text, step.position, f"{step.name} is not allowed here in the {dialect} dialect; use Full")
 
 
 def _without_subtree(path: RawPath) -> RawPath:
@@ -219,12 +219,12 @@ _colon_path = re.compile(rf"(?P<start>(?:^|\|)\s*)(?P<first>{NCNAME})(?P<rest>(?
 
 
 def parse_friendly(text: str, namespaces: Mapping[str, str] | None = None) -> TopicFilter:
-    """The filter meant by a text in any of these forms, ready to be sent in the Full dialect.
+    """The filter of a person's input in any of these forms, in the Full dialect.
 
-    `a/b//.` and all else that is legal Full; `tns:a/b` when `namespaces` knows the prefix; `{urn:t}a/b` and the rest
-    of the notation of normal forms; a colon path `a:b:c`, also with steps behind it that have slashes (`a:b//.`,
-    `a:b/c`); `//.` for everything (then `normal` is EVERYTHING and the right thing to send is no filter). What comes
-    behind a name never decides whether that is a prefix. Raises ExpressionError.
+    `a/b//.` and other Full expressions; `tns:a/b` with a prefix of `namespaces`; `{urn:t}a/b` and other normal forms; a
+    colon path `a:b:c`, also followed by steps with slashes (`a:b//.`, `a:b/c`); `//.` for all topics (then `normal` is
+    EVERYTHING, and no filter should be sent). Whether a name is a prefix does not depend on the text after it. Raises
+    ExpressionError.
     """
     check_length(text)
     text = text.strip()
@@ -246,26 +246,26 @@ def parse_friendly(text: str, namespaces: Mapping[str, str] | None = None) -> To
 
 
 def _with_slashes(text: str, namespaces: Mapping[str, str]) -> str:
-    """Colon paths as slash paths. One colon after a known prefix makes a QName, any others a path."""
+    """Colon paths as slash paths. One colon after a declared prefix makes a QName, other colons a path."""
 
-    def slashed(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         if match["first"] in namespaces and match["rest"].count(":") == 1:
             return match[0]
         return match["start"] + match["first"] + match["rest"].replace(":", "/")
 
-    return _colon_path.sub(slashed, text)
+    return _colon_path.sub(replace, text)
 
 
-# What a topic that is named by its code has in front: `code:1.4.A`.
+# The prefix of a topic's code: `code:1.4.A`.
 _CODE = "code"
 
 
 def with_codes(text: str, namespaces: Mapping[str, str], find: Callable[[str], Sequence[TopicPath]]) -> str:
-    """What a person has typed for `parse_friendly`, with topics in the place of their codes.
+    """A person's input for `parse_friendly`, with codes replaced by their topics.
 
-    An alternative `code:CODE`, also with steps behind it (`code:1.4//.`), is meant so when a topic has that code; when
-    none has it, or `code` is a declared prefix, it is what it was without codes: a colon path, a name with a prefix.
-    `find` says who has a code, the first one counts. Raises ExpressionError.
+    An alternative `code:CODE`, also with further steps (`code:1.4//.`), is replaced if a topic has the code. Otherwise,
+    or if `code` is a declared prefix, it stays a colon path or a name with a prefix. `find` returns the topics with a
+    code; the first one counts. Raises ExpressionError.
     """
     if f"{_CODE}:" not in text or _CODE in namespaces:
         return text
@@ -273,7 +273,7 @@ def with_codes(text: str, namespaces: Mapping[str, str], find: Callable[[str], S
     found = [_owner(each, find) for each in alternatives]
     if not any(found):
         return text
-    # A topic is put down in the notation of normal forms, which knows no prefixes: so are the others.
+    # Topics are written in normal form, which has no prefixes, so the other alternatives are too.
     return "|".join(
         topic or parse_friendly(each, namespaces).normal for topic, each in zip(found, alternatives, strict=True)
     )

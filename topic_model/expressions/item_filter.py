@@ -2,9 +2,9 @@
 
     boolean(//tt:SimpleItem[@Name="Token" and @Value="1"]) and not(boolean(//tt:ElementItem[@Name="Region"]))
 
-It asks for SimpleItem or ElementItem by @Name and @Value, with `and`, `or`, `not()` and parentheses: a part of XPath
-1.0 with one difference. Its items are in ONVIF's schema whatever their prefix: cameras' clients leave the prefix out,
-or do not declare it.
+It selects SimpleItem or ElementItem by @Name and @Value, with `and`, `or`, `not()` and parentheses: a subset of XPath
+1.0 with one difference. Items are in ONVIF's schema with any prefix: clients of cameras omit the prefix, or do not
+declare it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _token = re.compile(rf"\s*(\"[^\"]*\"|'[^']*'|//|@?{NCNAME}(?::{NCNAME})?|[][()=
 
 
 def to_xpath(text: str, namespaces: Mapping[str, str]) -> XPathFilter:
-    """The condition that an ItemFilter means; `namespaces` are in scope. Raises ContentExpressionError."""
+    """The condition for an ItemFilter; `namespaces` are in scope. Raises ContentExpressionError."""
     return XPathFilter(XPATH_1, _Reader(text, namespaces).written(), {_PREFIX: _SCHEMA})
 
 
@@ -52,7 +52,7 @@ class _Reader:
         return "".join(self._written)
 
     def _operands(self, single: Callable[[], None]) -> None:
-        """Operands with `and` and `or` between, which bind here as in XPath."""
+        """Operands joined by `and` and `or`, with the precedence of XPath."""
         self._operand(single)
         while self._word in ("and", "or"):
             self._written.append(f" {self._word} ")
@@ -94,23 +94,23 @@ class _Reader:
         self._take(self._word)
         self._take("=")
         if not self._word.startswith(("'", '"')):
-            self._refuse("a text in quotes")
+            self._refuse("a quoted string")
         self._take(self._word)
 
-    def _take(self, wanted: str) -> None:
-        if self._word != wanted:
-            self._refuse(wanted)
-        self._written.append(wanted)
+    def _take(self, expected: str) -> None:
+        if self._word != expected:
+            self._refuse(expected)
+        self._written.append(expected)
         self._advance()
 
     def _advance(self) -> None:
         found = _token.match(self._text, self._end)
         if found is None:
             self._start, self._word = self._end, self._text[self._end :].strip()[:1]
-            self._refuse("a name, a sign or a text in quotes")
+            self._refuse("a name, a symbol or a quoted string")
         self._start, self._end = found.span(1)
         self._word = found[1]
 
     def _refuse(self, expected: str) -> NoReturn:
-        found = f"{self._word[:60]!r} stands there" if self._word else "it ends there"
+        found = f"not {self._word[:60]!r}" if self._word else "but the text ends"
         raise ContentExpressionError(f"ItemFilter, position {self._start}: {expected} is expected, {found}")

@@ -1,4 +1,4 @@
-"""Prefixes of an expression, resolved by the declarations in scope at the element that it stands in."""
+"""Prefixes of an expression, resolved by the declarations in scope at its element."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ ENVELOPE_NAMESPACES: Final = frozenset(
         "http://www.onvif.org/ver10/events/wsdl",
     }
 )
-"""Namespaces of the messages themselves; no topic lives in one.
+"""Namespaces of messages, which have no topics.
 
-Those of WSRF too: clients made from the WSDL by JAXB declare every namespace of the schemas in each message, one of
-them as the default, whichever the binding happens to put first.
+Those of WSRF too: clients generated from the WSDL by JAXB declare every namespace of the schemas in each message, and
+an arbitrary one as the default.
 """
 
 
 class Declarations:
-    """Resolves prefixes and remembers which declarations an expression really used.
+    """Resolves prefixes and collects the declarations that an expression uses.
 
-    The default namespace is under the key "". Whether an unprefixed root topic takes it is an open question of the
-    standard: an xsd:QName would, XPath would not. It does here, since the schema types these as QNames, but not when
-    it is an envelope namespace: many clients write `<TopicExpression xmlns="...wsn/b-2">alarm</TopicExpression>` and
-    mean a topic in no namespace.
+    The default namespace is under the key "". The standard does not define whether it applies to an unprefixed root
+    topic: for an xsd:QName it does, in XPath it does not. Here it does, since the schema types these as QNames, except
+    for an envelope namespace: many clients write `<TopicExpression xmlns="...wsn/b-2">alarm</TopicExpression>` for a
+    topic in no namespace.
     """
 
     def __init__(self, namespaces: Mapping[str, str]) -> None:
@@ -44,7 +44,7 @@ class Declarations:
         self.used: dict[str, str] = {}
 
     def resolve(self, prefix: str, text: str, position: int) -> str:
-        """The namespace of a prefix; ExpressionError when it is not declared."""
+        """The namespace of a prefix. Raises ExpressionError if it is not declared."""
         namespace = self._namespaces.get(prefix, "")
         if not namespace:
             known = ", ".join(sorted(filter(None, self._namespaces))) or "none"
@@ -65,4 +65,4 @@ class Declarations:
     @staticmethod
     def _check(namespace: str, text: str, position: int) -> None:
         if not is_namespace(namespace):
-            refuse(text, position, f"the namespace {namespace[:200]!r} is no legal URI")
+            refuse(text, position, f"the namespace {namespace[:200]!r} is not a valid URI")

@@ -1,6 +1,6 @@
-"""Expressions that we write: text and the prefix declarations that it needs.
+"""Writing of expressions, with the required prefix declarations.
 
-A root topic in no namespace is written without a prefix, so it must not be put where a default namespace is declared.
+A root topic in no namespace is written without a prefix, so the element must not have a default namespace in scope.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from arborcast.topic_model.tree.prefixes import by_namespace
 def write_topic(path: TopicPath, prefixes: str = "") -> tuple[str, dict[str, str]]:
     """The Concrete expression of a topic, and its declarations by prefix.
 
-    With these `prefixes` (`topic_model.tree.prefixes`); a namespace without one has the one that is usual, or ours.
+    It uses `prefixes` (`topic_model.tree.prefixes`); a namespace without one gets its usual or a generated prefix.
     """
     chosen = _Prefixes(by_namespace(path, prefixes))
     return _write_path(path, chosen), chosen.declared()
@@ -28,7 +28,7 @@ def write_topic(path: TopicPath, prefixes: str = "") -> tuple[str, dict[str, str
 def write_full(pattern: Pattern) -> tuple[str, dict[str, str]]:
     """The Full expression of a pattern, and its declarations by prefix.
 
-    Raises ExpressionError for what Full cannot say: topics of all namespaces at once.
+    Raises ExpressionError for patterns that Full cannot express: topics of all namespaces.
     """
     prefixes = _Prefixes({})
     text = "|".join(_write_alternative(each, prefixes) for each in pattern.alternatives)
@@ -36,8 +36,8 @@ def write_full(pattern: Pattern) -> tuple[str, dict[str, str]]:
 
 
 class _Prefixes:
-    def __init__(self, wanted: Mapping[str, str]) -> None:
-        self._wanted = wanted
+    def __init__(self, preferred: Mapping[str, str]) -> None:
+        self._preferred = preferred
         self._by_namespace: dict[str, str] = {}
 
     def qualified(self, namespace: str, name: str) -> str:
@@ -52,13 +52,13 @@ class _Prefixes:
         return {prefix: namespace for namespace, prefix in self._by_namespace.items()}
 
     def _choose(self, namespace: str) -> str:
-        others = {prefix for each, prefix in self._wanted.items() if each != namespace}
+        others = {prefix for each, prefix in self._preferred.items() if each != namespace}
         taken = others.union(self._by_namespace.values())
-        wanted = (self._wanted.get(namespace, ""), TOPIC_PREFIXES.get(namespace, ""))
-        # Those that are usual for some namespace stand for no other.
+        preferred = (self._preferred.get(namespace, ""), TOPIC_PREFIXES.get(namespace, ""))
+        # The usual prefix of a namespace is used for no other one.
         names = (f"tns{number or ''}" for number in count(len(self._by_namespace)))
         numbered = (name for name in names if name not in TOPIC_PREFIXES.values())
-        return next(prefix for prefix in chain(wanted, numbered) if prefix and prefix not in taken)
+        return next(prefix for prefix in chain(preferred, numbered) if prefix and prefix not in taken)
 
 
 def _write_path(path: TopicPath, prefixes: _Prefixes) -> str:

@@ -1,14 +1,14 @@
-"""The XPath dialect: location paths over the TopicSet document, in a part of XPath 1.0 whose cost is bounded.
+"""The XPath dialect: location paths over the TopicSet document, in a subset of XPath 1.0 with bounded cost.
 
-A subscriber's XPath runs in our process, over up to a million topics, again and again. All of XPath 1.0 can be made to
-take hours there (node sets are merged and compared in quadratic time), so what is accepted only looks downward:
+A subscriber's XPath runs repeatedly in the engine's processes, over up to a million topics. With full XPath 1.0 an
+expression can run for hours (node sets are merged and compared in quadratic time), so only downward axes are accepted:
 
 - unions of location paths of names, `*`, `.`, `/`, `//` with predicates; the context node is the TopicSet element;
 - in predicates: child, attribute, self and descendant steps, literals, arithmetic, `and`/`or`, the core functions,
   and comparisons with a literal or a number;
-- not: variables, functions of others, absolute paths in predicates, reverse and sibling axes, unions in predicates.
+- not: variables, extension functions, absolute paths in predicates, reverse and sibling axes, unions in predicates.
 
-What remains is evaluated by libxml2 one `//` at a time, and costs about the topics it passes times their depth.
+libxml2 evaluates one `//` at a time; the cost is about the number of visited topics times their depth.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ MAX_BRANCHES: Final = 16  # alternatives of a union: each walks the topic set
 
 _WORDS: Final = Words(
     too_long=f"an XPath may be {MAX_XPATH_LENGTH} characters long, this one is",
-    nested="the predicates of an XPath may not be nested so deep",
+    nested="the predicates of an XPath are nested too deeply",
     variables="an XPath of topics has no variables",
-    union="a union cannot stand in a predicate; use `or`",
-    upward="cannot stand in an XPath of topics, which only looks downward",
+    union="a union is not allowed in a predicate; use `or`",
+    upward="is not allowed in an XPath of topics, which has downward axes only",
     unavailable=" in an XPath of topics",
     comparison="",
     roots=("/", "//"),
@@ -62,23 +62,23 @@ _SAMPLE: Final = TopicPath("sample/topic")
 
 @dataclass(frozen=True, slots=True)
 class XPathPattern:
-    """A checked and compiled XPath over the topic set. Equal when text and declarations are."""
+    """A checked and compiled XPath over the topic set. Compared by text and declarations."""
 
     normal: str
     text: str
     namespaces: tuple[tuple[str, str], ...]
     path_only: bool
-    """Whether a topic's own path decides, whatever other topics there are: then `matches` may be asked."""
+    """Whether the selection of a topic depends on its path only; then `matches` may be called."""
     _segments: tuple[tuple[_Segment, ...], ...] = field(compare=False, repr=False)
 
     def select(self, tree: TopicTree) -> frozenset[TopicPath]:
-        """The topics of the tree that the expression selects. Builds the topic set, so ask only when it changed."""
+        """The selected topics of the tree. Builds the topic set, so call it only after changes of the tree."""
         return frozenset(path for path in self._select(tree.paths()) if path in tree)
 
     def matches(self, path: TopicPath) -> bool:
-        """Whether the topic is selected. Only where `path_only`; else ValueError, because the tree must be asked."""
+        """Whether the topic is selected. Raises ValueError unless `path_only`."""
         if not self.path_only:
-            raise ValueError(f"{self.text!r} looks at more than a topic's path: use select")
+            raise ValueError(f"{self.text!r} depends on more than a topic's path: use select")
         return path in self._select((path,))
 
     def _select(self, paths: Iterable[TopicPath]) -> set[TopicPath]:
@@ -88,7 +88,7 @@ class XPathPattern:
             try:
                 selected.update(path_of(element) for element in _evaluate(segments, root) if element is not root)
             except etree.XPathError:
-                # A type error in a branch that the sample at parse time did not reach: such a path selects nothing.
+                # A type error that the sample at parse time did not reach: such a path selects nothing.
                 continue
         return selected
 
@@ -109,7 +109,7 @@ def parse_xpath(text: str, namespaces: Mapping[str, str]) -> XPathPattern:
 
 @lru_cache(maxsize=256)
 def parse_normal(normal: str) -> XPathPattern:
-    """The pattern behind a normal form; the result is shared. Raises ExpressionError."""
+    """The pattern of a normal form, cached. Raises ExpressionError."""
     try:
         parts = _decoder.decode(normal.removeprefix(XPATH_SCHEME))
     except msgspec.DecodeError as error:
@@ -129,7 +129,7 @@ def _compile(branch: _Branch, namespaces: Mapping[str, str], text: str) -> tuple
 
 
 def _try_predicate(predicate: str, namespaces: Mapping[str, str], text: str) -> None:
-    """Wrong types and numbers of arguments show only when a predicate runs: let it run once, on a sample."""
+    """Run a predicate on a sample: wrong types and numbers of arguments are found only at run time."""
     try:
         for sample in topic_set([_SAMPLE]).iter():
             _xpath(f"self::*[{predicate}]", namespaces)(sample)
@@ -138,14 +138,14 @@ def _try_predicate(predicate: str, namespaces: Mapping[str, str], text: str) -> 
 
 
 def _xpath(text: str, namespaces: Mapping[str, str]) -> _Segment:
-    # regexp: an lxml extension, on by default, which runs patterns of the peer's without a bound.
+    # regexp: an lxml extension, on by default, which would run the peer's regular expressions without a bound.
     compiled = etree.XPath(text, namespaces=dict(namespaces) or None, regexp=False, smart_strings=False)
-    # lxml cannot know it, but location paths of child steps select elements and nothing else.
+    # Location paths of child steps select elements only, which lxml's types do not express.
     return cast(_Segment, compiled)
 
 
 def _evaluate(segments: tuple[_Segment, ...], root: etree._Element) -> list[etree._Element]:
-    """The elements that the segments lead to, each reached from the last through one `//`."""
+    """The elements that the segments select, each evaluated below the results of the previous one."""
     nodes = [root]
     for number, segment in enumerate(segments):
         found: list[etree._Element] = []
@@ -156,7 +156,7 @@ def _evaluate(segments: tuple[_Segment, ...], root: etree._Element) -> list[etre
 
 
 def _topmost(nodes: list[etree._Element]) -> list[etree._Element]:
-    """Those that lie below no other one: `//` from them reaches all that it reaches from all, and nothing twice."""
+    """The nodes without an ancestor among the others: `//` from them selects the same elements, each once."""
     if len(nodes) < 2:
         return nodes
     all_nodes = set(nodes)
@@ -183,7 +183,7 @@ class _Scanner(Scanner):
 
     @property
     def used(self) -> dict[str, str]:
-        """The declarations that the expression uses."""
+        """The used declarations."""
         return self._declarations.used
 
     def refuse(self, position: int, why: str) -> NoReturn:
@@ -197,7 +197,7 @@ class _Scanner(Scanner):
         found = [self._branch()]
         while token := self._next():
             if token.text != "|":
-                self.fail(token, f"{token.text} cannot stand here; /, //, | or a predicate may follow a step")
+                self.fail(token, f"{token.text} is not allowed here; /, //, | or a predicate may follow a step")
             if len(found) == MAX_BRANCHES:
                 self.fail(token, f"an XPath may have {MAX_BRANCHES} alternatives")
             self.ends.append(False)
@@ -217,8 +217,8 @@ class _Scanner(Scanner):
             predicates.extend(self.text[inside[0].end : inside[-1].start] for inside in found)
             end = self.tokens[len(self.ends) - 1].end
             separator = self._take_slashes()
-            # A predicate says nothing new only where it asks a selected topic whether it is a topic.
-            path_only = path_only and (not found or (not separator and self._only_ask_for_topic(found)))
+            # Of the predicates only [@wstop:topic="true"] at the end depends on the path alone.
+            path_only = path_only and (not found or (not separator and self._test_topic_only(found)))
             if separator == "/":
                 continue
             segments.append(self.text[segment_start:end])
@@ -246,7 +246,7 @@ class _Scanner(Scanner):
         return token.text
 
     def _predicates(self) -> list[list[Token]]:
-        """Check the predicates that follow; the tokens of each, with its brackets."""
+        """Check the following predicates; returns the tokens of each, with its brackets."""
         found = []
         while self.text_at(len(self.ends)) == "[":
             first = len(self.ends)
@@ -257,7 +257,7 @@ class _Scanner(Scanner):
             found.append(self.tokens[first : len(self.ends)])
         return found
 
-    def _only_ask_for_topic(self, found: list[list[Token]]) -> bool:
+    def _test_topic_only(self, found: list[list[Token]]) -> bool:
         if len(found) > 1 or len(found[0]) != 6:
             return False
         _, at, name, equals, value, _ = found[0]

@@ -1,8 +1,5 @@
-"""What both grammars of XPath have in common: tokens, vocabulary, and the rules for what stands in predicates.
-
-They keep the cost of an evaluation bounded. The location paths that select topics are in `xpath`, the conditions over
-documents in `conditions`.
-"""
+"""The common part of both XPath grammars: tokens, vocabulary, and the rules for predicates, which bound the cost of an
+evaluation. `xpath` has the location paths that select topics, `conditions` the conditions over documents."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Final, NamedTuple, NoReturn
 from arborcast.topic_model.topics import NCNAME
 
 MAX_XPATH_LENGTH: Final = 4096  # characters
-MAX_TOKENS: Final = 256  # each may be looked at for everything there is
+MAX_TOKENS: Final = 256  # each may be evaluated for every node
 MAX_NESTING: Final = 2  # predicates within predicates: each level multiplies the cost by the depth of the tree
 MAX_PARENTHESES: Final = 16  # open at once; libxml2 parses them by recursion
 
@@ -68,7 +65,7 @@ _token = re.compile(
 
 
 class Token(NamedTuple):
-    """A token with its kind (a group of the regular expression) and where it stands in the text."""
+    """A token with its kind (a group of the regular expression) and its position in the text."""
 
     kind: str
     text: str
@@ -77,7 +74,7 @@ class Token(NamedTuple):
 
 
 class Words(NamedTuple):
-    """How a grammar says what it does not have. `roots` is what it says this of: that no path may begin there."""
+    """Messages of a grammar for unsupported syntax. `roots` are the tokens that may not begin a path in a predicate."""
 
     too_long: str
     nested: str
@@ -90,8 +87,8 @@ class Words(NamedTuple):
 
 
 class Scanner(ABC):
-    """Goes through the tokens of an expression once. `ends` says of each token so far whether an operand may end with
-    it, which tells `*` and `and` as operators from names."""
+    """Checks the tokens of an expression, in order. `ends` has for each checked token whether an operand may end with
+    it, which distinguishes `*` and `and` as operators from names."""
 
     def __init__(self, text: str, words: Words) -> None:
         self.text = text
@@ -100,8 +97,8 @@ class Scanner(ABC):
         self.opened: list[int] = []
         self.nesting = 0
         self.descends = False
-        """Whether there is a `.//` in any predicate."""
-        self._descended = False  # in the outermost predicate that is open
+        """Whether a predicate has a `.//`."""
+        self._descended = False  # a `.//` in the open outermost predicate
         self._words = words
         if len(text) > MAX_XPATH_LENGTH:
             self.refuse(MAX_XPATH_LENGTH, f"{words.too_long} {len(text)}")
@@ -113,14 +110,14 @@ class Scanner(ABC):
 
     @abstractmethod
     def resolve(self, prefix: str, token: Token) -> None:
-        """Check a prefix; refuse one that is not declared."""
+        """Check a prefix; refuse an undeclared one."""
 
     def fail(self, token: Token, why: str) -> NoReturn:
         """Refuse the expression because of this token."""
         self.refuse(token.start, why)
 
     def text_at(self, index: int) -> str:
-        """The text of a token; empty where there is none."""
+        """The text of a token; empty beyond the last one."""
         return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
 
     def accept(self) -> None:
@@ -129,24 +126,24 @@ class Scanner(ABC):
         self.ends.append(self._check(index, self.tokens[index]))
 
     def brackets(self) -> int:
-        """How many predicates are open."""
+        """The number of open predicates."""
         return sum(self.tokens[index].text == "[" for index in self.opened)
 
     def begins(self, index: int) -> bool:
-        """Whether a path begins with the token at this place."""
+        """Whether a path begins with the token at this index."""
         return index == 0 or (not self.ends[index - 1] and self.text_at(index - 1) not in ("/", "//", "::", "@"))
 
     def from_itself(self, index: int) -> bool:
-        """Whether the token at this place follows a `.` that begins a path."""
+        """Whether the token at this index follows a `.` that begins a path."""
         return index > 0 and self.text_at(index - 1) == "." and self.begins(index - 1)
 
     def call(self, index: int, token: Token) -> None:
-        """Check a name, or what stands for one, before a parenthesis."""
+        """Check a name, `*` or `.` before a parenthesis."""
         if token.text not in FUNCTIONS:
             self.fail(token, f"{token.text}() is not available{self._words.unavailable}")
 
     def symbol(self, index: int, token: Token, operand: bool) -> None:
-        """Check a token that is neither an operand nor a bracket. `operand` is set when it follows an operand."""
+        """Check a token that is neither an operand nor a bracket. `operand`: it follows an operand."""
         if token.text == "$":
             self.fail(token, self._words.variables)
         if token.text == "|":
@@ -156,9 +153,9 @@ class Scanner(ABC):
         if token.text in self._words.roots and not operand and self.brackets():
             self.fail(token, "a path in a predicate cannot begin at the root")
         if token.text == "//" and self.brackets():
-            # From several nodes at once libxml2 would compare what it finds with all that it has found.
+            # From several nodes libxml2 would compare each result with all earlier ones.
             if self._descended or not self.from_itself(index):
-                self.fail(token, "a predicate may look for descendants only once, and only with .//")
+                self.fail(token, "a predicate may search descendants only once, and only with .//")
             self._descended = self.descends = True
         if token.text in COMPARISONS and not (self._scalar_ends(index - 1) or self._scalar_begins(index + 1)):
             self.fail(
@@ -172,9 +169,9 @@ class Scanner(ABC):
             match = _token.match(text, position)
             if match is None or match.lastgroup is None:
                 position += len(text[position:]) - len(text[position:].lstrip())
-                self.refuse(position, f"{text[position]!r} cannot stand in an XPath")
+                self.refuse(position, f"{text[position]!r} is not allowed in an XPath")
             if len(self.tokens) == MAX_TOKENS:
-                self.refuse(position, f"an XPath may have {MAX_TOKENS} names, signs and literals")
+                self.refuse(position, f"an XPath may have {MAX_TOKENS} names, symbols and literals")
             kind = match.lastgroup
             self.tokens.append(Token(kind, match.group(kind), match.start(kind), match.end(kind)))
             position = match.end()
@@ -213,7 +210,7 @@ class Scanner(ABC):
             self._descended = False
 
     def _scalar_ends(self, end: int) -> bool:
-        """Whether no node set can end here. No function that is available returns one."""
+        """Whether no node set can end here. No supported function returns one."""
         if end < 0 or self.tokens[end].text != ")":
             return end >= 0 and self.tokens[end].kind in ("literal", "number")
         depth = 0

@@ -1,3 +1,3 @@
-"""Topic patterns: the normal form that every topic expression compiles to, and its grammar."""
+"""Topic patterns: the normal form of topic expressions, and its grammar."""
 
 from __future__ import annotations

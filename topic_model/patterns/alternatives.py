@@ -1,6 +1,6 @@
 """Parts of patterns: an anchor in the topic tree, steps from there, and the nodes selected at the end.
 
-Values with their matching; `patterns` makes them from normal forms and combines them.
+`patterns` parses them from normal forms and combines them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Reach(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepTest:
-    """One step below the anchor. `namespace` None is the parent's, `name` None is `*` (of any namespace)."""
+    """One step below the anchor. `namespace` None means the parent's, `name` None means `*` (of any namespace)."""
 
     axis: Axis
     namespace: str | None
     name: str | None
 
     def accepts(self, step: Step, parent_namespace: str) -> bool:
-        """Whether a topic's step passes, whatever the axis."""
+        """Whether a step of a topic matches; the axis is ignored."""
         if self.name is None:
             return True
         expected = parent_namespace if self.namespace is None else self.namespace
@@ -44,11 +44,11 @@ class StepTest:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """From `anchor` through the steps of `rest` to some nodes, of each of which `reach` is selected.
+    """From `anchor`, the steps of `rest` lead to nodes; `reach` of each of these nodes is selected.
 
     `anchor` is a canonical path, or `{namespace}` for the virtual root of that namespace's trees (`{}`: no
-    namespace), or UNIVERSAL_ROOT. Virtual roots are no topics: their SUBTREE is all that is below, their CHILDREN are
-    root topics. Make alternatives with `alternative`, which puts them into normal form.
+    namespace), or UNIVERSAL_ROOT. Virtual roots are not topics: their SUBTREE is all topics below, their CHILDREN are
+    root topics. `alternative` creates alternatives in normal form.
     """
 
     anchor: str
@@ -60,7 +60,7 @@ class Alternative:
         """This alternative in normal form."""
         parts = [self.anchor]
         for step in self.rest:
-            # `{urn:t}*` and not `{urn:t}/*`: below a virtual root there is nothing for the slash to divide.
+            # `{urn:t}*` and not `{urn:t}/*`: a virtual root has no name before the slash.
             if step.axis is Axis.DESCENDANT or len(parts) > 1 or not is_virtual(self.anchor):
                 parts.append(step.axis.value)
             parts.append("" if step.namespace is None else f"{{{step.namespace}}}")
@@ -72,7 +72,7 @@ class Alternative:
         return "".join(parts)
 
     def matches(self, path: TopicPath) -> bool:
-        """Whether the topic is selected. Time: levels of the topic times steps of this alternative, at worst."""
+        """Whether the topic is selected. The worst case takes levels of the topic times steps of this alternative."""
         if not self.rest and not is_virtual(self.anchor):
             if self.reach is Reach.SELF:
                 return path == self.anchor
@@ -85,9 +85,9 @@ class Alternative:
         return self._walk(path)
 
     def _walk(self, path: TopicPath) -> bool:
-        """Walk down from the anchor with the set of positions in `rest` that may have been reached so far.
+        """Walk down from the anchor with the set of possible positions in `rest`.
 
-        The set is a bit mask, so a pattern of many `//` costs no more than its steps: nothing is tried twice.
+        The set is a bit mask, so a pattern with many `//` needs no backtracking.
         """
         steps = list(split_path(path))
         depth, parent_namespace = self._anchor_depth(steps)
@@ -103,11 +103,11 @@ class Alternative:
 
     @property
     def arrived(self) -> int:
-        """The bit of a set of positions that says: all steps are done, `reach` is selected here."""
+        """The bit of the position after the last step, at which `reach` is selected."""
         return 1 << len(self.rest)
 
     def advance(self, reached: int, step: Step, parent_namespace: str) -> int:
-        """The positions that may be reached one level further down, by a topic's step; at the anchor it is 1."""
+        """The possible positions one level further down, after a step of a topic; at the anchor the set is 1."""
         following = 0
         for index, test in enumerate(self.rest):
             if reached & (1 << index):
@@ -130,12 +130,12 @@ class Alternative:
 
 
 def is_virtual(anchor: str) -> bool:
-    """Whether an anchor is the root of all topics or of a namespace's, and so no topic itself."""
+    """Whether an anchor is the root of all topics or of a namespace, not a topic."""
     return not anchor or anchor[-1] == "}"
 
 
 def is_below(path: TopicPath, anchor: str) -> bool:
-    """Whether the topic lies strictly below the anchor."""
+    """Whether the topic is strictly below the anchor."""
     if not is_virtual(anchor):
         return len(path) > len(anchor) and path.startswith(anchor) and path[len(anchor)] == "/"
     if anchor == "{}":
@@ -144,7 +144,7 @@ def is_below(path: TopicPath, anchor: str) -> bool:
 
 
 def anchors_above(anchor: str) -> Iterator[str]:
-    """All anchors that the given one lies below, nearest first: topics, its namespace's virtual root, the universal."""
+    """All anchors above the given one, nearest first: topics, the virtual root of its namespace, the universal root."""
     if not is_virtual(anchor):
         path = TopicPath(anchor)
         yield from ancestors(path)
@@ -154,5 +154,5 @@ def anchors_above(anchor: str) -> Iterator[str]:
 
 
 def root_anchor(path: TopicPath) -> str:
-    """The virtual root of the tree that a topic is in."""
+    """The virtual root of a topic's namespace."""
     return path[: path.index("}") + 1] if path[0] == "{" else "{}"

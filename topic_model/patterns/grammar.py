@@ -1,12 +1,12 @@
-"""The one grammar behind normal forms and all path dialects of topic expressions, before names get their meaning.
+"""The common grammar of normal forms and all path dialects of topic expressions, before prefixes are resolved.
 
     expression = path ( "|" path )*
     path       = qualifier? "//"? test ( ( "/" | "//" ) ( qualifier? name | "*" | "." ) )*
     test       = name | "*"                           (a normal form may also begin with `//.`)
     qualifier  = prefix ":"                           (dialects)     or     "{" namespace "}"     (normal forms)
 
-White space may stand at both ends and around `|`: an xsd:token collapses there, and real messages break their lines
-there. Everything here is linear in the length of the text, and the text is bounded before it is looked at.
+White space is allowed at both ends and around `|`: an xsd:token collapses there, and real messages have line breaks
+there. Parsing is linear in the length of the text, which is checked first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from arborcast.topic_model.topics import MAX_DEPTH, NAME_RULE, NAMESPACE, NCNAME
 
 MAX_EXPRESSION_LENGTH: Final = 65_536  # characters; a hundred times the longest that real clients send
 MAX_ALTERNATIVES: Final = 256
-MAX_STEPS: Final = MAX_DEPTH  # more steps than a topic has levels select nothing (and `.` steps are only noise)
-MAX_DESCENDANT_STEPS: Final = 16  # `//` in one alternative; matching stays polynomial without this, but not cheap
+MAX_STEPS: Final = MAX_DEPTH  # more steps than a topic has levels select nothing
+MAX_DESCENDANT_STEPS: Final = 16  # `//` in one alternative; without this matching is polynomial, but expensive
 
-_SHOWN: Final = 60  # characters of an illegal expression that its error message repeats
+_SHOWN: Final = 60  # characters of an illegal expression in its error message
 
 
 class Axis(enum.Enum):
-    """How far below its predecessor a step may lie."""
+    """The distance of a step from its predecessor."""
 
     CHILD = "/"
     DESCENDANT = "//"
@@ -36,7 +36,7 @@ class Axis(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RawStep:
-    """One step as written: `name` may be `*` or `.`, `qualifier` is a prefix or a namespace, None when absent."""
+    """One step as written: `name` may be `*` or `.`; `qualifier` is a prefix or a namespace, None if absent."""
 
     axis: Axis
     qualifier: str | None
@@ -54,7 +54,7 @@ class RawPath:
 
 
 class Notation(enum.Enum):
-    """How namespaces are written: with prefixes in dialects, written out in normal forms."""
+    """The notation of namespaces: prefixes in dialects, full names in normal forms."""
 
     PREFIXES = re.compile(rf"({NCNAME}):(?!:)")
     NAMESPACES = re.compile(rf"\{{({NAMESPACE})\}}")
@@ -65,7 +65,7 @@ _blank = re.compile(r"[ \t\r\n]*")
 
 
 def refuse(text: str, position: int, why: str) -> NoReturn:
-    """Raise the ExpressionError that shows the trouble and its surroundings."""
+    """Raise an ExpressionError with an excerpt around the position."""
     start = max(0, min(position - _SHOWN // 2, len(text) - _SHOWN))
     excerpt = text[start : start + _SHOWN]
     shown = f"{'…' if start else ''}{excerpt}{'…' if start + _SHOWN < len(text) else ''}"
@@ -83,7 +83,7 @@ def check_length(text: str) -> None:
 
 
 def scan(text: str, notation: Notation) -> tuple[RawPath, ...]:
-    """The alternatives of an expression, as written. Raises ExpressionError with the position of the trouble."""
+    """The alternatives of an expression, as written. Raises ExpressionError with the position of the error."""
     check_length(text)
     paths: list[RawPath] = []
     position = _skip_blank(text, 0)
@@ -96,7 +96,7 @@ def scan(text: str, notation: Notation) -> tuple[RawPath, ...]:
         if position == len(text):
             return tuple(paths)
         if text[position] != "|":
-            refuse(text, position, f"{text[position]!r} cannot stand here; only /, // or | may follow a step")
+            refuse(text, position, f"{text[position]!r} is not allowed here; only /, // or | may follow a step")
         position = _skip_blank(text, position + 1)
 
 
@@ -107,13 +107,13 @@ def _scan_path(text: str, start: int, notation: Notation) -> tuple[RawPath, int]
     if text.startswith("//", position):
         axis = Axis.DESCENDANT
         position += 2
-        if notation is Notation.NAMESPACES:  # no dialect can write it, but `//{urn:t}b` is a sound pattern
+        if notation is Notation.NAMESPACES:  # no dialect can express it, but `//{urn:t}b` is a valid pattern
             qualifier, position = _scan_qualifier(text, position, notation)
     elif text.startswith("/", position):
-        refuse(text, position, "an expression begins at the root topics and not with /")
+        refuse(text, position, "an expression begins with a root topic, not with /")
     name, end = _scan_name(text, position)
     if name == "." and (axis is Axis.CHILD or notation is Notation.PREFIXES):
-        refuse(text, position, "an expression cannot begin with . because the root of all topics is no topic")
+        refuse(text, position, "an expression cannot begin with . because the root of all topics is not a topic")
     if qualifier is not None and name in "*.":
         _refuse_qualified(text, position, name)
     steps = [RawStep(axis, qualifier, name, position)]
@@ -129,7 +129,7 @@ def _scan_path(text: str, start: int, notation: Notation) -> tuple[RawPath, int]
         if len(steps) > MAX_STEPS:
             refuse(text, position, f"an alternative may have {MAX_STEPS} steps")
         if descendants > MAX_DESCENDANT_STEPS:
-            refuse(text, position, f"an alternative may have {MAX_DESCENDANT_STEPS} times //")
+            refuse(text, position, f"an alternative may have // {MAX_DESCENDANT_STEPS} times")
     return RawPath(root, tuple(steps), start), end
 
 
@@ -143,12 +143,12 @@ def _scan_name(text: str, position: int) -> tuple[str, int]:
     if match is None:
         found = f", not {text[position]!r}" if position < len(text) else "; the expression ends too early"
         hint = "; # and + of MQTT are //. and *" if text[position : position + 1] in ("#", "+") else f"; {NAME_RULE}"
-        refuse(text, position, f"a name, * or . is needed here{found}{hint}")
+        refuse(text, position, f"a name, * or . is required here{found}{hint}")
     return match.group(), match.end()
 
 
 def _refuse_qualified(text: str, position: int, name: str) -> NoReturn:
-    refuse(text, position, f"below the root, {name} takes no namespace: it stands for topics of any")
+    refuse(text, position, f"below the root, {name} cannot have a namespace: it selects topics of all namespaces")
 
 
 def _skip_blank(text: str, position: int) -> int:

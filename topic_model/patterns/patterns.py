@@ -1,7 +1,7 @@
-"""Topic patterns: what every dialect of topic expressions compiles to, and the normal form they are compared by.
+"""Topic patterns, to which all dialects of topic expressions compile, and their normal form for comparison.
 
-A pattern is an alternation of step lists. It is self-contained (namespaces written out, no prefixes), so a routing
-table can be rebuilt from normal forms alone, whatever dialect and declarations the expression had.
+A pattern is a union of step lists. It is self-contained (namespaces written out, no prefixes), so a routing table can
+be rebuilt from normal forms alone, without the dialects and declarations of the expressions.
 
 Normal form, one line per construct; alternatives are sorted, without repeats, joined by `|`:
 
@@ -13,15 +13,15 @@ Normal form, one line per construct; alternatives are sorted, without repeats, j
     {urn:t}*           root topics of urn:t             ({}* : root topics in no namespace)
     {urn:t}//b         every b at any depth in the trees of urn:t
     {urn:t}//.         every topic in the trees of urn:t
-    //.                every topic there is             (what a missing filter means)
+    //.                every topic                      (also for a missing filter)
     xpath:...          an XPath over the topic set; see `expressions.xpath`
 
-A name without braces is in its parent's namespace, as in a canonical path, also behind `//` (each candidate is asked
-for its own parent). `*` stands for topics of any namespace.
+A name without braces is in its parent's namespace, as in a canonical path, also after `//` (by the parent of each
+candidate). `*` selects topics of all namespaces.
 
-One set of topics can be written in many ways; what is made equal here is what costs nothing to see: `.` steps, equal
-namespaces written or left out, where in a run of `*` the `//` stands (`a/*//b` is `a//*/b`), alternatives that repeat
-or lie within the subtree or the children that another one selects.
+One set of topics has many spellings. Normalisation covers the cheap cases: `.` steps, redundant namespaces, the
+position of `//` in a run of `*` (`a/*//b` is `a//*/b`), repeated alternatives, and alternatives within the subtree or
+the children of another one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EVERYTHING: Final = "//."
 """Normal form of "no filter"."""
 
 XPATH_SCHEME: Final = "xpath:"
-"""Normal forms that begin with this are XPath expressions and need the topic set; no path can begin so."""
+"""Prefix of the normal forms of XPath expressions, which require the topic set. No path begins with it."""
 
 
 _ANY_CHILD: Final = StepTest(Axis.CHILD, None, None)
@@ -55,7 +55,7 @@ _ANY_CHILD: Final = StepTest(Axis.CHILD, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Alternatives in normal form: sorted, none of them repeated. Equal patterns have equal `normal`."""
+    """Alternatives in normal form: sorted, without repeats. Equal patterns have equal `normal`."""
 
     normal: str
     alternatives: tuple[Alternative, ...]
@@ -65,11 +65,11 @@ class Pattern:
 
     @property
     def steps(self) -> int:
-        """How many steps there are below the anchors of all alternatives: at most so many are asked about a topic."""
+        """The number of steps below the anchors of all alternatives: an upper bound of the tests for one topic."""
         return sum(len(alternative.rest) for alternative in self.alternatives)
 
     def single_topic(self) -> TopicPath | None:
-        """The one topic this pattern names, None when it has wildcards or alternatives."""
+        """The topic of this pattern; None if it has wildcards or alternatives."""
         if len(self.alternatives) != 1:
             return None
         (only,) = self.alternatives
@@ -79,7 +79,7 @@ class Pattern:
 def alternative(root: str, steps: Iterable[tuple[Axis, str | None, str]]) -> Alternative:
     """The normal form of these steps below a virtual root; a step is (axis, namespace or None, name or `*` or `.`).
 
-    Raises TopicError when the part that names one topic is no legal path.
+    Raises TopicError if the part before the first wildcard is not a valid path.
     """
     tests, subtree = _without_dots(steps)
     known = root[1:-1]
@@ -93,43 +93,43 @@ def alternative(root: str, steps: Iterable[tuple[Axis, str | None, str]]) -> Alt
     rest, reach = _without_wandering(tests[len(anchor_steps) :], subtree)
     if not rest and is_virtual(anchor):
         if reach is Reach.SELF:
-            raise TopicError("the root of all topics is no topic")
+            raise TopicError("the root of all topics is not a topic")
         if reach is Reach.DESCENDANTS:
             reach = Reach.SUBTREE
-    # Below the universal root there is no namespace that could be left out.
+    # Below the universal root no namespace is redundant.
     return Alternative(anchor, _without_known_namespaces(rest, known if anchor else None), reach)
 
 
 def pattern(alternatives: Iterable[Alternative]) -> Pattern:
-    """The union of at least one alternative. Raises ExpressionError when its normal form is too long."""
+    """The union of at least one alternative. Raises ExpressionError if its normal form is too long."""
     reaches: dict[tuple[str, tuple[StepTest, ...]], set[Reach]] = {}
     for each in alternatives:
         reaches.setdefault((each.anchor, each.rest), set()).add(each.reach)
     plain = {anchor: _merged(found) for (anchor, rest), found in reaches.items() if not rest}
-    kept = [
+    remaining = [
         (one.normal, one)
         for (anchor, rest), found in reaches.items()
         for one in (Alternative(anchor, rest, reach) for reach in _merged(found))
         if not _covered(one, plain)
     ]
-    kept.sort(key=lambda item: item[0])
-    normal = "|".join(text for text, _ in kept)
+    remaining.sort(key=lambda item: item[0])
+    normal = "|".join(text for text, _ in remaining)
     if len(normal) > MAX_EXPRESSION_LENGTH:
         raise ExpressionError(
             f"the topic expression with its namespaces written out may be {MAX_EXPRESSION_LENGTH} characters long, "
             f"this one is {len(normal)}: {normal[:100]!r}…",
         )
-    return Pattern(normal, tuple(one for _, one in kept))
+    return Pattern(normal, tuple(one for _, one in remaining))
 
 
 @lru_cache(maxsize=1024)
 def parse_normal(normal: str) -> Pattern:
-    """The pattern behind a normal form (or behind anything written in its notation); the result is shared.
+    """The pattern of a normal form, or of other text in its notation; cached.
 
     Raises ExpressionError.
     """
     if normal.startswith(XPATH_SCHEME):
-        raise ExpressionError("an XPath expression needs the topic set: use expressions.xpath.parse_normal")
+        raise ExpressionError("an XPath expression requires the topic set: use expressions.xpath.parse_normal")
     found = []
     for path in scan(normal, Notation.NAMESPACES):
         steps = [(step.axis, step.qualifier, step.name) for step in path.steps]
@@ -148,7 +148,8 @@ def _normal_root(path: RawPath) -> str:
 
 
 def _without_dots(steps: Iterable[tuple[Axis, str | None, str]]) -> tuple[list[StepTest], bool]:
-    """Resolve `.` steps: `/.` says nothing, and `//.` makes the next step (or the end) mean any depth."""
+    """Resolve `.` steps: `/.` is redundant; after `//.` the next step (or the end) is at any depth. Returns the other
+    steps, and whether the end is."""
     tests: list[StepTest] = []
     deeper = False
     for axis, namespace, name in steps:
@@ -160,9 +161,9 @@ def _without_dots(steps: Iterable[tuple[Axis, str | None, str]]) -> tuple[list[S
 
 
 def _without_wandering(tests: Sequence[StepTest], subtree: bool) -> tuple[list[StepTest], Reach]:
-    """Give each run of `*` one form: k of them and a `//` anywhere among them mean "at least k levels further down".
+    """Normalise each run of `*`: k of them with a `//` anywhere mean "at least k levels further down".
 
-    The `//` goes to the name that ends the run, or into the reach when the run ends the alternative.
+    The `//` moves to the name after the run, or into the reach if the run ends the alternative.
     """
     rest: list[StepTest] = []
     run, deeper = 0, False
@@ -182,13 +183,13 @@ def _without_wandering(tests: Sequence[StepTest], subtree: bool) -> tuple[list[S
 
 
 def _without_known_namespaces(rest: Iterable[StepTest], known: str | None) -> tuple[StepTest, ...]:
-    """Leave out each namespace that is the parent's anyhow."""
+    """Omit each namespace that equals the parent's."""
     result: list[StepTest] = []
     for test in rest:
         if test.name is None:
             known = None
         elif test.axis is Axis.DESCENDANT:
-            known = test.namespace  # "the parent's" is a different one at every candidate
+            known = test.namespace  # the parent's namespace differs between candidates
         elif test.namespace is not None:
             inherited = test.namespace == known
             known = test.namespace
@@ -209,7 +210,7 @@ _ALL_BELOW: Final = {Reach.SUBTREE, Reach.DESCENDANTS}
 
 
 def _covered(one: Alternative, plain: dict[str, set[Reach]]) -> bool:
-    """Whether an alternative without steps of its own selects all that this one does."""
+    """Whether an alternative without steps selects all topics of this one."""
     if one.rest and plain.get(one.anchor, set()) & _ALL_BELOW:
         return True
     parent_found = False
@@ -218,8 +219,8 @@ def _covered(one: Alternative, plain: dict[str, set[Reach]]) -> bool:
         if reaches & _ALL_BELOW:
             return True
         # A root topic is a child of its namespace's root and of the universal root.
-        wanted = Reach.CHILDREN if is_virtual(one.anchor) else Reach.SELF
-        if Reach.CHILDREN in reaches and not parent_found and not one.rest and one.reach is wanted:
+        child = Reach.CHILDREN if is_virtual(one.anchor) else Reach.SELF
+        if Reach.CHILDREN in reaches and not parent_found and not one.rest and one.reach is child:
             return True
         parent_found = parent_found or not is_virtual(above)
     return False

@@ -25,7 +25,7 @@ class Cameras:
         self.version = 0
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Apply one record; records of other kinds are ignored."""
         match record:
             case CameraRecord(name=name):
                 self._cameras[name] = record

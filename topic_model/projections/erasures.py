@@ -1,7 +1,7 @@
 """Erasures of payloads: a fold over the control log, and the test of a notification.
 
-Each process tests notifications only where an erasure is not done, and where a log still has what was erased (replay,
-archive): without erasures the test is that of an empty tuple.
+A process tests notifications only while an erasure is not done, or if a log still has erased payloads (replay,
+archive). Without erasures the test is that of an empty tuple.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Erasures:
     def __init__(self) -> None:
         self._erasures: dict[str, Erasure] = {}
         self.open: tuple[Erasure, ...] = ()
-        """Those that are not done."""
+        """The erasures that are not done."""
         self.scopes: tuple[ErasureScope, ...] = ()
-        """Those of all, for `covering`."""
+        """The scopes of all erasures, for `covering`."""
         self.for_workers: frozenset[str] = frozenset()
-        """Scopes of those that are not done, as text for `scopes_of`."""
+        """Scopes of the erasures that are not done, as text for `scopes_of`."""
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Apply one record; records of other kinds are ignored."""
         match record:
             case Erasure(scope=scope):
                 self._erasures[scope.id] = record
@@ -51,7 +51,7 @@ class Erasures:
         self.for_workers = frozenset(_encode(each.scope).decode() for each in self.open)
 
     def all(self) -> list[Erasure]:
-        """All, the latest first."""
+        """All erasures, the latest first."""
         return sorted(self._erasures.values(), key=lambda each: each.at_ms, reverse=True)
 
     def get(self, erasure_id: str) -> Erasure | None:
@@ -60,7 +60,7 @@ class Erasures:
 
 @lru_cache(16)
 def scopes_of(texts: frozenset[str]) -> tuple[ErasureScope, ...]:
-    """The scopes behind `Erasures.for_workers`."""
+    """The scopes in `Erasures.for_workers`."""
     return tuple(msgspec.json.decode(each, type=ErasureScope) for each in sorted(texts))
 
 
@@ -73,7 +73,7 @@ def covering(scopes: Iterable[ErasureScope], notification: Notification) -> str:
 
 
 def covers(scope: ErasureScope, notification: Notification) -> bool:
-    # A replay, or a dead letter that was sent again, has a later acceptance time than the notification had.
+    # The acceptance time of a replay, or of a resent dead letter, is later than the original one.
     original = original_of(notification.id)
     accepted_ms = min(notification.accepted_ms, made_at(original) or notification.accepted_ms)
     return (
@@ -90,10 +90,10 @@ def selects(scope: ErasureScope, topic: TopicPath) -> bool:
 
 
 def mentions(subject: str, fragment: bytes) -> bool:
-    """Whether an element of the fragment has this whole text, or an attribute this whole value, without blanks around
-    it. In a fragment that is not XML any occurrence counts."""
+    """Whether the text of an element or the value of an attribute in the fragment equals the subject, apart from
+    surrounding white space. In a fragment that is not XML any occurrence counts."""
     if b"&" not in fragment and subject.encode() not in fragment:
-        return False  # most of them: the text is there as it is, unless characters are escaped
+        return False  # the common case: without escapes the text would occur literally
     try:
         root = etree.fromstring(_BEGIN + fragment + _END, xml_parser(comments=False))
     except etree.XMLSyntaxError:

@@ -65,7 +65,7 @@ class OpenMessage:
         return ((number, known >> _BITS) for number, known in self.parts.items())
 
     def contradiction(self, part: StoredPart) -> str:
-        """Why this part contradicts the others; empty if it does not."""
+        """The contradiction between this part and the others; empty for none."""
         if part.topic != self.topic:
             return f"the other parts are for the topic {self.topic}"
         known = self.parts.get(part.number)
@@ -82,7 +82,7 @@ class OpenMessage:
         return ""
 
     def add(self, part: StoredPart, offset: int, now: float) -> None:
-        """Add a part that is new and contradicts nothing."""
+        """Add a new part without contradiction."""
         self.parts[part.number] = offset << _BITS | _digest(part)
         self.bytes += len(part.content)
         self.highest = max(self.highest, part.number)
@@ -134,7 +134,7 @@ class OpenMessages:
         self.per_owner: Counter[str] = Counter()
         self.given_up = 0
         self.assembled = 0
-        self._waiting: dict[Key, OpenMessage] = {}  # the latest of those with one key
+        self._waiting: dict[Key, OpenMessage] = {}  # of `complete`, the latest of each key
         self._done: OrderedDict[Key, OpenMessage] = OrderedDict()
         self._done_parts = 0
         self._refused: OrderedDict[int, str] = OrderedDict()
@@ -149,16 +149,16 @@ class OpenMessages:
         return next((each for each in candidates if each is not None and _is_again(each, part)), None)
 
     def contradiction(self, part: StoredPart) -> str:
-        """Why the part is refused; empty if it is accepted."""
+        """The reason for refusing the part; empty if it is accepted."""
         message = self.open.get(key_of(part))
         return "" if message is None else message.contradiction(part)
 
     def refused(self, offset: int) -> str:
-        """Why the record at this offset had no effect; empty if it had one, or was a repetition."""
+        """The reason why the record at this offset had no effect; empty if it had one, or was a repetition."""
         return self._refused.pop(offset, "")
 
     def apply(self, record: FragmentRecord, offset: int, now: float) -> None:
-        """Fold one record."""
+        """Apply one record."""
         match record:
             case StoredPart():
                 self._add(record, offset, now)

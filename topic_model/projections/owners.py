@@ -23,7 +23,7 @@ class Owners:
         self._counts: Counter[str] = Counter()
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Apply one record; records of other kinds are ignored."""
         match record:
             case SubscriptionRecord(subscription=subscription):
                 self._remove(subscription.id)
@@ -46,7 +46,7 @@ class Owners:
 
 
 def drop(counts: Counter[str], owner: str) -> None:
-    """Count one subscription less; an owner without any is removed."""
+    """Decrease an owner's count; a count of 0 is removed."""
     counts[owner] -= 1
     if not counts[owner]:
         del counts[owner]

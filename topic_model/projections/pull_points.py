@@ -51,12 +51,12 @@ class BoundEndpoints:
         return min(self._named.get((owner, name), ()), default="")
 
     def name_of(self, endpoint_id: str, owner: str) -> str:
-        """The owner's name for it; empty for none."""
+        """The owner's name for the pull point; empty for none."""
         bound = map(self._bound.__getitem__, self.subscriptions_of(endpoint_id))
         return min((endpoint.name for its_owner, endpoint in bound if its_owner == owner), default="")
 
     def __len__(self) -> int:
-        """The number of subscriptions with one."""
+        """The number of subscriptions with such a pull point."""
         return len(self._bound)
 
     def _unbind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint) -> None:
@@ -75,8 +75,8 @@ def _discard(sets: dict[str, set[str]], key: str, member: str) -> None:
 
 
 class PullPoints:
-    """The current pull points, a function of the last record of each key. A pull point is one that was created, or a
-    subscription that is pulled from directly (see `is_there`)."""
+    """The current pull points, a function of the last record of each key. `exists` also covers subscriptions that are
+    pulled from directly."""
 
     def __init__(self) -> None:
         self._points: dict[str, PullPointRecord] = {}
@@ -84,11 +84,11 @@ class PullPoints:
         self._owned: Counter[str] = Counter()
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
-        self._provisional: dict[str, int] = {}  # pull point to when it ends
+        self._provisional: dict[str, int] = {}  # pull point to its end
         self.endpoints = BoundEndpoints()
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Apply one record; records of other kinds are ignored."""
         match record:
             case PullPointRecord():
                 self._remove(record.id)
@@ -111,7 +111,7 @@ class PullPoints:
                 self._end(key.removeprefix(_SUBSCRIPTION_KEY))
 
     def get(self, pull_point_id: str) -> PullPointRecord | None:
-        """The pull point that was created under this id."""
+        """The created pull point with this id."""
         return self._points.get(pull_point_id)
 
     def named(self, name: str, owner: str = "") -> PullPointRecord | None:
@@ -119,7 +119,7 @@ class PullPoints:
         candidates = self._named.get((owner, name))
         return min(candidates.values(), key=lambda point: (point.created_ms, point.id)) if candidates else None
 
-    def is_there(self, pull_point_id: str) -> bool:
+    def exists(self, pull_point_id: str) -> bool:
         """Whether messages for this id are stored: a pull point, or a subscription that is pulled from directly."""
         return pull_point_id in self._points or self._fills.get(pull_point_id) == pull_point_id
 
@@ -139,9 +139,9 @@ class PullPoints:
         """Ids of the subscriptions with a missing pull point."""
         return [
             subscription_id
-            for pull_point_id, filling in self._filled.items()
-            if not self.is_there(pull_point_id)
-            for subscription_id in filling
+            for pull_point_id, subscriptions in self._filled.items()
+            if not self.exists(pull_point_id)
+            for subscription_id in subscriptions
         ]
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class PullPoints:
         return len(self._points)
 
     def of_owner(self, owner: str) -> int:
-        """The number of this owner's."""
+        """The number of this owner's pull points."""
         return self._owned[owner]
 
     def _end(self, subscription_id: str) -> None:

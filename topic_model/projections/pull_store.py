@@ -2,7 +2,7 @@
 
 Messages wait in the order of the log. A claim takes messages out; a return puts them back, a settlement removes them. A
 claim gets the messages of its range that are waiting when its record is read, so of two claims for the same messages
-the first gets them. The beginning of the log may be deleted anywhere, since a claim lies behind its messages.
+the first gets them. Any prefix of the log may be deleted, since a claim follows its messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WaitingMessage:
     accepted_ms: int = 0
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether its publisher's validity has ended."""
+        """Whether the validity set by the publisher has ended."""
         return 0 < self.valid_until_ms <= now_ms
 
 
@@ -61,7 +61,7 @@ class _Queue:
     def idle(self) -> bool:
         return not self.waiting and not self.claims
 
-    def kept(self) -> Iterator[WaitingMessage]:
+    def messages(self) -> Iterator[WaitingMessage]:
         yield from self.waiting
         for claim in self.claims.values():
             yield from claim.messages
@@ -152,7 +152,7 @@ class PullStore:
                 yield pull_point_id, name, claim.until_ms
 
     def overdue(self, now_ms: int) -> list[tuple[str, str]]:
-        """Pull point and claim of the overdue ones."""
+        """Pull point and claim of each overdue claim."""
         return [
             (pull_point_id, name)
             for pull_point_id, queue in self._queues.items()
@@ -161,10 +161,10 @@ class PullStore:
         ]
 
     def unsettled(self) -> tuple[set[int], set[int]]:
-        """The offsets of all messages that wait, and of those that are claimed."""
+        """The offsets of the waiting messages, and of the claimed ones."""
         queues = self._queues.values()
         waiting = {message.offset for queue in queues for message in queue.waiting}
-        return waiting, {message.offset for queue in queues for message in queue.kept()} - waiting
+        return waiting, {message.offset for queue in queues for message in queue.messages()} - waiting
 
     def ids(self) -> list[str]:
         """The pull points with messages."""
@@ -173,11 +173,11 @@ class PullStore:
     def forget(self, pull_point_id: str) -> None:
         """Drop all messages of a pull point."""
         queue = self._queues.pop(pull_point_id, None)
-        for message in queue.kept() if queue is not None else ():
+        for message in queue.messages() if queue is not None else ():
             self._release(message)
 
     def earliest(self) -> int | None:
-        """The first offset of the log that is still needed; None if none is."""
+        """The first required offset of the log; None without any."""
         return min((offset for queue in self._queues.values() for offset in queue.firsts()), default=None)
 
     def _put(self, pull_point_id: str, record: StoredMessage, offset: int) -> None:

@@ -30,7 +30,7 @@ class Registrations:
         self._owned: Counter[str] = Counter()
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Apply one record; records of other kinds are ignored."""
         match record:
             case RegistrationRecord(registration=registration):
                 self._remove(registration.id)
@@ -61,7 +61,7 @@ class Registrations:
         return [one.id for one in self._registrations.values() if one.expired(now_ms)]
 
     def known_as(self, address: str) -> list[Registration]:
-        """The registrations whose publisher, or whose subscription of this engine, has this address."""
+        """The registrations with this address for their publisher, or for the engine's subscription at it."""
         return [self._registrations[one] for one in self._by_address.get(to_uri(address), ())]
 
     def _remove(self, registration_id: str) -> None:

@@ -1,8 +1,8 @@
-"""Secrets sealed again under another key: a map from old ciphertexts to new ones.
+"""Secrets resealed with another key: a map from old ciphertexts to new ones.
 
 A subscription's record has several writers: clients renew, pause and end it through any gateway, and the job ends it. A
 resealing process that rewrote a million subscriptions would undo concurrent changes. Resealed secrets therefore have a
-key of their own. The new ciphertext replaces the old one in the subscription's record, whichever was written first; the
+separate key. The new ciphertext replaces the old one in the subscription's record, whichever was written first; the
 next record of the subscription contains the new one.
 """
 
@@ -18,8 +18,8 @@ from arborcast.topic_model.subscriptions import Protection, Subscription
 
 
 class Resealings:
-    """The last resealing records; a part of the routing table. Those of ended subscriptions are removed. Subscription
-    ids are never reused, so the result does not depend on the order of records."""
+    """The last resealing record of each subscription; a part of the routing table. Records of ended subscriptions are
+    removed. Subscription ids are never reused, so the result does not depend on the order of records."""
 
     def __init__(self) -> None:
         self._records: dict[str, SecretsResealed] = {}
@@ -43,24 +43,24 @@ class Resealings:
         written = self._written.setdefault(known.id, known.protection)
         return _exchanged(known, written, record.sealed)
 
-    def take_back(self, subscription_id: str, known: Subscription | None) -> Subscription | None:
-        """The record was deleted; returns the subscription with its own ciphertexts."""
+    def remove(self, subscription_id: str, known: Subscription | None) -> Subscription | None:
+        """Apply the deletion of a record; returns the subscription with its original ciphertexts."""
         self._records.pop(subscription_id, None)
         written = self._written.pop(subscription_id, None)
         return known if known is None or written is None else msgspec.structs.replace(known, protection=written)
 
     def ended(self, subscription_id: str) -> None:
-        """The subscription ended."""
+        """Apply the end of a subscription."""
         self._records.pop(subscription_id, None)
         self._written.pop(subscription_id, None)
 
-    def still_used(self, subscription_id: str) -> Mapping[str, str]:
-        """Entries whose old ciphertext is still in the subscription's record."""
+    def unreplaced(self, subscription_id: str) -> Mapping[str, str]:
+        """Entries with an old ciphertext that is still in the subscription's record."""
         record, written = self._records.get(subscription_id), self._written.get(subscription_id)
         if record is None or written is None:
             return {}
-        there = set(_of(written))
-        return {old: new for old, new in record.sealed.items() if old in there}
+        present = set(_of(written))
+        return {old: new for old, new in record.sealed.items() if old in present}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -73,8 +73,8 @@ def sealed_in(subscription: Subscription) -> Iterator[str]:
 
 
 def resealed(subscription: Subscription, keys: KeyRing, before: Mapping[str, str]) -> SecretsResealed | None:
-    """The record with all secrets of a subscription sealed by the first key; None if they are. `before` is
-    `Resealings.still_used`. Raises SecretError for a secret that cannot be opened."""
+    """The record that reseals all secrets of a subscription with the first key; None if they already are sealed with
+    it. `before` is `Resealings.unreplaced`. Raises SecretError for a secret that cannot be opened."""
     context = subscription.sealing_context()
     fresh = {
         each: keys.seal(keys.open(each, context), context)

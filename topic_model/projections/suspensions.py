@@ -1,6 +1,6 @@
 """Suspended subscriptions, for failing endpoints or expensive conditions: a fold over the control log.
 
-A suspension has a key of its own, not a field of the subscription, since the job suspends while gateways renew and
+A suspension has a separate key instead of a field in the subscription, since the job suspends while gateways renew and
 pause.
 """
 
@@ -33,7 +33,7 @@ class Suspensions:
         self._suspended: dict[str, SubscriptionSuspended] = {}
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Apply one record; records of other kinds are ignored."""
         match record:
             case SubscriptionSuspended(id=subscription_id):
                 self._suspended[subscription_id] = record
@@ -58,15 +58,15 @@ class Suspensions:
             return "suspended"
         return "paused" if subscription.paused else "active"
 
-    def taking_back(self, subscription_id: str) -> list[ControlRecord]:
-        """The record that ends a suspension, if there is one."""
+    def resumption(self, subscription_id: str) -> list[ControlRecord]:
+        """The record that ends a suspension, if any."""
         return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
 
     def ids(self) -> frozenset[str]:
         return frozenset(self._suspended)
 
     def unjudged(self) -> frozenset[str]:
-        """Subscriptions whose conditions are not evaluated."""
+        """Subscriptions suspended for expensive conditions, which are not evaluated."""
         return frozenset(each.id for each in self._suspended.values() if each.cause == "conditions")
 
     def __contains__(self, subscription_id: str) -> bool:

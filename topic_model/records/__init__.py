@@ -1,3 +1,3 @@
-"""Records of the logs as values, with their encoding: control records, notifications, messages of pull points."""
+"""Records of the logs, with their encoding: control records, notifications, messages of pull points."""
 
 from __future__ import annotations

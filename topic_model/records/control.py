@@ -1,4 +1,4 @@
-"""Control records: what the compacted `control` log holds, one entity per key.
+"""Control records: the records of the compacted `control` log, one entity per key.
 
     key                value
     topic:<path>       TopicRecord | TopicRemoved | null
@@ -14,10 +14,10 @@
     camera:<name>      CameraRecord | null
     camstate:<name>    CameraState | null
 
-A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
-the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
-carries its version; a reader refuses records from a version that it does not know (RecordVersionError) instead of
-guessing. JSON, so that an operator can read the log with any Kafka tool.
+A record holds the complete state of its entity, never a difference, so that any suffix that compaction leaves folds to
+the same table. Topics are keyed by path, which excludes siblings of one name and cycles. Every value has its version; a
+reader refuses records of a newer version (RecordVersionError). JSON, so that an operator can read the log with any
+Kafka tool.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The policy of a topic. `retain`: whether its last message is kept; None is the default of all topics
-    (topics.retain_all). `publishers` are names of users, and groups as `group:NAME`, which alone may publish; empty
-    means all with the right; ignored without authentication. `routing` is words separated by blanks. `queue`: one of
-    its servers gets each notification, beside ordinary subscribers; `merge`: equal waiting requests are executed
-    once."""
+    """The policy of a topic. `retain`: its last message is kept; None means the default of all topics
+    (topics.retain_all). `publishers` are the only users, and groups as `group:NAME`, that may publish; empty means all
+    with the right to publish; ignored without authentication. `routing` is words separated by spaces. `queue`: one of
+    its servers gets each notification, in addition to ordinary subscribers; `merge`: equal waiting requests are
+    executed once."""
 
     retain: bool | None = None
     priority: int = 0
@@ -73,9 +73,9 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
-    """A topic with its facts. Ancestors without records of their own are nodes, not topics. `placed`: the code is that
-    of the topic's place (`topic_model.tree.places`). `prefixes`, not a fact of the topic, are the original prefixes of
-    its namespaces (`topic_model.tree.prefixes`), which the tree learns."""
+    """A topic with its properties. Ancestors without records are nodes, not topics. `placed`: the code was generated
+    from the topic's place (`topic_model.tree.places`). `prefixes` are the original prefixes of its namespaces
+    (`topic_model.tree.prefixes`), which the tree stores by namespace."""
 
     path: TopicPath
     code: str = ""
@@ -92,7 +92,7 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, tag="topic-removed"):
-    """The topic was removed; topics below it have records of their own."""
+    """The topic was removed; topics below it have their own records."""
 
     path: TopicPath
 
@@ -156,9 +156,9 @@ class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
 
 
 class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspended"):
-    """No pushes to the subscription until a null follows; its notifications wait for their lifespan. For its
-    `endpoint`, which has failed since `since_ms`, or for expensive `conditions`, which are not evaluated; `reason` is
-    the text for people."""
+    """No pushes to the subscription until a null follows; its notifications wait for their lifespan. The cause is its
+    `endpoint`, which has failed since `since_ms`, or expensive `conditions`, which are not evaluated. `reason` is a
+    message for operators."""
 
     id: str
     reason: str
@@ -190,7 +190,7 @@ class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
 
 class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
     """The interest of another engine or group: normal forms of patterns. `others` is its interest for other groups.
-    `peer` is as in `Peer.to`, `sender` the reporting engine, `version` a number that its later reports exceed."""
+    `peer` is as in `Peer.to`, `sender` the reporting engine; `version` increases with each report."""
 
     peer: str
     sender: str
@@ -200,13 +200,13 @@ class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
 
 
 ErasedPlace = Literal["notifications", "waiting", "dead_letters", "pull_points", "current_messages"]
-"""Where erasures count removed copies; `notifications` are rows of the table."""
+"""Places in which erasures count removed copies; `notifications` are rows of the table."""
 
 
 class ErasureScope(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The notifications of the erasure `id`: all that were accepted before `before_ms` and fulfil each condition that
-    is not empty. `topic` is the normal form of a topic expression; `subject` is the whole text of an element or the
-    whole value of an attribute in the payload, or in the producer's reference."""
+    """The notifications of the erasure `id`: those accepted before `before_ms` that fulfil each non-empty condition.
+    `topic` is the normal form of a topic expression; `subject` is the complete text of an element or value of an
+    attribute in the payload, or in the producer's reference."""
 
     id: str
     before_ms: int
@@ -216,9 +216,9 @@ class ErasureScope(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, tag="erasure"):
-    """An erasure of payloads, requested `by` a user at `at_ms`. The job counts in `erased` the copies that it has
-    removed, by place. With `done_ms` no place has a copy but those in `kept_until_ms`: by name of a Kafka topic or
-    table, the time at which it deletes the removed copies; 0: it has no limit."""
+    """An erasure of payloads, requested `by` a user at `at_ms`. `erased` counts the removed copies by place. From
+    `done_ms` on only the Kafka topics and tables in `kept_until_ms` may have copies; the value is the time at which
+    they delete these; 0: no limit."""
 
     scope: ErasureScope
     by: str
@@ -242,7 +242,7 @@ class CameraRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag="camera"
     paused: bool = False
 
     def sealing_context(self) -> str:
-        """The context of the password: it is of no use for another camera or address."""
+        """The context of the password, which binds it to this camera and address."""
         return f"camera {self.name}\n{self.url}"
 
 
@@ -250,8 +250,8 @@ CameraCondition = Literal["connected", "away", "refused"]
 
 
 class CameraState(msgspec.Struct, frozen=True, omit_defaults=True, tag="camera-state"):
-    """The state of a camera since `since_ms`, written when it changes. away: it does not answer; refused: it answers,
-    and grants no subscription; `error` is the reason. `subscription` is the engine's subscription at the camera: of
+    """The state of a camera since `since_ms`, written at each change. away: it does not answer; refused: it answers,
+    but grants no subscription; `error` is the reason. `subscription` is the engine's subscription at the camera: of
     base notification if `push`, else a pull point."""
 
     name: str
@@ -263,7 +263,7 @@ class CameraState(msgspec.Struct, frozen=True, omit_defaults=True, tag="camera-s
 
 
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
-    """A null value: the entity of this key is forgotten. It follows an Ended or Removed record."""
+    """A null value, which deletes the entity of this key. It follows an Ended or Removed record."""
 
     key: str
 
@@ -318,17 +318,17 @@ def registration_key(registration_id: str) -> str:
 
 
 def suspension_key(subscription_id: str) -> str:
-    """Key of a subscription's suspension: a key of its own, since it has other writers."""
+    """Key of a subscription's suspension: a separate key, since it has other writers."""
     return f"susp:{subscription_id}"
 
 
 def resealing_key(subscription_id: str) -> str:
-    """Key of a subscription's resealed secrets: a key of its own, as for suspensions."""
+    """Key of a subscription's resealed secrets: a separate key, as for suspensions."""
     return f"seal:{subscription_id}"
 
 
 def places_key(path: TopicPath) -> str:
-    """Key of a node's places: a key of its own, since a node need not be a topic."""
+    """Key of a node's places: a separate key, since a node need not be a topic."""
     return f"places:{path}"
 
 
@@ -353,7 +353,7 @@ def camera_key(name: str) -> str:
 
 
 def camera_state_key(name: str) -> str:
-    """Key of a camera's state: a key of its own, since the gateway writes it."""
+    """Key of a camera's state: a separate key, since the gateway writes it."""
     return f"camstate:{name}"
 
 
@@ -400,7 +400,7 @@ _OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal", "trigger"})
 def subscription_of(record: ControlRecord) -> str:
     """The id of the subscription or trigger of a record; empty for other records."""
     match record:
-        case SubscriptionRecord(subscription=subscription):  # first, since a log may have a million of these
+        case SubscriptionRecord(subscription=subscription):  # first: the most frequent kind
             return subscription.id
         case SubscriptionEnded(id=identifier) | SubscriptionSuspended(id=identifier) | SecretsResealed(id=identifier):
             return identifier
@@ -415,8 +415,8 @@ def subscription_of(record: ControlRecord) -> str:
 
 
 def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
-    """The records that end a subscription: the reason, and nulls for all its keys. Some of these have other writers,
-    whose last record may not have been read yet, so all are written."""
+    """The records that end a subscription: the reason, and nulls for all its keys. Some keys have other writers with
+    possibly unread records, so nulls for all are written."""
     return [
         SubscriptionEnded(subscription_id, reason, at_ms),
         Tombstone(subscription_key(subscription_id)),
@@ -453,9 +453,9 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
-    """The record behind a Kafka key and value.
+    """The record of a Kafka key and value.
 
-    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    Raises RecordVersionError for a newer version and InfrastructureError for an unreadable record.
     """
     if value is None:
         try:

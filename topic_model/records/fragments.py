@@ -1,10 +1,10 @@
-"""Records of the log `fragments`: parts of messages that have to be put together, and what became of the messages.
+"""Records of the log `fragments`: parts of messages, and the results of their assembly.
 
     StoredPart    a part that waits for the others
-    Assembled     all were there, and the message is in `notifications`
-    GivenUp       not all came, or they make no message
+    Assembled     the complete message is in `notifications`
+    GivenUp       parts are missing, or the assembled message is invalid
 
-One partition, so everybody who folds the log (`topic_model.projections.open_messages`) comes to the same result.
+One partition, so every fold of the log (`topic_model.projections.open_messages`) has the same result.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ VERSION = 1
 
 
 class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):
-    """A part. `content` is the inside of wsnt:Message in UTF-8, unchanged; `namespaces` are those in scope there, the
-    default one under "". `as_text`: the message arrived as text, not as XML."""
+    """A part. `content` is the unchanged content of wsnt:Message in UTF-8; `namespaces` are in scope there, the default
+    one under "". `as_text`: the message arrived as text, not as XML."""
 
     owner: str
     topic: TopicPath
@@ -89,22 +89,22 @@ def encode(record: FragmentRecord) -> tuple[bytes, bytes]:
 
 
 def decode(_key: bytes, value: bytes | None) -> FragmentRecord:
-    """The record behind a Kafka key and value.
+    """The record of a Kafka key and value.
 
-    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    Raises RecordVersionError for a newer version and InfrastructureError for an unreadable record.
     """
     return _codec.decode(value).record
 
 
-# Maximum number of part numbers in a text for people; others become ….
-_MOST_RANGES = 50
+# Maximum number of ranges in a message; others become ….
+_MAX_RANGES = 50
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers in ascending order for people: `0-3 5 8-`, shortened with too many gaps."""
+    """Ascending numbers as text for messages: `0-3 5 8`, shortened after many gaps."""
     written: list[str] = []
     for first, last in _runs(numbers):
-        if len(written) == _MOST_RANGES:
+        if len(written) == _MAX_RANGES:
             written.append("…")
             break
         written.append(str(first) if first == last else f"{first}-{last}")

@@ -1,6 +1,6 @@
 """Notification records of the `notifications` log, keyed by topic path.
 
-MessagePack rather than JSON: payloads are XML bytes that must not change, and the workers decode a record in about a
+MessagePack instead of JSON: payloads are XML bytes that must not change, and workers decode a record in about a
 microsecond. Versioned like control records.
 """
 
@@ -23,16 +23,17 @@ _AGAIN = "~"
 
 UNSTAMPED = -1
 
-"""No position in the control log: the recipients are those at the match; also for events for a single subscription."""
+"""No position in the control log: the current subscriptions at matching are the recipients. Also for events for a
+single subscription."""
 
-MOST_PRIORITY = 100
+MAX_PRIORITY = 100
 """The highest priority of a notification or subscription; the lowest is its negative."""
 
-MOST_HOPS = 8
-"""Maximum number of triggers in a row for one notification."""
+MAX_HOPS = 8
+"""Maximum length of a chain of triggers."""
 
-MOST_TRIGGERED = 1_000
-"""Maximum number of notifications published by triggers for one, in all."""
+MAX_TRIGGERED = 1_000
+"""Maximum number of notifications that triggers publish because of one notification, in total."""
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,7 +61,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str = ""
     """The trace context (see `core.telemetry.tracing`), empty for none."""
     unjudged: bool = False
-    """Of a parked one: the subscription's conditions are not evaluated yet."""
+    """For a parked delivery: the subscription's conditions are not evaluated yet."""
     control: int = UNSTAMPED
     """The position of the gateway's view in the control log at acceptance, which decides the recipients
     (`topic_model.routing.history`); UNSTAMPED: the view that matches it decides."""
@@ -69,40 +70,40 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     subject: bytes = b""
     """The fragment for conditions, empty for the payload. It is not sent."""
     selector: str = ""
-    """The selector of the subscription `only`, if the topic does not lead to it."""
+    """The selector of the subscription `only`, if the topic does not match it."""
     valid_until_ms: int = 0
     """The end of its validity, fixed at acceptance; 0 for none."""
     type: str = ""
     """The QName of its type, `{namespace}name`; empty in events of the engine. See `type_of`."""
     priority: int = 0
-    """The largest is pushed first."""
+    """Larger values are pushed first."""
     reliable: bool = False
-    """Not dropped for timely subscriptions."""
+    """Timely subscriptions do not drop it."""
     cause: str = ""
     """The notification that caused its publication by a trigger, empty for none."""
     hops: int = 0
-    """Triggers in a row before it."""
+    """The number of triggers in the chain before it."""
     package: str = ""
     """The wsnt:Package of a message whose parts may be delivered alone (`topic_model.records.packages`)."""
     split_bytes: int = 0
-    """The maximum size of a part for old subscribers; 0: sent whole."""
+    """The maximum size of a part for old subscribers; 0: not split."""
     queue: bool = False
     """Its topic is a work queue: one server gets it."""
     reply_to: EndpointReference | None = None
     reply_point: str = ""
-    """The pull point of this engine that `reply_to` is, empty for another address."""
+    """The id of the pull point, if `reply_to` is one of this engine; else empty."""
     merge: bytes = b""
-    """Requests of a queue with the same value are equal; empty: not merged."""
+    """Queue requests with the same value are merged; empty: not merged."""
     path: tuple[str, ...] = ()
-    """The engines that it passed, GROUP/NAME, the accepting one first; empty if published here."""
+    """The engines on its way, GROUP/NAME, the accepting one first; empty if published here."""
     distribution: str = ""
     """The routing word (`topic_model.tree.distribution`), empty for everywhere."""
     fast: bool = False
     """Sent to engines of the group as a datagram, if possible."""
     unchanged: int = UNSTAMPED
-    """A position up to `control` after which its recipients did not change: a view at it can match."""
-    triggers_left: int = MOST_TRIGGERED
-    """Notifications that triggers may still publish because of it."""
+    """A position up to `control` since which its recipients did not change: a view at it can match."""
+    triggers_left: int = MAX_TRIGGERED
+    """The number of notifications that triggers may still publish because of it."""
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its validity has ended."""
@@ -130,20 +131,21 @@ def made_at(notification_id: str) -> int:
 
 
 def original_of(notification_id: str) -> str:
-    """The id without that of a replay."""
+    """The id without the suffix of a replay."""
     return notification_id.partition(_AGAIN)[0]
 
 
 def is_replay(notification_id: str) -> bool:
-    """Whether the id is that of a replayed notification."""
+    """Whether a replayed notification has this id."""
     return _AGAIN in notification_id
 
 
 def replayed(notification: Notification, replay: str, only: str, now_ms: int, control: int) -> Notification:
     """The notification again, for one subscription, as part of this replay.
 
-    It has an id of its own, so its deliveries differ from the first ones, and a new acceptance time and position in the
-    control log, so old notifications do not expire and reach current subscriptions. The publisher's validity stays.
+    It has a separate id, which distinguishes its deliveries from the first ones, and a new acceptance time and position
+    in the control log, so old notifications do not expire and reach current subscriptions. The publisher's validity
+    stays.
     """
     return msgspec.structs.replace(
         notification,
@@ -180,7 +182,7 @@ class _Record(Protocol):
 
 
 def notification_in(record: _Record) -> Notification | None:
-    """The notification of a record of the `notifications` log; None for a damaged record, which batches skip, too.
+    """The notification of a record of the `notifications` log; None for a damaged record, which batches skip too.
     Raises RecordVersionError for a newer version."""
     try:
         return decode(record.value)

@@ -1,7 +1,7 @@
 """Changes by operators: the records of the log `operations`, and changes of control records as text.
 
-A record is written before its change is made. A second record of the same operation has its result, or why it failed;
-without one the process has ended meanwhile.
+The first record of an operation is written before its change. The second one has its result or its failure; it is
+missing if the process ended in between.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _SUSPENSION = suspension_key("")
 
 Door = Literal["command", "console", "directory"]
 
-# Characters of a value, and changes of a record: it has a megabyte at most.
-_MOST_CHARACTERS = 4_000
-_AT_ONCE = 32
+# Maximum characters of a value, and changes of a record, which has at most a megabyte.
+_MAX_CHARACTERS = 4_000
+_CHANGES_PER_RECORD = 32
 
-MOST_CHANGES = 1_000
-"""Changes of an operation that are recorded one by one; of the others only the number."""
+MAX_CHANGES = 1_000
+"""Maximum number of recorded changes of an operation; the others are only counted."""
 
 
 class RecordedChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was changed: a topic, a subscription, a user, a key, a filter. Its value before and after, as JSON; empty
-    where there is none."""
+    """A change of `subject`: a topic, a subscription, a user, a key, a filter. Its values before and after are JSON;
+    empty for none."""
 
     subject: str
     before: str = ""
@@ -51,8 +51,8 @@ class RecordedChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OperationBegun(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun"):
-    """An operation, or a piece of one: `first` is the number of its first change. `more` further changes are not
-    recorded one by one."""
+    """An operation, or a piece of one: `first` is the number of the piece's first change. `more` is the number of
+    changes that are not recorded."""
 
     id: str
     at_ms: int
@@ -65,7 +65,7 @@ class OperationBegun(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun
 
 
 class Operator(NamedTuple):
-    """Who makes a change, and how."""
+    """The author of a change, and the interface used."""
 
     door: Door
     who: str
@@ -96,13 +96,13 @@ def decode(value: bytes | None) -> OperationBegun | OperationEnded:
     return _codec.decode(value).record
 
 
-def in_pieces(operation: OperationBegun) -> Iterator[OperationBegun]:
-    """The same in records of a bounded size."""
-    changes = operation.changes[:MOST_CHANGES]
+def pieces_of(operation: OperationBegun) -> Iterator[OperationBegun]:
+    """The operation in records of bounded size."""
+    changes = operation.changes[:MAX_CHANGES]
     more = operation.more + len(operation.changes) - len(changes)
-    for first in range(0, max(1, len(changes)), _AT_ONCE):
+    for first in range(0, max(1, len(changes)), _CHANGES_PER_RECORD):
         yield msgspec.structs.replace(
-            operation, changes=changes[first : first + _AT_ONCE], first=first, more=0 if first else more
+            operation, changes=changes[first : first + _CHANGES_PER_RECORD], first=first, more=0 if first else more
         )
 
 
@@ -112,25 +112,25 @@ def begun(by: Operator, what: str, changes: Iterable[RecordedChange], more: int 
 
 
 def ended(operation: OperationBegun, result: str) -> OperationEnded:
-    """The record of its result."""
-    return OperationEnded(operation.id, result[:500], min(len(operation.changes), MOST_CHANGES))
+    """The record of the operation's result."""
+    return OperationEnded(operation.id, result[:500], min(len(operation.changes), MAX_CHANGES))
 
 
 def failed(operation: OperationBegun, error: BaseException) -> OperationEnded:
-    """The record of its failure."""
+    """The record of the operation's failure."""
     return ended(operation, f"failed: {str(error) or type(error).__name__}")
 
 
 def change(subject: str, before: object = None, after: object = None) -> RecordedChange:
-    """A change between two values; None where there is none."""
-    return RecordedChange(subject[:_MOST_CHARACTERS], _text(before), _text(after))
+    """A change between two values; None for no value."""
+    return RecordedChange(subject[:_MAX_CHARACTERS], _text(before), _text(after))
 
 
 def control_changes(
-    records: Iterable[ControlRecord], before: Callable[[str], object], most: int = MOST_CHANGES
+    records: Iterable[ControlRecord], before: Callable[[str], object], limit: int = MAX_CHANGES
 ) -> tuple[list[RecordedChange], int]:
-    """The changes by these control records, and the number of those beyond `most`. `before` has the former values by
-    topic or id."""
+    """The first `limit` changes by these control records, and the number of the others. `before` returns the former
+    value of a topic or id."""
     found: list[RecordedChange] = []
     more = 0
     for record in records:
@@ -148,8 +148,8 @@ def control_changes(
                 found.append(change(key.removeprefix(_SUSPENSION), "suspended", "resumed"))
                 continue
             case _:
-                continue  # it removes another record, or keeps places of topics
-        if len(found) < most:
+                continue  # the null of an ended entity, or places of topics
+        if len(found) < limit:
             found.append(change(name, _shown(before(name)), _shown(after)))
         else:
             more += 1
@@ -157,7 +157,7 @@ def control_changes(
 
 
 def _shown(value: object) -> object:
-    """A topic's facts; of a subscription the fields that operators change, without its secrets."""
+    """A topic's properties; the fields of a subscription that operators change, without its secrets."""
     if isinstance(value, TopicRecord):
         facts: dict[str, Any] = msgspec.to_builtins(value.facts)
         return {name: each for name, each in facts.items() if name != "path"}
@@ -174,4 +174,4 @@ def _shown(value: object) -> object:
 
 def _text(value: object) -> str:
     text = "" if value is None else msgspec.json.encode(value).decode()
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+    return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "…"

@@ -1,7 +1,7 @@
 """Messages in parts of HPwsn's family: wsnt:Package, and splitting.
 
-A part has the Identification of its message, and a Fragment `f-m-p-i`: f is 1 for a part, m is 1 when more follow, p is
-1 when parts may be delivered alone, i counts from 0. A whole message is `0-0-p-0`.
+A part has the Identification of its message, and a Fragment `f-m-p-i`: f is 1 for a part, m is 1 if more parts follow,
+p is 1 if parts may be delivered alone, i counts from 0. An unsplit message is `0-0-p-0`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from arborcast.topic_model.expressions.dialects import SIMPLE
 from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.topics import TopicPath
 
-MOST_PARTS = 100_000
+MAX_PARTS = 100_000
 """Upper limit of part numbers."""
 
-MOST_IDENTIFICATION = 200
+MAX_IDENTIFICATION = 200
 """Maximum length of an Identification, which is part of keys and headers."""
 
 _FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
@@ -45,9 +45,9 @@ def read_fragment(text: str) -> Fragment:
     part, more, alone = (field == "1" for field in fields.groups()[:3])
     read = Fragment(part, more, alone, int(fields[4]))
     if not part and (more or read.number):
-        raise ValueError(f"Fragment {text}: a whole message is 0-0-0-0 or 0-0-1-0, a part begins with 1")
-    if read.number >= MOST_PARTS:
-        raise ValueError(f"Fragment {text}: the number of a part is below {MOST_PARTS}")
+        raise ValueError(f"Fragment {text}: an unsplit message has 0-0-0-0 or 0-0-1-0, a part begins with 1")
+    if read.number >= MAX_PARTS:
+        raise ValueError(f"Fragment {text}: the number of a part must be below {MAX_PARTS}")
     return read
 
 
@@ -56,12 +56,13 @@ PACKAGE_HEADER = "Arborcast-Package"
 
 
 def package_header(fragment: Fragment, identification: str) -> str:
-    """Its value for one message. The Identification is percent-encoded, since publishers choose it."""
+    """The value of PACKAGE_HEADER for one message. The Identification is percent-encoded, since publishers choose
+    it."""
     return f"{fragment};{quote(identification, safe=':')}" if fragment.part else "-"
 
 
 def read_package_header(value: str) -> tuple[Fragment, str] | None:
-    """The part of one value; None for none."""
+    """The part in one value of PACKAGE_HEADER; None if it is not a part."""
     fragment, _, identification = value.strip().partition(";")
     try:
         read = read_fragment(fragment)
@@ -71,7 +72,7 @@ def read_package_header(value: str) -> tuple[Fragment, str] | None:
 
 
 def write_package(fragment: Fragment, identification: str) -> str:
-    """Both in one text, for a notification."""
+    """Fragment and Identification as the `package` of a notification."""
     return f"{fragment} {identification}" if identification else str(fragment)
 
 
@@ -82,35 +83,36 @@ def read_package(text: str) -> tuple[Fragment, str]:
 
 
 class Piece(NamedTuple):
-    """A part of an outgoing message. `text` is for its receiver: the content, or, if it may not be delivered alone, the
-    message of the older form around it."""
+    """A part of an outgoing message. `text` is the pushed text: the content, or, if it may not be delivered alone, the
+    message in the older format around it."""
 
     fragment: Fragment
     identification: str
     text: str
 
 
-# Minimum number of bytes for content in a part: each part is a push.
-_LEAST_ROOM = 64
+# Minimum number of content bytes in a part: each part is a push.
+_MIN_CONTENT = 64
 
-_MOST_LEAVING = 10_000
+_MAX_OUTGOING_PARTS = 10_000
 
 
 def split(content: str, topic: TopicPath, identification: str, limit: int, *, alone: bool) -> Iterator[Piece]:
-    """The parts of a message with this content, each of at most `limit` bytes of UTF-8 with its wrapper. None if it
-    fits whole. The content is cut between characters. Raises ValueError with too little room or too many parts."""
+    """The parts of a message with this content, each with its wrapper of at most `limit` bytes of UTF-8. Empty if the
+    message need not be split. The content is cut between characters. Raises ValueError if `limit` is too small or
+    yields too many parts."""
     written = content.encode()
-    around = len(wrapped("", topic, identification, Fragment(True, True, alone, MOST_PARTS - 1)).encode())
-    if len(written) + around <= limit:
+    overhead = len(wrapped("", topic, identification, Fragment(True, True, alone, MAX_PARTS - 1)).encode())
+    if len(written) + overhead <= limit:
         return
-    room = limit - around
-    if room < _LEAST_ROOM:
+    room = limit - overhead
+    if room < _MIN_CONTENT:
         raise ValueError(
-            f"the wrapper of a part has {around} bytes, and a part may have {limit}: at least {around + _LEAST_ROOM} "
-            "are needed"
+            f"the wrapper of a part has {overhead} bytes, but a part may have only {limit}: at least "
+            f"{overhead + _MIN_CONTENT} are required"
         )
-    if len(written) > room * _MOST_LEAVING:
-        raise ValueError(f"a message of {len(written)} bytes has more than {_MOST_LEAVING} parts of {limit}")
+    if len(written) > room * _MAX_OUTGOING_PARTS:
+        raise ValueError(f"a message of {len(written)} bytes has more than {_MAX_OUTGOING_PARTS} parts of {limit}")
     begin = number = 0
     while begin < len(written):
         end = min(begin + room, len(written))
@@ -123,7 +125,7 @@ def split(content: str, topic: TopicPath, identification: str, limit: int, *, al
 
 
 def wrapped(content: str, topic: TopicPath, identification: str, fragment: Fragment) -> str:
-    """The message of the older form around a part. The inside of wsnt:Message may be half a tag."""
+    """The message in the older format around a part. The content of wsnt:Message may be an incomplete tag."""
     named = topic if topic.startswith("{") else topic.replace("/", ":")
     return (
         f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}"><wsnt:Topic Dialect="{SIMPLE}">{escape(named)}</wsnt:Topic>'
@@ -140,8 +142,8 @@ _UNWRAPPED = re.compile(
 
 
 def unwrap_part(text: str) -> tuple[Fragment, str, str] | None:
-    """Fragment, Identification and content of a message of the older form around a part; None for any other text. It is
-    not XML, so it is not parsed."""
+    """Fragment, Identification and content of a message in the older format around a part; None for any other text. It
+    is read by regular expressions, since it need not be well-formed XML."""
     if not text.startswith("<") or "NotificationMessage" not in text[:_HEAD]:
         return None
     start = _MESSAGE.search(text, 0, _HEAD)
@@ -161,7 +163,7 @@ _HEAD = 8_192
 
 
 def read_content(content: str) -> str:
-    """Well-formed content as old receivers read it: its text with references resolved and markup kept."""
+    """Well-formed content as old receivers read it: references resolved, markup unchanged."""
     # XML normalises line ends to line feeds.
     return _REFERENCE.sub(_character, content.replace("\r\n", "\n").replace("\r", "\n"))
 

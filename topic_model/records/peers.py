@@ -1,8 +1,8 @@
 """Messages between engines of a federation, and the rules of forwarding. Pure.
 
-An engine is a member of a group, written GROUP/NAME. An engine sends its own notifications to the other members of its
-group, and the group's representative sends them to the other groups. Notifications of another group go to the own
-members only; those of a member go on to other groups only.
+An engine is a member of a group, written GROUP/NAME. It sends its own notifications to the other members of its group;
+the group's representative sends them to the other groups. Notifications from another group are forwarded to the
+members of the own group only, those from a member to other groups only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from arborcast.core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from arborcast.core.versions import Versioned, VersionedCodec
-from arborcast.topic_model.records.notifications import MOST_TRIGGERED, Notification
+from arborcast.topic_model.records.notifications import MAX_TRIGGERED, Notification
 from arborcast.topic_model.subscriptions import Peer
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.distribution import LOCAL, goes_to
@@ -22,34 +22,34 @@ PATH = "/federation"
 """Path of pushes of other engines, below a member's URL."""
 
 INTEREST_PATH = "/federation/interest"
-"""Path of their interest."""
+"""Path of interests of other engines, below a member's URL."""
 
 MEDIA_TYPE = "application/vnd.msgpack"
 
-MOST_TOGETHER = 500
+MAX_PER_PUSH = 500
 """Maximum number of notifications in a push."""
 
-MOST_ENGINES = 8
+MAX_ENGINES = 8
 """Maximum number of engines on a notification's path."""
 
 DATAGRAMS = "udp://"
 """Prefix of the address of a link for datagrams."""
 
-MOST_DATAGRAM = 8_192
+MAX_DATAGRAM = 8_192
 """Maximum size of a datagram."""
 
-# Size of a datagram besides the texts of its notification: names of fields, ids, engines, signatures by two keys.
-_AROUND = 1_400
+# Size of a datagram without the texts of its notification: names of fields, ids, engines, signatures by two keys.
+_OVERHEAD = 1_400
 
 _BEGINNING = b"ACD1"
 
 _SIGNED = (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
 
-_MOST_SIGNED = 1_000
+_MAX_SIGNATURE_BYTES = 1_000
 
 _VERSION = 1
 
-# The engine's own events stay.
+# The engine's own events are not forwarded.
 _OWN_TOPICS = "{urn:arborcast}"
 
 
@@ -73,7 +73,7 @@ class Forwarded(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: str = ""
     hops: int = 0
     distribution: str = ""
-    triggers_left: int = MOST_TRIGGERED
+    triggers_left: int = MAX_TRIGGERED
 
 
 class PeerPush(Versioned, frozen=True):
@@ -85,8 +85,8 @@ class PeerPush(Versioned, frozen=True):
 
 
 class Interest(Versioned, frozen=True):
-    """The interest of `sender`, for itself or its group, sent to `to`: a summary (`topic_model.routing.interest`), and
-    another one for other groups. The larger `version` of a sender is newer."""
+    """The interest of `sender`, for itself or its group, sent to `to`: a summary (`topic_model.routing.interest`);
+    `others` is a summary for other groups. The larger `version` of a sender is newer."""
 
     sender: str
     to: str
@@ -97,7 +97,7 @@ class Interest(Versioned, frozen=True):
 
 _pushes = VersionedCodec(PeerPush, "a push of another engine", _VERSION)
 
-_interests = VersionedCodec(Interest, "what another engine wants", _VERSION, readable=True)
+_interests = VersionedCodec(Interest, "an interest of another engine", _VERSION, readable=True)
 
 
 def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
@@ -143,25 +143,25 @@ def encode_datagram(headers: Mapping[str, str], body: bytes) -> bytes:
     try:
         signed = "\n".join(headers[name] for name in _SIGNED)
     except KeyError:
-        raise ValueError("a datagram has to be signed, and the link has no secret") from None
+        raise ValueError("a datagram must be signed, but the link has no secret") from None
     data = b"%s%s\n%s" % (_BEGINNING, signed.encode(), body)
-    if len(data) > MOST_DATAGRAM:
-        raise ValueError(f"a datagram has at most {MOST_DATAGRAM} bytes, and this one would have {len(data)}")
+    if len(data) > MAX_DATAGRAM:
+        raise ValueError(f"a datagram has at most {MAX_DATAGRAM} bytes, this one would have {len(data)}")
     return data
 
 
 def is_like_datagram(data: bytes) -> bool:
-    """Whether the first bytes are those of a datagram."""
+    """Whether the data begin like a datagram."""
     return data.startswith(_BEGINNING)
 
 
 def decode_datagram(data: bytes) -> tuple[dict[str, str], bytes]:
     """The signature of a datagram, by names of headers, and its push, both unverified. Raises ValueError for invalid
     data."""
-    if len(data) > MOST_DATAGRAM or not is_like_datagram(data):
-        raise ValueError("this is no datagram of an engine")
+    if len(data) > MAX_DATAGRAM or not is_like_datagram(data):
+        raise ValueError("this is not a datagram of an engine")
     *signed, body = data[len(_BEGINNING) :].split(b"\n", len(_SIGNED))
-    if len(signed) != len(_SIGNED) or sum(map(len, signed)) > _MOST_SIGNED:
+    if len(signed) != len(_SIGNED) or sum(map(len, signed)) > _MAX_SIGNATURE_BYTES:
         raise ValueError("the datagram does not begin with a signature")
     return {name: part.decode("ascii") for name, part in zip(_SIGNED, signed, strict=True)}, body
 
@@ -182,7 +182,7 @@ def group_of(engine: str) -> str:
 
 
 def is_engine(text: str) -> bool:
-    """Whether it is GROUP/NAME."""
+    """Whether the text has the form GROUP/NAME."""
     group, slash, name = text.partition("/")
     return bool(slash and NAME.fullmatch(group) and NAME.fullmatch(name))
 
@@ -195,7 +195,7 @@ def is_datagram(notification: Notification) -> bool:
     texts = (notification.topic, notification.publisher, notification.type, notification.package, *notification.path)
     written = (notification.traceparent, notification.prefixes, notification.cause, notification.distribution)
     size = len(notification.payload) + len(notification.producer) + len(notification.subject)
-    return size + sum(len(each.encode()) for each in (*texts, *written)) + _AROUND <= MOST_DATAGRAM
+    return size + sum(len(each.encode()) for each in (*texts, *written)) + _OVERHEAD <= MAX_DATAGRAM
 
 
 def goes_over(notification: Notification, peer: Peer) -> bool:
@@ -204,18 +204,18 @@ def goes_over(notification: Notification, peer: Peer) -> bool:
         return False
     path, distribution = notification.path, notification.distribution
     group, other = group_of(peer.own), group_of(peer.to)
-    if distribution == LOCAL or len(path) >= MOST_ENGINES or notification.topic.startswith(_OWN_TOPICS):
+    if distribution == LOCAL or len(path) >= MAX_ENGINES or notification.topic.startswith(_OWN_TOPICS):
         return False
     if notification.queue:
         return False  # a request is for one of this engine's servers
     if other == group:
-        # The member sends it to all others of the group itself.
+        # A member sends it to all other members itself.
         return (not path or group_of(path[-1]) != group) and peer.to not in path
     return goes_to(distribution, other) and all(group_of(each) == group for each in path)
 
 
-def why_not_taken(forwarded: Forwarded, own: str) -> str:
-    """Why an arrived notification is dropped, a word; empty if it is accepted."""
+def drop_reason(forwarded: Forwarded, own: str) -> str:
+    """The reason for dropping an arrived notification, one word; empty if it is accepted."""
     if own in forwarded.path:
         return "loop"
-    return "hops" if len(forwarded.path) > MOST_ENGINES else ""
+    return "hops" if len(forwarded.path) > MAX_ENGINES else ""

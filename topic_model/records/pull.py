@@ -1,12 +1,12 @@
 """Records of the `pullpoints` log, keyed by pull point: messages put in, and messages taken out.
 
     StoredMessage    put in, by dispatch or by a Notify to the pull point itself
-    Claimed          a gateway wants to hand these out; the log's order decides between several
+    Claimed          a gateway claims messages for a client; the order of the log decides between several claims
     Settled          a claim's messages have reached the client
-    Returned         they have not, and wait again
+    Returned         a claim's messages have not, and wait again
 
-MessagePack, versioned like the other logs. The log has one partition: every reader gets the same result, so
-several gateways never hand out the same message, without talking to each other.
+MessagePack, versioned like the other logs. The log has one partition: every reader gets the same result, so several
+gateways never deliver the same message, without communicating.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ VERSION = 1
 
 
 class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="message"):
-    """A message in a pull point. `element` is a whole wsnt:NotificationMessage, self-contained, in UTF-8.
-    `notification` and `subscription` are its origin, empty for messages of a Notify to the pull point. It is not handed
-    out after `valid_until_ms`; 0: no limit."""
+    """A message in a pull point. `element` is a self-contained wsnt:NotificationMessage in UTF-8. `notification` and
+    `subscription` are its origin, empty for messages of a Notify to the pull point. It is not delivered after
+    `valid_until_ms`; 0: no limit."""
 
     element: bytes
     notification: str = ""
@@ -45,7 +45,7 @@ class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
-    """The claim's messages were handed out."""
+    """The claim's messages were delivered."""
 
     claim: str
 
@@ -73,9 +73,9 @@ def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:
-    """The pull point and the record behind a Kafka key and value.
+    """The pull point and the record of a Kafka key and value.
 
-    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    Raises RecordVersionError for a newer version and InfrastructureError for an unreadable record.
     """
     record = _codec.decode(value).record
     return key.decode(), record

@@ -1,9 +1,9 @@
-"""Later results of pushes: the promise in a push's address and the records of the log `results`; and the marks with
-which queue servers answer into pull points of others.
+"""Later results of pushes: the promise in a push's address and the records of the log `results`. Also the marks with
+which queue servers may answer into pull points of other owners.
 
 The address of such a push contains a promise: the push, its subscription, and the deadline of the result. It has a MAC
-with the engine's keys (`core.security.keyring`), so only the receiver of the address can report. No state is kept for a
-promise; a result is a record with it, appended by a gateway and read by the redelivery.
+with the engine's keys (`core.security.keyring`), so only the receiver of the address can report. A promise needs no
+stored state; a result is a record with it, appended by a gateway and read by the redelivery.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ State = Literal["delivered", "failed", "refused"]
 
 
 class Promise(NamedTuple):
-    """A push with a possible later result: its subscription, its beginning, the deadline of the result (milliseconds
+    """A push with a possible later result: its subscription, its start and the deadline of the result (milliseconds
     since the epoch), and the number of messages."""
 
     subscription: str
@@ -42,8 +42,8 @@ class Promise(NamedTuple):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a push, as reported by its receiver at this time (milliseconds since the epoch). For a push that
-    was parked without an answer its worker writes it, with the class of the error and the HTTP status."""
+    """The result of a push, reported by its receiver at `at_ms` (milliseconds since the epoch). For a push that was
+    parked without an answer the worker writes it, with the class of the error and the HTTP status."""
 
     promise: Promise
     state: State
@@ -80,7 +80,7 @@ ANSWER = f"{{{ARBORCAST_QUEUE}}}Answer"
 """The reference parameter with the mark in a request's ReplyTo: a header block of the answer."""
 
 
-class AskedRequest(NamedTuple):
+class ServedRequest(NamedTuple):
     """A request given to a queue server: the pull point of its answer, its message id, and the owner of the server's
     subscription."""
 
@@ -89,14 +89,14 @@ class AskedRequest(NamedTuple):
     server: str
 
 
-def write_answer_mark(request: AskedRequest, until_ms: int, keys: Marks) -> str:
-    """The mark with which this server may answer this request until then (milliseconds since the epoch). Raises
+def write_answer_mark(request: ServedRequest, until_ms: int, keys: Marks) -> str:
+    """The mark with which this server may answer this request until `until_ms` (milliseconds since the epoch). Raises
     SecretError."""
     return f"{until_ms}.{keys.mark(_encoder.encode((request, until_ms)), _ANSWERS)}"
 
 
-def may_answer(mark: str, request: AskedRequest, now_ms: int, keys: Marks) -> bool:
-    """Whether this mark permits this server to answer this request now. Raises SecretError if the keys cannot be
+def may_answer(mark: str, request: ServedRequest, now_ms: int, keys: Marks) -> bool:
+    """Whether the mark permits this server to answer this request now. Raises SecretError if the keys cannot be
     read."""
     until, _, made = mark.partition(".")
     if not (until.isascii() and until.isdecimal() and len(until) < 16 and now_ms <= int(until)):

@@ -1,5 +1,5 @@
-"""The xml:ids of messages sent together: parsers refuse a document in which two elements have the same one (libxml2
-does). Payloads come from many documents. Pure, for the hot path: a payload without xml:id costs one search."""
+"""Duplicate xml:ids in messages that are sent together: parsers such as libxml2 refuse a document with duplicates, and
+payloads come from many documents. Pure, for the hot path: a payload without xml:id costs one search."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 NAME = b"xml:id"
 """Without these bytes there are no ids: the prefix xml cannot be redeclared."""
 
-# Occurrences in text or CDATA count, too, and may separate messages needlessly.
+# Occurrences in text or CDATA count too, and may separate messages needlessly.
 _ATTRIBUTE = re.compile(rb"xml:id\s*+=\s*+(?:\"([^\"<]*+)\"|'([^'<]*+)')")
 
-# A message with more is not compared and sent alone: ids of waiting messages are in memory.
-_MOST, _LONGEST = 16, 200
+# A message with more or longer ids is sent alone, since ids of waiting messages are in memory.
+_MAX_IDS, _MAX_LENGTH = 16, 200
 
 XmlIds = frozenset[int]
 """The ids of a message, as hashes of this process."""
@@ -33,8 +33,8 @@ def xml_ids(*parts: bytes) -> XmlIds:
             continue
         for double, single in _ATTRIBUTE.findall(part):
             value = double or single
-            # A reference may stand for any letter. White space around an id is ignored.
-            if b"&" in value or len(value) > _LONGEST or len(found) == _MOST:
+            # A reference may be any character. White space around an id is ignored.
+            if b"&" in value or len(value) > _MAX_LENGTH or len(found) == _MAX_IDS:
                 return _NOT_COMPARED
             found.add(hash(value.strip()))
     return frozenset(found) if found else NO_IDS
@@ -49,9 +49,9 @@ def clash(some: XmlIds, others: XmlIds) -> bool:
 
 def any_clash(messages: Iterable[XmlIds]) -> bool:
     """Whether these messages cannot be in one document."""
-    there = NO_IDS
+    seen = NO_IDS
     for ids in messages:
-        if clash(ids, there):
+        if clash(ids, seen):
             return True
-        there |= ids
+        seen |= ids
     return False

@@ -1,17 +1,17 @@
-"""The routing table: a deterministic fold over the control log that knows who gets what.
+"""The routing table: a deterministic fold over the control log that returns the recipients of notifications.
 
-selectors   what a subscription's topic filters compile to, and under which keys a table keeps it
-groups      subscriptions of equal selector, stored once
-members     many subscriptions in pieces, so that a change costs one of them
-resolver    from a topic to its subscriptions: few look-ups the first time, one from then on
-rest        patterns with steps below their anchor, found by where they begin and how they end
-expiry      which subscriptions are due
+selectors   compiled topic filters of a subscription, and their keys in the table
+groups      subscriptions with the same selector
+members     large sets of subscriptions in pieces, so that a change copies one piece
+resolver    from a topic to its subscriptions: few look-ups the first time, one afterwards
+rest        patterns with steps below their anchor, in a trie
+expiry      subscriptions by termination time
 sharing     equal parts of a million subscriptions, stored once
-links       the expansion of selectors that are more than one such key, in step with the tree
-overlay     checkpoints, from which snapshots are made, and what changed since
+links       selectors with several keys, updated with the tree
+overlay     checkpoints, from which snapshots are made, and later changes
 history     recent changes: the recipients of a notification accepted before them
-steps       the same two in small steps, for a view that lives as long as they come
-table       the fold itself
+steps       later changes and history in small steps, for long-lived views
+table       the fold
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Groups: subscriptions of equal selector, stored once.
 
 The first subscription of a selector may have to be compiled and linked; later ones join the group. Members are in the
-order of (creation, id), which depends on the subscriptions alone, so replicas agree whatever compaction has removed.
+order of (creation, id), which depends on the subscriptions only, so replicas agree after any compaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Identities = dict[int, tuple[Subscription, ...]]
 
 
 class Group:
-    """The members of one selector, and those among them that are inactive."""
+    """The members of one selector, active or not."""
 
     __slots__ = ("_active", "_identities", "_members")
 
@@ -29,7 +29,7 @@ class Group:
         # A list for few, pieces for many: most groups have two members, and pieces would add 200 bytes to each.
         self._members: list[Subscription] | Pieces = ordered if len(ordered) <= 2 * PIECE else Pieces(ordered)
         self._active: tuple[Subscription, ...] | None = None
-        # After the first search for an equal one.
+        # Built by the first search for an equal subscription.
         self._identities: _Identities | None = None
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Group:
 
     def find_equal(self, subscription: Subscription) -> Subscription | None:
         """The first member with the same deliveries."""
-        wanted = subscription.identity()
+        identity = subscription.identity()
         if self._identities is None and len(self._members) >= _INDEX_FROM:
             self._identities = {}
             for member in self._members:
@@ -80,8 +80,8 @@ class Group:
         if self._identities is None:
             candidates: Iterable[Subscription] = self._members
         else:
-            candidates = self._identities.get(hash(wanted), ())
-        return next((candidate for candidate in candidates if candidate.identity() == wanted), None)
+            candidates = self._identities.get(hash(identity), ())
+        return next((candidate for candidate in candidates if candidate.identity() == identity), None)
 
 
 def _index(identities: _Identities, member: Subscription) -> None:

@@ -1,9 +1,9 @@
-"""Recipients of a notification: the subscriptions that were active when it was accepted.
+"""Recipients of a notification: the subscriptions that were active at its acceptance.
 
 A gateway stamps a notification with the position of its view in the control log. A newer view matches it, after
 subscriptions were created, renewed, paused, resumed or ended. The history has the former states of recently changed
-subscriptions, so each is evaluated as of the stamp. Without a change since, this costs one comparison of numbers.
-XPaths are an exception: they select from the current topics.
+subscriptions, so each subscription is evaluated as of the stamp. Without a change since, this costs one comparison of
+numbers. XPaths are an exception: they select from the current topics.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Standing = Literal["belongs", "made later", "paused", "over"]
 """The state of a subscription as of a notification's acceptance."""
 
 # Cached answers about changes; every change clears them.
-_TOPICS_REMEMBERED = 10_000
+_CACHED_TOPICS = 10_000
 
 # Changes that are packed and unpacked together.
 _PIECE = 64
 
 
 def standing(subscription: Subscription, made_later: bool, accepted_ms: int) -> Standing:
-    """Whether a notification accepted then belongs to a subscription that matches its topic: one rule for dispatch and
-    audit.
+    """Whether a notification accepted at `accepted_ms` belongs to a subscription that matches its topic: the common
+    rule of dispatch and audit.
 
     `subscription` is its state at the notification's stamp or, with `made_later`, its first state after the stamp. Then
     its creation time decides: the stamp is that of one gateway's view, and another gateway may have answered the
@@ -79,13 +79,13 @@ class _Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackedPast(msgspec.Struct, frozen=True, array_like=True):
-    """A history as it is sent to workers, which unpack little of it."""
+    """A history packed for workers, which unpack only the required pieces."""
 
     pieces: tuple[_Piece, ...] = ()
 
     @property
     def newest(self) -> int:
-        """The position of the last change, -1 when there is none."""
+        """The position of the last change, -1 without any."""
         return self.pieces[-1].last if self.pieces else -1
 
     def recent(self, at: int) -> RecentChanges:
@@ -104,10 +104,10 @@ _changes_decoder = msgspec.msgpack.Decoder(list[Change])
 _now_decoder = msgspec.msgpack.Decoder(list[Subscription])
 
 
-def _first(wanted: int, end: int) -> int:
-    """The first piece to unpack: as many again before the requested one, since the next request may lie a little
-    earlier."""
-    return max(0, 2 * wanted - end)
+def _first(requested: int, end: int) -> int:
+    """The first piece to unpack: twice as many as requested, since the next request may be for a slightly earlier
+    position."""
+    return max(0, 2 * requested - end)
 
 
 class History:
@@ -128,15 +128,15 @@ class History:
             self._changes.append(change)
             self.version += 1
 
-    def forget(self, position: int, most: int = sys.maxsize) -> Sequence[Change]:
-        """No notification accepted before this position will be matched. If one is, the oldest known state is used.
-        Returns the forgotten changes, about this many at most, the oldest first."""
+    def forget(self, position: int, limit: int = sys.maxsize) -> Sequence[Change]:
+        """Drop the changes before this position, about `limit` of them at a time; returns the dropped ones, the oldest
+        first. A notification accepted before the position is matched with the oldest remaining state."""
         if position <= self._horizon:
             return ()
         end = bisect_left(self._changes, position, key=_position)
-        if end > most:
+        if end > limit:
             # All changes of one position, or none.
-            position = self._changes[most].position + 1
+            position = self._changes[limit].position + 1
             end = bisect_left(self._changes, position, key=_position)
         self._horizon = position
         forgotten = self._changes[:end]
@@ -150,7 +150,7 @@ class History:
 
     @property
     def newest(self) -> int:
-        """The position of the last change, -1 when there is none."""
+        """The position of the last change, -1 without any."""
         return self._changes[-1].position if self._changes else -1
 
     def since(self, version: int) -> Sequence[Change]:
@@ -179,17 +179,17 @@ def _position(change: Change) -> int:
 
 
 class Found(NamedTuple):
-    """The recipients of a notification: those that are `there`, in their current state, and those that have `ended`
+    """The recipients of a notification: `existing` subscriptions, in their current state, and subscriptions `ended`
     since, in their former state."""
 
-    there: Sequence[Subscription]
+    existing: Sequence[Subscription]
     ended: Sequence[Subscription]
 
 
 def _queued(found: Found, queue: TopicPath) -> Found:
-    """With a queue in place of its servers: one of them gets it later."""
-    there, ended = ([each for each in part if not each.queue] for part in found)
-    return Found([*there, queue_of(queue)], ended)
+    """Replace the servers of a queue by the queue; one of them gets the request later."""
+    existing, ended = ([each for each in part if not each.queue] for part in found)
+    return Found([*existing, queue_of(queue)], ended)
 
 
 class Recipients:
@@ -200,11 +200,11 @@ class Recipients:
         self.view = view
         self._newest = newest
         self._recent = recent
-        self._known: _Known | None = None
+        self._former: _FormerStates | None = None
 
     @classmethod
     def packed(cls, view: Resolver, past: PackedPast) -> Recipients:
-        """With a packed history."""
+        """Create it with a packed history."""
         return cls(view, past.newest, past.recent)
 
     def of(self, notification: Notification) -> Found:
@@ -214,7 +214,7 @@ class Recipients:
         selector = notification.selector
         matched = self.view.members_of(selector) if selector else self.view.match(notification.topic)
         if 0 <= at <= self._newest:
-            found = self._then(notification, matched)
+            found = self._as_of_stamp(notification, matched)
         else:
             found = Found([each for each in matched if not each.expired(accepted_ms)], ())
         if notification.only:
@@ -223,25 +223,25 @@ class Recipients:
             found = _queued(found, notification.topic)
         return found
 
-    def _then(self, notification: Notification, matched: Iterable[Subscription]) -> Found:
+    def _as_of_stamp(self, notification: Notification, matched: Iterable[Subscription]) -> Found:
         at, accepted_ms = notification.control, notification.accepted_ms
-        known = self._known_at(at)
+        known = self._former_at(at)
         last = known.last
-        there = [each for each in matched if last.get(each.id, -1) < at and not each.expired(accepted_ms)]
+        existing = [each for each in matched if last.get(each.id, -1) < at and not each.expired(accepted_ms)]
         ended = []
-        for after, until, was, made_later, _ in known.spans(notification.topic, self.view):
-            if after < at <= until and standing(was, made_later, accepted_ms) == "belongs":
-                now = known.now.get(was.id)
+        for after, until, former, made_later, _ in known.spans(notification.topic, self.view):
+            if after < at <= until and standing(former, made_later, accepted_ms) == "belongs":
+                now = known.now.get(former.id)
                 if now is None:
-                    ended.append(was)
+                    ended.append(former)
                 else:
-                    there.append(now)
-        return Found(there, ended)
+                    existing.append(now)
+        return Found(existing, ended)
 
-    def _known_at(self, at: int) -> _Known:
-        if self._known is None or at < self._known.reaches:
-            self._known = _Known(self._recent(at))
-        return self._known
+    def _former_at(self, at: int) -> _FormerStates:
+        if self._former is None or at < self._former.reaches:
+            self._former = _FormerStates(self._recent(at))
+        return self._former
 
 
 class _Span(NamedTuple):
@@ -254,7 +254,7 @@ class _Span(NamedTuple):
     selected: tuple[TopicPath, ...]
 
 
-class _Known(Resolver):
+class _FormerStates(Resolver):
     """Former states of changed subscriptions by selector; `last` is the position of each one's last change."""
 
     def __init__(self, recent: RecentChanges) -> None:
@@ -266,24 +266,25 @@ class _Known(Resolver):
         self._links: defaultdict[str, list[LinkTarget]] = defaultdict(list)
         self._rest = RestIndex()
         self._by_topic: dict[TopicPath, list[_Span]] = {}
-        of_each: dict[str, list[Change]] = {}
+        by_id: dict[str, list[Change]] = {}
         for change in changes:
-            of_each.setdefault(change.id, []).append(change)
-        for name, theirs in of_each.items():
-            self.last[name] = theirs[-1].position
-            self._add(theirs, self.now.get(name))
+            by_id.setdefault(change.id, []).append(change)
+        for name, own_changes in by_id.items():
+            self.last[name] = own_changes[-1].position
+            self._add(own_changes, self.now.get(name))
 
     def spans(self, topic: TopicPath, view: Resolver) -> Sequence[_Span]:
-        """The states that match the topic. For an XPath with a subscription the view knows the selected topics."""
+        """The states that match the topic. For an XPath with a current subscription the view has the selected
+        topics."""
         found = self._by_topic.get(topic)
         if found is None:
             found = [span for selector in self.selectors_at(topic) for span in self._spans[selector]]
             if self._xpaths:
                 selectors = set(view.selectors_at(topic))
                 for selector, spans in self._xpaths.items():
-                    gone = any(topic in span.selected for span in spans)
-                    found += spans if gone or selector in selectors else ()
-            if len(self._by_topic) >= _TOPICS_REMEMBERED:
+                    formerly = any(topic in span.selected for span in spans)
+                    found += spans if formerly or selector in selectors else ()
+            if len(self._by_topic) >= _CACHED_TOPICS:
                 self._by_topic.clear()
             self._by_topic[topic] = found
         return found

@@ -17,11 +17,11 @@ from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse
 from arborcast.topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, is_one_topic, is_simple, normals_of
 from arborcast.topic_model.subscriptions import Subscription
 
-MOST = MAX_ALTERNATIVES
+MAX_NODES = MAX_ALTERNATIVES
 """Maximum size of a summary: it is the topic filter of a link."""
 
-MOST_CHARACTERS = 60_000
-"""Maximum number of alternatives; an expression may have a few more."""
+MAX_CHARACTERS = 60_000
+"""Maximum number of characters of a summary; an expression may have a few more."""
 
 
 class _Node(NamedTuple):
@@ -35,16 +35,16 @@ class _Node(NamedTuple):
         return self.anchor + SUBTREE if self.below else self.anchor
 
 
-def wanted(subscriptions: Iterable[Subscription], most: int = MOST) -> tuple[str, ...]:
+def summary_of(subscriptions: Iterable[Subscription], limit: int = MAX_NODES) -> tuple[str, ...]:
     """The sorted normal forms of a summary of these subscriptions. Servers of queues get nothing from other engines."""
-    asking = (each for each in subscriptions if each.receives and each.peer is None and not each.queue)
-    selectors = {normals_of(each) for each in asking}
-    return _summary({node for normals in selectors for node in _nodes(normals)}, most)
+    interested = (each for each in subscriptions if each.receives and each.peer is None and not each.queue)
+    selectors = {normals_of(each) for each in interested}
+    return _summary({node for normals in selectors for node in _nodes(normals)}, limit)
 
 
-def together(summaries: Iterable[Iterable[str]], most: int = MOST) -> tuple[str, ...]:
+def merged(summaries: Iterable[Iterable[str]], limit: int = MAX_NODES) -> tuple[str, ...]:
     """One summary of several."""
-    return _summary({_node(normal) for summary in summaries for normal in summary}, most)
+    return _summary({_node(normal) for summary in summaries for normal in summary}, limit)
 
 
 def is_summary(normals: Iterable[str]) -> bool:
@@ -81,21 +81,21 @@ def _node(simple: str) -> _Node:
     return _Node(simple.removesuffix("*"), True)  # {urn:t}* and *
 
 
-def _summary(nodes: set[_Node], most: int) -> tuple[str, ...]:
+def _summary(nodes: set[_Node], limit: int) -> tuple[str, ...]:
     nodes = _uncovered(nodes)
-    if _too_large(nodes, most):
-        nodes = _widened(nodes, most, least=2)
-    if _too_large(nodes, most):
-        nodes = _widened(nodes, most, least=1)
+    if _too_large(nodes, limit):
+        nodes = _widened(nodes, limit, least=2)
+    if _too_large(nodes, limit):
+        nodes = _widened(nodes, limit, least=1)
     return tuple(sorted(node.normal for node in nodes))
 
 
-def _too_large(nodes: set[_Node], most: int) -> bool:
-    return len(nodes) > most or sum(len(node.normal) + 1 for node in nodes) > MOST_CHARACTERS
+def _too_large(nodes: set[_Node], limit: int) -> bool:
+    return len(nodes) > limit or sum(len(node.normal) + 1 for node in nodes) > MAX_CHARACTERS
 
 
 def _uncovered(nodes: set[_Node]) -> set[_Node]:
-    """Without those below another one."""
+    """The nodes that are not below another one."""
     subtrees = {node.anchor for node in nodes if node.below}
     return {
         node
@@ -104,10 +104,9 @@ def _uncovered(nodes: set[_Node]) -> set[_Node]:
     }
 
 
-def _widened(nodes: set[_Node], most: int, least: int) -> set[_Node]:
-    """From the lowest level upwards, a node replaces its children when it has at least this number of them, until the
-    summary is small enough. Nodes with single topics as children come first, so that a deep subtree is not widened for
-    others."""
+def _widened(nodes: set[_Node], limit: int, least: int) -> set[_Node]:
+    """From the lowest level upwards, a node with at least `least` children replaces them, until the summary is small
+    enough. In each level, nodes with more children come first."""
     levels: defaultdict[int, set[_Node]] = defaultdict(set)
     for node in nodes:
         levels[_depth(node.anchor)].add(node)
@@ -115,14 +114,14 @@ def _widened(nodes: set[_Node], most: int, least: int) -> set[_Node]:
         siblings: defaultdict[str, list[_Node]] = defaultdict(list)
         for node in levels[depth]:
             siblings[next(anchors_above(node.anchor))].append(node)
-        for above, those in sorted(siblings.items(), key=lambda item: (-len(item[1]), item[0])):
-            if len(those) < least or (least > 1 and is_virtual(above)):
+        for above, children in sorted(siblings.items(), key=lambda item: (-len(item[1]), item[0])):
+            if len(children) < least or (least > 1 and is_virtual(above)):
                 continue
-            levels[depth].difference_update(those)
+            levels[depth].difference_update(children)
             levels[depth - 1].discard(_Node(above, False))
             levels[depth - 1].add(_Node(above, True))
             left = {node for level in levels.values() for node in level}
-            if not _too_large(left, most):
+            if not _too_large(left, limit):
                 return _uncovered(left)
     return _uncovered({node for level in levels.values() for node in level})
 

@@ -7,11 +7,11 @@ from arborcast.topic_model.routing.selectors import SUBTREE, is_one_topic, is_si
 from arborcast.topic_model.topics import TopicPath
 
 # Older changes are merged into one position; requests concern the latest ones.
-_REMEMBERED = 2_000
+_MAX_ENTRIES = 2_000
 
 
 class LastChanges:
-    """Positions after the last change, by the topics that it can concern. A position may be too late, never too
+    """Positions after the last change, by the topics that the change can concern. A position may be too late, never too
     early."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class LastChanges:
         else:
             anchor = selector.removesuffix(SUBTREE) if selector.endswith(SUBTREE) else selector[:-1].rstrip("/")
             self._below[anchor] = position
-        if len(self._topics) + len(self._below) > _REMEMBERED:
+        if len(self._topics) + len(self._below) > _MAX_ENTRIES:
             self.of_all(position)
 
     def of_all(self, position: int) -> None:

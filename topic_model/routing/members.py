@@ -1,8 +1,7 @@
 """Many subscriptions in order, in pieces, so that a change costs one piece.
 
 A popular topic may have a hundred thousand subscribers, with one added or removed per batch. Another thread may read a
-sequence that was handed out, so each change makes a new sequence, which shares all unchanged pieces with the previous
-one.
+returned sequence, so each change creates a new sequence, which shares all unchanged pieces with the previous one.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Members(Sequence[Subscription]):
                 if index < len(piece):
                     return piece[index]
                 index -= len(piece)
-        raise IndexError("there are fewer members")
+        raise IndexError("index out of range")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Members | tuple):
@@ -66,8 +65,7 @@ class Members(Sequence[Subscription]):
     __hash__ = None  # type: ignore[assignment]  # unused, and would cost all members
 
     def number_of(self, subscription_id: str) -> int | None:
-        """The number of a member's piece. The first call costs all members, so use it on sequences that are asked
-        repeatedly."""
+        """The number of a member's piece. The first call walks all members, so use it only for repeated calls."""
         if self._numbers is None:
             self._numbers = {member.id: number for number, piece in enumerate(self.pieces) for member in piece}
         return self._numbers.get(subscription_id)
@@ -78,7 +76,7 @@ Answer = Piece | Members
 
 
 def answer_of(ordered: Piece) -> Answer:
-    """These ordered members, as a sequence that can be changed by pieces."""
+    """These ordered members, in pieces if there are many."""
     if len(ordered) <= 2 * PIECE:
         return ordered
     return Members(ordered[begin : begin + PIECE] for begin in range(0, len(ordered), PIECE))
@@ -102,19 +100,19 @@ def replaced(members: Answer, touched: Collection[str], present: Sequence[Subscr
         return tuple(sorted((*(each for each in members if each.id not in touched), *present), key=order))
     pieces: list[Piece] = list(members.pieces)
     dirty = {number for each in touched if (number := members.number_of(each)) is not None}
-    coming: dict[int, list[Subscription]] = {}
+    added: dict[int, list[Subscription]] = {}
     for each in present:
         number = _number_for(pieces, each)
-        coming.setdefault(number, []).append(each)
+        added.setdefault(number, []).append(each)
         dirty.add(number)
     for number in dirty:
-        kept = (each for each in pieces[number] if each.id not in touched)
-        pieces[number] = tuple(sorted((*kept, *coming.get(number, ())), key=order))
+        untouched = (each for each in pieces[number] if each.id not in touched)
+        pieces[number] = tuple(sorted((*untouched, *added.get(number, ())), key=order))
     return Members(pieces)
 
 
 class Pieces:
-    """Members in order, with additions and removals; the active ones are handed out as `Members`."""
+    """Members in order, with additions and removals; `active` returns the active ones as `Members`."""
 
     __slots__ = ("_active", "_answer", "_count", "_pieces")
 
@@ -166,7 +164,7 @@ def take_from(ordered: list[Subscription], member: Subscription) -> Subscription
     """Remove a member from an ordered list. ValueError if it is missing."""
     at = bisect_left(ordered, order(member), key=order)
     if at == len(ordered) or ordered[at].id != member.id:
-        raise ValueError(f"subscription {member.id!r} is no member of its group")
+        raise ValueError(f"subscription {member.id!r} is not a member of its group")
     return ordered.pop(at)
 
 

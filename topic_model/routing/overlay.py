@@ -58,8 +58,8 @@ _decoder = msgspec.msgpack.Decoder(Overlay)
 
 
 class MemberChanges:
-    """Records added, removed and changed members of selectors. Memory is bounded by the recording's initial and the
-    current members: a subscription that was added and removed meanwhile leaves nothing."""
+    """Records added, removed and changed members of selectors. Memory is bounded by the initial and the current
+    members: a subscription that was added and removed in between leaves no trace."""
 
     def __init__(self) -> None:
         self._touched: dict[str, set[str]] = {}  # selector -> subscription ids
@@ -79,7 +79,7 @@ class MemberChanges:
         self._pending.add(selector)
 
     def ended(self, subscription_id: str) -> None:
-        """The subscription ended, after `touch`. One that the base does not have is forgotten."""
+        """The subscription ended, after `touch`. A subscription that the base does not have leaves no trace."""
         if subscription_id not in self._born:
             return
         self._born.remove(subscription_id)
@@ -100,8 +100,8 @@ class MemberChanges:
 
     def clear(self) -> None:
         """Restart the recording."""
-        for kept in (self._touched, self._where, self._born, self._pending, self._deltas):
-            kept.clear()
+        for collection in (self._touched, self._where, self._born, self._pending, self._deltas):
+            collection.clear()
 
     def _renew(self, selector: str, subscriptions: Mapping[str, Subscription]) -> None:
         touched = self._touched.get(selector)
@@ -137,8 +137,8 @@ class OverlayChanges(MemberChanges):
         self._overlay = None
 
     def unlinked(self, selector: str) -> None:
-        """Its last member was removed. Paths linked by the base then have no members and need no entry. Topics selected
-        by an XPath need one, since the history asks whether it selects a topic."""
+        """The selector's last member was removed. Paths linked by the base then have no members and need no entry.
+        Topics selected by an XPath need one, since the history uses the selection."""
         self._linked.pop(selector, None)
         if selector in self._xpaths:
             self._selected.add(selector)
@@ -205,12 +205,12 @@ class Checkpoint:
     def take(self) -> Frozen:
         """The frozen copy, once: it is as large as the table's index and not needed after the snapshot."""
         if self._frozen is None:
-            raise ValueError(f"the frozen copy of checkpoint {self.base} has been taken: make a new checkpoint")
+            raise ValueError(f"the frozen copy of checkpoint {self.base} was already taken: make a new checkpoint")
         frozen, self._frozen = self._frozen, None
         return frozen
 
     def overlay(self) -> Overlay:
-        """The table's changes since; the same object until another change."""
+        """The table's changes since the checkpoint; the same object until another change."""
         return self._overlay()
 
     def close(self) -> None:

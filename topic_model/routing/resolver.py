@@ -1,12 +1,11 @@
-"""From a topic to its subscriptions: one look-up when the answer is known, a few when it has to be resolved.
+"""From a topic to its subscriptions: one look-up for a cached answer, a few to resolve it.
 
-Shared by the table and by the views of its snapshots, so that they cannot differ in what a topic matches. Subclasses
-say what is stored under a key; the walk over the keys, and the remembered answers, are here.
+Shared by the table and the views of its snapshots, so that they match equally. Subclasses return the entries under a
+key; the walk over the keys and the cache of answers are here.
 
-What is remembered must be forgotten when it changes:
-- a change to what one topic selects drops that topic's answer (`forget`);
-- a change to anything wider drops all answers (`forget_all`), in constant time. Finding out which of a million
-  answers lie below one node would cost more than resolving again those that are asked for: 2 to 5 microseconds each.
+Changes invalidate the cache: - a change of the entry of one topic drops that topic's answer (`forget`); - a change of a
+wider entry drops all answers (`forget_all`), in constant time. Finding the affected ones among a million
+  answers would cost more than resolving the requested ones again: 2 to 5 microseconds each.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
 from arborcast.topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
 from arborcast.topic_model.topics import TopicPath
 
-_NODES_REMEMBERED = 100_000
-_BURIED_AT_A_TIME = 8
-_SMALL = 1_000  # a dictionary small enough to be freed at once: some 20 microseconds
+_CACHED_NODES = 100_000
+_FREED_AT_A_TIME = 8
+_SMALL = 1_000  # entries of a dictionary that is freed at once: some 20 microseconds
 
 
 class Resolver(ABC):
@@ -40,8 +39,8 @@ class Resolver(ABC):
 
     def match(self, path: TopicPath) -> Answer:
         """The active subscriptions that match this topic. The caller checks their termination (`Subscription.expired`).
-        A path selector depends on the path alone, so a notification is not lost to a race with the record of its topic;
-        XPath selectors need the topic in the tree. In the order of selectors, then of creation."""
+        A path selector depends on the path alone, so a notification is not lost in a race with the record of its topic;
+        an XPath selector requires the topic in the tree. Sorted by selector, then by creation."""
         answer = self._answers.get(path)
         return self._resolve(path) if answer is None else answer
 
@@ -55,8 +54,8 @@ class Resolver(ABC):
         return _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])
 
     def is_named(self, path: TopicPath) -> bool:
-        """Whether an active subscription names this topic, not by a wildcard. For topics outside the tree: this and the
-        next method evaluate no XPath, so their cost does not depend on changes."""
+        """Whether an active subscription has exactly this topic, without a wildcard. For topics outside the tree: like
+        `is_reached` it evaluates no XPath, so its cost does not depend on changes."""
         return any(map(self._active, _agreed(path, self._targets(path))))
 
     def is_reached(self, path: TopicPath) -> bool:
@@ -64,12 +63,12 @@ class Resolver(ABC):
         return any(map(self._active, _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])))
 
     def forget(self, path: str) -> None:
-        """The entry of exactly this topic has changed."""
+        """Drop the answer of a topic whose entry has changed."""
         self._answers.pop(path, None)
         self._older.pop(path, None)
 
     def forget_all(self) -> None:
-        """An entry for more than one topic has changed. Constant time."""
+        """Drop all answers, after a change of an entry for several topics. Constant time."""
         self._bury(self._older)
         self._bury(self._answers)
         self._older, self._answers = {}, {}
@@ -126,8 +125,8 @@ class Resolver(ABC):
             return self._active(selectors[0])
         if not selectors:
             return ()
-        # A topic without entries of its own has the answer of its siblings: thousands of topics below a wide
-        # subscription share one tuple.
+        # A topic without its own entries has the answer of its siblings: thousands of topics below a wide subscription
+        # share one tuple.
         shared_as = None if own else tuple(selectors)
         answer = self._joined.get(shared_as) if shared_as else None
         if answer is None:
@@ -165,7 +164,7 @@ class Resolver(ABC):
         while found is None:
             unknown.append(node)
             found = self._inherited.get(node := _above(node)) if node else ()  # nothing is above the universal root
-        if len(self._inherited) >= _NODES_REMEMBERED:
+        if len(self._inherited) >= _CACHED_NODES:
             self._inherited.clear()
         for node in reversed(unknown):
             here = self._wide_targets(node)
@@ -190,14 +189,14 @@ class Resolver(ABC):
 
     def _dig(self) -> None:
         answers = self._graveyard[-1]
-        for _ in range(min(_BURIED_AT_A_TIME, len(answers))):
+        for _ in range(min(_FREED_AT_A_TIME, len(answers))):
             answers.popitem()
         if not answers:
             self._graveyard.pop()
 
 
 def _above(node: str) -> str:
-    """The parent; of a virtual root the universal one."""
+    """The parent node; the universal root for a virtual root."""
     return "" if is_virtual(node) else parent_node(TopicPath(node))
 
 

@@ -1,7 +1,7 @@
 """Patterns with steps below their anchor, such as `a//b` or `a/*/c//.`, evaluated along a topic's path.
 
 A table may have thousands of expressions with hundreds of such patterns. Expanded over the tree, each would cost a walk
-over all topics and links to its matches. Instead the steps of all patterns form a trie, and a topic walks down the trie
+over all topics and links to its matches. Instead the steps of all patterns form a trie. A topic walks down the trie
 along its path, once for all patterns; only places reachable from its ancestors cost time.
 """
 
@@ -39,7 +39,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.child: dict[_Test, _Place] = {}
-        self.deeper: dict[_Test, _Place] = {}  # of steps from any level below, too
+        self.deeper: dict[_Test, _Place] = {}  # steps at any depth
         self.ends: dict[tuple[str, Reach], LinkTarget] = {}
 
     def __bool__(self) -> bool:
@@ -52,7 +52,7 @@ class RestIndex:
     def __init__(self) -> None:
         self._anchors: dict[str, _Place] = {}
         # The results for the last topic and its ancestors, which a resolver requests next.
-        self._asked: dict[str, Sequence[Arrival]] = {}
+        self._cached: dict[str, Sequence[Arrival]] = {}
         self._size = 0
 
     def __bool__(self) -> bool:
@@ -64,7 +64,7 @@ class RestIndex:
 
     def add(self, target: LinkTarget, alternative: Alternative) -> None:
         """Add an alternative with steps for this target."""
-        self._asked = {}
+        self._cached = {}
         place = self._anchors.setdefault(alternative.anchor, _Place())
         for step in alternative.rest:
             following = place.deeper if step.axis is Axis.DESCENDANT else place.child
@@ -73,7 +73,7 @@ class RestIndex:
         place.ends[target.selector, alternative.reach] = target
 
     def remove(self, target: LinkTarget, alternative: Alternative) -> None:
-        self._asked = {}
+        self._cached = {}
         place = self._anchors[alternative.anchor]
         way: list[tuple[dict[_Test, _Place], _Test]] = []
         for step in alternative.rest:
@@ -92,10 +92,10 @@ class RestIndex:
 
     def at(self, node: TopicPath) -> Sequence[Arrival]:
         """The targets that select something at this node, and their reach."""
-        found = self._asked.get(node)
+        found = self._cached.get(node)
         if found is None:
-            self._asked = self._walk(node)
-            found = self._asked[node]
+            self._cached = self._walk(node)
+            found = self._cached[node]
         return found
 
     def over(self, tree: TopicTree) -> Iterator[tuple[TopicPath, Sequence[Arrival]]]:

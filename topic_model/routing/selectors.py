@@ -1,14 +1,14 @@
-"""Selectors: what the topic filters of a subscription ask for together, and the keys under which that is stored.
+"""Selectors: the combined topic filters of a subscription, and their keys in the table.
 
 A pattern with one alternative and no steps below its anchor is *simple*: one topic, or the children, descendants or
-subtree of one node. Its normal form is the anchor followed by the reach, so the normal form can be the key: a table
-that looks for `a/b`, `a/b//.`, `a/*`, `a//.`, `a//*`, … finds every simple selector that matches `a/b`, and a subtree
-costs one key however many topics lie below. All other selectors are linked to simple keys:
+subtree of one node. Its normal form is the anchor followed by the reach, and is used as the key: a table that looks up
+`a/b`, `a/b//.`, `a/*`, `a//.`, `a//*`, … finds every simple selector that matches `a/b`, and a subtree costs one key
+for any number of topics below. Other selectors are linked to simple keys:
 
-    a | b//.          several alternatives      one key each
-    a//. and */b      several filters           the keys of the narrowest one; the others are asked when a path resolves
-    a//b//.           steps below the anchor    one key (`…/b//.`) for each b there is, followed as topics come and go
-    xpath:…           over the topic set        one key for each selected topic, selected again when the set has changed
+    a | b//.          several alternatives      one key each a//. and */b      several filters           the keys of the
+    narrowest one; the others are tested at resolution a//b//.           steps below the anchor    in the trie of `rest`
+    xpath:…           over the topic set        one key for each selected topic, selected again after a change of the
+    set
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CHILDREN: Final = Reach.CHILDREN.value
 
 
 class TopicSelection(Protocol):
-    """What the routing table needs of an XPath pattern."""
+    """The part of an XPath pattern that the routing table uses."""
 
     @property
     def path_only(self) -> bool:
-        """Whether a topic's own path decides: then `matches` may be asked."""
+        """Whether the selection of a topic depends on its path only; then `matches` may be called."""
 
     def matches(self, path: TopicPath) -> bool:
         """Whether the topic is selected."""
 
     def select(self, tree: TopicTree) -> frozenset[TopicPath]:
-        """The topics of the tree that it selects."""
+        """The selected topics of the tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +58,25 @@ class Selector:
     xpaths: tuple[TopicSelection, ...] = ()
 
     def simple_keys(self) -> Iterator[str]:
-        """Keys that hold whatever topics there are."""
+        """Keys that do not depend on the topics of the tree."""
         for alternative in self.narrowest.alternatives if self.narrowest else ():
             if not alternative.rest:
                 yield alternative.normal
 
     def rest_alternatives(self) -> Iterator[Alternative]:
-        """Alternatives that are linked to the nodes of the tree, one by one."""
+        """Alternatives with steps below their anchor."""
         for alternative in self.narrowest.alternatives if self.narrowest else ():
             if alternative.rest:
                 yield alternative
 
     @property
     def path_only(self) -> bool:
-        """With XPath filters: whether a topic's own path decides, so that `matches` may be asked."""
+        """With XPath filters: whether the selection of a topic depends on its path only; then `matches` may be
+        called."""
         return all(each.path_only for each in self.xpaths)
 
     def matches(self, path: TopicPath) -> bool:
-        """With XPath filters that are `path_only`: whether a topic that is in the tree passes all filters."""
+        """With XPath filters that are `path_only`: whether a topic of the tree passes all filters."""
         return all(other.matches(path) for other in self.others) and all(each.matches(path) for each in self.xpaths)
 
     def select(self, tree: TopicTree) -> frozenset[TopicPath]:
@@ -90,7 +91,7 @@ class Selector:
 
 
 def selector_of(subscription: Subscription) -> str:
-    """The text under which a subscription is grouped; no topic filter means every topic."""
+    """The selector of a subscription as text; no topic filter means every topic."""
     topics = subscription.topics
     if len(topics) == 1:
         return topics[0].normal
@@ -98,12 +99,12 @@ def selector_of(subscription: Subscription) -> str:
 
 
 def normals_of(subscription: Subscription) -> tuple[str, ...]:
-    """The normal forms behind `selector_of`; its text cannot be split again, an XPath may hold anything."""
+    """The normal forms in `selector_of`, whose text cannot be split, since an XPath may contain any text."""
     return tuple(sorted({topic.normal for topic in subscription.topics})) or (EVERYTHING,)
 
 
 def is_canonical(path: str) -> bool:
-    """Whether this looks like a canonical topic path (lengths and repeated namespaces are not looked at)."""
+    """Whether this looks like a canonical topic path (lengths and repeated namespaces are not checked)."""
     return _path.fullmatch(path) is not None
 
 
@@ -128,7 +129,7 @@ def compile_selector(normals: Sequence[str]) -> Selector:
 
 
 def _parse_xpath(normal: str) -> TopicSelection:
-    # Imported when the first one is met: Spark's workers, which never evaluate any, start without lxml.
+    # Imported on the first use: Spark's workers, which never evaluate an XPath, start without lxml.
     from arborcast.topic_model.expressions import xpath
 
     return xpath.parse_normal(normal)
@@ -138,7 +139,7 @@ _WIDTHS: Final = {Reach.SELF: 1, Reach.CHILDREN: 10, Reach.DESCENDANTS: 1_000, R
 
 
 def _width(pattern: Pattern) -> int:
-    """A guess at how many topics will have to be asked; only the order matters."""
+    """An estimate of the number of selected topics; only the order matters."""
     return sum(
         _WIDTHS[alternative.reach] * (100 if alternative.rest else 1) * (1_000 if is_virtual(alternative.anchor) else 1)
         for alternative in pattern.alternatives
@@ -146,10 +147,10 @@ def _width(pattern: Pattern) -> int:
 
 
 def node_key(node: str, reach: Reach) -> str:
-    """The simple key for what a reach selects at a node that is no virtual root."""
+    """The simple key for a reach at a node that is not a virtual root."""
     return node + reach.value
 
 
 def parent_node(path: TopicPath) -> str:
-    """The node above a topic; above a root topic that is the virtual root of its namespace."""
+    """The node above a topic; for a root topic the virtual root of its namespace."""
     return parent_of(path) or root_anchor(path)

@@ -23,7 +23,7 @@ _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
 _LIMIT = 4 * 1024 * 1024  # bytes of cached parts, of each kind
-_EACH = 250  # what a part takes beside its texts
+_EACH = 250  # bytes of a part without its texts
 
 
 class Sharing:
@@ -34,7 +34,7 @@ class Sharing:
         self._namespaces: _Parts[tuple[tuple[str, str], ...], dict[str, str]] = _Parts(_length_of_declarations)
         self._consumers: _Parts[EndpointReference, EndpointReference] = _Parts(_length_of_reference)
         self._policies: _Parts[DeliveryPolicy, DeliveryPolicy] = _Parts(lambda _: 0)
-        self._policies.remembered(DEFAULT_POLICY, DEFAULT_POLICY)
+        self._policies.shared(DEFAULT_POLICY, DEFAULT_POLICY)
 
     def compact(self, subscription: Subscription, like: Subscription | None = None) -> Subscription:
         """An equal subscription with shared parts; `like` is one of the same selector, if any."""
@@ -44,7 +44,7 @@ class Sharing:
             topics = tuple([self._topic(topic) for topic in subscription.topics])
         return Subscription(
             id=subscription.id,
-            consumer=self._consumers.remembered(subscription.consumer, subscription.consumer),
+            consumer=self._consumers.shared(subscription.consumer, subscription.consumer),
             address=subscription.address,
             topics=topics,
             content=tuple([self._xpath(each) for each in subscription.content]),
@@ -52,15 +52,15 @@ class Sharing:
             form=subscription.form,
             soap=subscription.soap,
             addressing=subscription.addressing,
-            policy=self._policies.remembered(subscription.policy, subscription.policy),
+            policy=self._policies.shared(subscription.policy, subscription.policy),
             created_ms=subscription.created_ms,
             terminates_ms=subscription.terminates_ms,
             paused=subscription.paused,
-            owner=self._texts.remembered(subscription.owner, subscription.owner),
+            owner=self._texts.shared(subscription.owner, subscription.owner),
             pull_point=subscription.pull_point,
             protection=subscription.protection,
             endpoint=subscription.endpoint,
-            types=tuple([self._texts.remembered(each, each) for each in subscription.types]),
+            types=tuple([self._texts.shared(each, each) for each in subscription.types]),
             trigger=subscription.trigger,
             queue=subscription.queue,
             peer=subscription.peer,
@@ -68,15 +68,15 @@ class Sharing:
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:
         text = topic.normal if topic.text == topic.normal else topic.text
-        dialect = self._texts.remembered(topic.dialect, topic.dialect)
+        dialect = self._texts.shared(topic.dialect, topic.dialect)
         return TopicFilter(dialect, text, topic.normal, self._declared(topic.namespaces))
 
     def _xpath(self, each: XPathFilter) -> XPathFilter:
-        dialect = self._texts.remembered(each.dialect, each.dialect)
+        dialect = self._texts.shared(each.dialect, each.dialect)
         return XPathFilter(dialect, each.text, self._declared(each.namespaces))
 
     def _declared(self, namespaces: dict[str, str]) -> dict[str, str]:
-        return self._namespaces.remembered(tuple(namespaces.items()), namespaces)
+        return self._namespaces.shared(tuple(namespaces.items()), namespaces)
 
 
 class _Parts(Generic[_K, _V]):
@@ -89,8 +89,8 @@ class _Parts(Generic[_K, _V]):
         self._known: dict[_K, _V] = {}
         self._left = _LIMIT
 
-    def remembered(self, key: _K, part: _V) -> _V:
-        """The first equal part; this one if there is none."""
+    def shared(self, key: _K, part: _V) -> _V:
+        """The first equal part, by default this one."""
         found = self._known.get(key)
         if found is None:
             size = self._length(key) + _EACH

@@ -25,7 +25,7 @@ _USUAL = 2_048
 
 
 class Reselection(msgspec.Struct, frozen=True, array_like=True):
-    """Topics that an XPath selects from now on, and those that it no longer selects."""
+    """Newly selected topics of an XPath, and topics that it no longer selects."""
 
     gained: tuple[TopicPath, ...] = ()
     lost: tuple[TopicPath, ...] = ()
@@ -36,9 +36,10 @@ class ViewStep(msgspec.Struct, frozen=True, array_like=True):
 
     `control` is the position of the control log after it, None if the next step belongs to the same change. `overlay`
     has the differences: `members` are removed and inserted; `linked` are new selectors with their normal forms, or
-    without any after their last member; `selected` are the topics of a new XPath, or of one without members;
-    `reselected` are changes of a known one. `changes` are new ones of the history, `now` their current subscriptions (a
-    missing one has ended), `horizon` the position before which the history is forgotten.
+    selectors that lost their last member with none; `selected` are the topics of a new XPath, or of one without
+    members; `reselected` are changed selections of known XPaths. `changes` are new changes of the history, `now` the
+    current subscriptions of these changes (a missing one has ended), `horizon` the position before which the history is
+    forgotten.
     """
 
     control: int | None
@@ -67,7 +68,7 @@ class StepChanges(MemberChanges):
         self._xpaths = xpaths
         self._linked: dict[str, tuple[str, ...]] = {}  # selectors new since the last step
         self._selected: set[str] = set()  # XPaths among them
-        self._gone: set[str] = set()  # XPaths that are not new, and had no member meanwhile
+        self._emptied: set[str] = set()  # older selectors that lost their last member
         self._reselected: dict[str, dict[str, bool]] = {}
 
     def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
@@ -78,13 +79,13 @@ class StepChanges(MemberChanges):
             self._linked[selector] = normals
 
     def unlinked(self, selector: str) -> None:
-        """Its last member was removed."""
+        """The selector's last member was removed."""
         if selector in self._linked:
             del self._linked[selector]
         elif selector in self._selected:
             self._selected.remove(selector)
         else:
-            self._gone.add(selector)
+            self._emptied.add(selector)
             self._reselected.pop(selector, None)
 
     def selection_changed(self, selector: str, gained: Iterable[str], lost: Iterable[str]) -> None:
@@ -96,7 +97,7 @@ class StepChanges(MemberChanges):
             if changed.pop(path, is_selected) is is_selected:
                 changed[path] = is_selected
 
-    def taken(
+    def take(
         self,
         subscriptions: Mapping[str, Subscription],
         selection: Callable[[str], tuple[TopicPath, ...] | None],
@@ -105,8 +106,8 @@ class StepChanges(MemberChanges):
         overlay = Overlay(
             self._base,
             self.deltas(subscriptions),
-            dict.fromkeys(self._gone - self._xpaths, ()) | self._linked,
-            dict.fromkeys(self._gone & self._xpaths, ()) | {each: selection(each) or () for each in self._selected},
+            dict.fromkeys(self._emptied - self._xpaths, ()) | self._linked,
+            dict.fromkeys(self._emptied & self._xpaths, ()) | {each: selection(each) or () for each in self._selected},
         )
         reselected = {
             selector: Reselection(
@@ -117,8 +118,8 @@ class StepChanges(MemberChanges):
             if changed
         }
         self.clear()
-        for kept in (self._linked, self._selected, self._gone, self._reselected):
-            kept.clear()
+        for collection in (self._linked, self._selected, self._emptied, self._reselected):
+            collection.clear()
         return overlay, reselected
 
 
@@ -220,8 +221,8 @@ class ViewSteps:
                 case _Selected(selector, path, _):
                     lost.setdefault(selector, []).append(path)
         members = {
-            selector: Delta(frozenset(theirs), tuple([each for each in theirs.values() if each is not None]))
-            for selector, theirs in touched.items()
+            selector: Delta(frozenset(members), tuple([each for each in members.values() if each is not None]))
+            for selector, members in touched.items()
         }
         reselected = {
             selector: Reselection(tuple(gained.get(selector, ())), tuple(lost.get(selector, ())))
@@ -236,7 +237,7 @@ class ViewSteps:
 
 
 def _characters(*subscriptions: Subscription | None) -> int:
-    """The length of the long parts."""
+    """The number of characters in the fields of unbounded length."""
     return sum(
         len(text)
         for each in subscriptions

@@ -86,9 +86,9 @@ class Statistics(msgspec.Struct, frozen=True):
 class RoutingTable(Resolver):
     """The recipients of topics. `topics` is the tree, changed by `apply` only.
 
-    The state is a function of the last record of each key, in any order of the keys, so replicas are equal whatever
-    compaction removed. `apply` never raises: an invalid record must not stop the replicas; an unreadable filter selects
-    nothing and is logged.
+    The state is a function of the last record of each key, in any order of the keys, so replicas are equal after any
+    compaction. `apply` never raises: an invalid record must not stop the replicas; an unreadable filter selects nothing
+    and is logged.
     """
 
     def __init__(self, remembered_answers: int = 1_000_000, history: History | None = None) -> None:
@@ -126,10 +126,10 @@ class RoutingTable(Resolver):
             case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
                 self._remove_topic(TopicPath(key.removeprefix(_TOPIC_KEY)))
             case SecretsResealed(id=subscription_id):
-                self._put_if_there(self._resealings.put(record, self.get(subscription_id)))
+                self._put_if_any(self._resealings.put(record, self.get(subscription_id)))
             case Tombstone(key=key) if key.startswith(_RESEALING_KEY):
                 subscription_id = key.removeprefix(_RESEALING_KEY)
-                self._put_if_there(self._resealings.take_back(subscription_id, self.get(subscription_id)))
+                self._put_if_any(self._resealings.remove(subscription_id, self.get(subscription_id)))
             case TriggerRecord(subscription=subscription) if subscription.trigger is not None:
                 self._put(self._triggers.put(subscription))
             case TriggerEnded(id=trigger_id):
@@ -154,7 +154,7 @@ class RoutingTable(Resolver):
     def history(self) -> History:
         """The recent changes. Raises ValueError for a table without history."""
         if self._history is None:
-            raise ValueError("this routing table was made without a history")
+            raise ValueError("this routing table was created without a history")
         return self._history
 
     def recipients(self) -> Recipients:
@@ -211,7 +211,7 @@ class RoutingTable(Resolver):
             yield from self.who(path)
 
     def expansion(self) -> Iterator[tuple[str, str]]:
-        """The selectors by simple key; a key such as `a//.` stands for a subtree."""
+        """The selectors by simple key; a key such as `a//.` means a subtree."""
         self._prepare()
         for selector in self._entries:
             if is_simple(selector):
@@ -256,7 +256,7 @@ class RoutingTable(Resolver):
 
         def recorded() -> Recorded:
             self._prepare()
-            return self.position, *changes.taken(self._subscriptions, self._links.selection)
+            return self.position, *changes.take(self._subscriptions, self._links.selection)
 
         def close() -> None:
             self._recorders.remove(changes)
@@ -295,7 +295,7 @@ class RoutingTable(Resolver):
         for recorder in self._recorders:
             recorder.touch(selector, new.id, born=old is None and not moved)
 
-    def _put_if_there(self, subscription: Subscription | None) -> None:
+    def _put_if_any(self, subscription: Subscription | None) -> None:
         if subscription is not None:
             self._put(subscription)
 
@@ -367,7 +367,7 @@ class RoutingTable(Resolver):
         try:
             definition = compile_selector(normals)
         except ExpressionError as error:
-            _log.error("subscription %s gets nothing: its topic filter cannot be read: %s", first.id, error)
+            _log.error("subscription %s gets no notifications: its topic filter is invalid: %s", first.id, error)
             return LinkedGroup((first,), None)
         group = LinkedGroup((first,), definition)
         self._links.add(selector, group, definition)
@@ -393,7 +393,7 @@ class RoutingTable(Resolver):
     def _put_topic(self, record: TopicRecord) -> None:
         path = record.path
         if not is_canonical(path):
-            _log.error("the topic %r is left out: its path is not canonical", path)
+            _log.error("the topic %r is ignored: its path is not canonical", path)
             return
         if self.topics.get(path) == record:
             return

@@ -1,7 +1,7 @@
 """Snapshots: a routing table as one buffer, broadcast and read in place, plus overlays of changes.
 
-packing   subscriptions as few bytes; an immutable map from strings to bytes in one buffer
-base      the snapshot: made from a checkpoint, opened in constant time
+packing   compact encoding of subscriptions; an immutable map from strings to bytes in one buffer
+base      the snapshot: built from a checkpoint, opened in constant time
 view      a snapshot with an overlay, queried like the table, or updated by the table's steps
 """
 

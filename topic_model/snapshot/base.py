@@ -1,10 +1,10 @@
-"""The snapshot of a routing table: one buffer, made once, opened in constant time, read where it lies.
+"""The snapshot of a routing table: one buffer, built once, opened in constant time, read in place.
 
     header      magic, byte order, begin and length of each section
     meta        name, sizes, the selectors with steps below an anchor (MessagePack; few)
     shapes      number of a shape -> the shape            \
     members     selector -> its active subscriptions       > flat maps
-    links       key -> the selectors that it leads to     /
+    links       key -> the selectors linked to it         /
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from arborcast.topic_model.subscriptions import Subscription
 
 _MAGIC = b"ArbSnap1"
 
-_BYTE_ORDER = 0x01020304  # written natively: a reader with the other byte order reads another number
+_BYTE_ORDER = 0x01020304  # in native byte order: a reader with the other byte order reads another number
 
 _HEADER = struct.Struct("=8sQ8Q")
 
 _KEPT = 65_536  # shapes
 
-_UNPACKED_BYTES, _EACH = 32 * 1024 * 1024, 500  # unpacked subscriptions, twice; what one takes
+_UNPACKED_BYTES = 32 * 1024 * 1024  # cached unpacked subscriptions, in each of two generations
+_EACH = 500  # bytes of an unpacked subscription
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ class Snapshot:
 
     @classmethod
     def build(cls, source: RoutingTable | Checkpoint) -> Snapshot:
-        """The snapshot of a table's current state, or of a checkpoint that was not taken yet. A table gets no overlays.
+        """The snapshot of a table's current state, without later overlays, or of a checkpoint that was not taken yet.
         With a checkpoint this may run in another thread."""
         if isinstance(source, Checkpoint):
             return cls(_build(source.take()))
@@ -176,26 +177,26 @@ def _build(frozen: Frozen) -> bytes:
     subscriptions = sum(map(len, frozen.active.values()))
     meta = _encoder.encode(_Meta(frozen.base, subscriptions, frozen.rest))
     sections = (meta, shapes, members, links)
-    places: list[int] = []
+    bounds: list[int] = []
     parts = [b""]
     at = _HEADER.size
     for section in sections:
-        places += (at, len(section))
+        bounds += (at, len(section))
         padding = -len(section) % 8  # numbers in flat maps are aligned to their size
         parts += (section, b"\0" * padding)
         at += len(section) + padding
-    parts[0] = _HEADER.pack(_MAGIC, _BYTE_ORDER, *places)
+    parts[0] = _HEADER.pack(_MAGIC, _BYTE_ORDER, *bounds)
     return b"".join(parts)
 
 
 def _sections(view: memoryview) -> list[memoryview]:
     if len(view) < _HEADER.size or view[: len(_MAGIC)] != _MAGIC:
-        raise InfrastructureError("this is no routing snapshot of this version: build it again")
-    _, byte_order, *places = _HEADER.unpack_from(view)
+        raise InfrastructureError("this is not a routing snapshot of this version: build it again")
+    _, byte_order, *bounds = _HEADER.unpack_from(view)
     if byte_order != _BYTE_ORDER:
         raise InfrastructureError("the routing snapshot was built on a machine of another byte order: build it here")
-    if len(view) < places[-2] + places[-1]:
+    if len(view) < bounds[-2] + bounds[-1]:
         raise InfrastructureError(
-            f"the routing snapshot ends after {len(view)} of {places[-2] + places[-1]} bytes: copy or build it again"
+            f"the routing snapshot ends after {len(view)} of {bounds[-2] + bounds[-1]} bytes: copy or build it again"
         )
-    return [view[begin : begin + length] for begin, length in zip(places[::2], places[1::2], strict=True)]
+    return [view[begin : begin + length] for begin, length in zip(bounds[::2], bounds[1::2], strict=True)]

@@ -1,6 +1,6 @@
-"""Subscriptions as few bytes: common parts are stored once, as a *shape*, and referred to by number.
+"""Compact encoding of subscriptions: common parts are stored once, as a *shape*, and referenced by number.
 
-A shape is a subscription with blanks for its own parts: id, consumer, times, owner, texts. A million subscriptions of a
+A shape is a subscription without its individual parts: id, consumer, times, owner, texts. A million subscriptions of a
 few kinds of clients have a few shapes and take half of the bytes.
 """
 
@@ -50,20 +50,20 @@ def build_flat(items: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 class FlatMap:
-    """An immutable map from strings to bytes in one buffer that `build_flat` made, read where it lies.
+    """An immutable map from strings to bytes in a buffer of `build_flat`, read in place.
 
-    Opening it costs nothing, so it fits processes that need a few of a million entries, and a mapped file is shared by
-    all of them. Entries are sorted by hash; the leading bits of a hash say where in that order to look:
+    Opening it takes constant time, for processes that need a few of a million entries, and processes share a mapped
+    file. Entries are sorted by hash; the leading bits of a hash select a range of entries:
 
         header      entries, bits
-        starts      2**bits + 1 of u32: where in the order the hashes with these leading bits begin
+        starts      2**bits + 1 of u32: the first entry with these leading bits
         hashes      one u32 per entry
-        offsets     one u64 per entry and one more: where in the blob it begins
+        offsets     one u64 per entry and one more: its position in the blob
         blob        per entry: length of the key as u32, the key in UTF-8, the value
 
-    CRC-32 is the hash because the standard library computes it in 100 ns and everywhere alike (`hash` differs between
-    processes); keys are compared, so its collisions cost time only. A look-up is about a microsecond. The values are
-    slices of the buffer, which must not be closed before them.
+    The hash is CRC-32, which the standard library computes in 100 ns, with the same result in all processes (unlike
+    `hash`). Keys are compared, so collisions cost time only. A look-up takes about a microsecond. The values are slices
+    of the buffer, which must not be closed before them.
     """
 
     def __init__(self, buffer: memoryview) -> None:
@@ -109,10 +109,10 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     id: str
     consumer: str
     created_ms: int
-    texts: tuple[str, ...] = ()  # per topic filter its text, and its normal form if different
+    texts: tuple[str, ...] = ()  # for each topic filter its text, and its normal form if different
     terminates_ms: int | None = None
     owner: str = ""
-    address: str | None = None  # where it differs from the shape's, with the id appended
+    address: str | None = None  # None: the shape's, with the id appended
     parameters: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
     content: tuple[XPathFilter, ...] = ()
@@ -131,7 +131,7 @@ _packed_decoder = msgspec.msgpack.Decoder(tuple[_Packed, ...])
 
 _shape_decoder = msgspec.msgpack.Decoder(Subscription)
 
-# In a shape, the normal form is the text.
+# In a shape: the normal form is equal to the text.
 _SAME = "="
 
 
@@ -195,17 +195,17 @@ class Packer:
 
 
 def decode_shape(data: bytes | memoryview) -> Subscription:
-    """A shape that `Packer.shapes` returned."""
+    """A shape of `Packer.shapes`."""
     return _shape_decoder.decode(data)
 
 
 def decode_packed(data: bytes | memoryview) -> tuple[_Packed, ...]:
-    """What `Packer.pack` returned, one step before `unpack`."""
+    """The result of `Packer.pack`, for `unpack`."""
     return _packed_decoder.decode(data)
 
 
 def unpack(packed: _Packed, shape: Subscription) -> Subscription:
-    """The subscription that was packed with this shape."""
+    """The subscription of this shape."""
     texts = iter(packed.texts)
     topics = []
     for topic in shape.topics:

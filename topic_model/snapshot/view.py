@@ -21,15 +21,15 @@ from arborcast.topic_model.topics import TopicPath
 # Changes of unused members after which their existence in the base is checked.
 _PENDING = 1_000
 
-# Changes of the history that one step may forget: each costs some microseconds, while pushes wait. Later steps forget
-# the rest.
+# Maximum number of changes of the history that one step forgets: each costs some microseconds, while pushes wait. Later
+# steps forget the rest.
 _FORGOTTEN_AT_ONCE = 1_000
 
 
 class SnapshotView(Resolver):
-    """`match` answers as the table did at the overlay. Create a view for each new overlay of a checkpoint, which costs
-    the overlay's size; unpacked parts stay with the snapshot. Or continue from an overlay with `change` for each
-    step."""
+    """`match` answers as the table at the overlay. Create a view for each new overlay of a checkpoint, at a cost
+    proportional to the overlay's size; unpacked parts stay with the snapshot. Or continue from an overlay with `change`
+    for each step."""
 
     def __init__(self, snapshot: Snapshot, overlay: Overlay | None = None, remembered_answers: int = 100_000) -> None:
         """Raises ValueError if the overlay belongs to another snapshot."""
@@ -44,8 +44,8 @@ class SnapshotView(Resolver):
         self._links: dict[str, dict[str, LinkTarget]] = {}
         self._rest = RestIndex()
         self._selected: dict[str, set[TopicPath]] = {}  # XPath -> its topics, without those that the base has
-        self._replaced: set[str] = set()  # XPaths of which nothing in the base counts
-        self._lost: dict[str, set[str]] = {}  # topic -> XPaths of the base that do not select it any more
+        self._replaced: set[str] = set()  # XPaths whose selection in the base is obsolete
+        self._lost: dict[str, set[str]] = {}  # topic -> XPaths of the base that no longer select it
         if overlay is not None:
             self.change(overlay, {})
 
@@ -245,7 +245,7 @@ class SteppedView:
             self._recipients = self._recipients_of_now()
 
     def match(self, path: TopicPath) -> Answer:
-        """The subscriptions that a notification on this topic goes to."""
+        """The active subscriptions that match this topic."""
         return self._view.match(path)
 
     def of(self, notification: Notification) -> Found:
@@ -259,7 +259,7 @@ class SteppedView:
             if change.position < max(self._history.newest, self._history.horizon):
                 continue  # part of the opening
             if self._last.get(change.id, -1) == change.position:
-                continue  # also part of the opening; others may have changed at the same position
+                continue  # also part of the opening; other subscriptions may have changed at the same position
             self._history.add(change)
             self._last[change.id] = change.position
             if change.id in now:

@@ -1,15 +1,14 @@
-"""Where the messages of a topic go beside their own engine: words in a topic's routing policy.
+"""Forwarding of a topic's messages to other engines: words of the topic's routing policy.
 
-    local         nowhere else
-    group         to the engines of our group
-    everywhere    to other groups, too, which is so where nothing is said
-    to:G1,G2      to the engines of our group, and to these groups
+    local         not forwarded
+    group         to the engines of the group
+    everywhere    to other groups too; the default
+    to:G1,G2      to the engines of the group, and to these groups
 
-    fast          to the engines of our group as datagrams, without confirmation
+    fast          to the engines of the group as datagrams, without confirmation
 
-A topic that has none of the first four has that of the nearest topic above it. `fast` holds for the topics below, too,
-but for those from one on that says `reliable`. Beside that `reliable` and `split` are about the topic itself, and are
-not passed down.
+A topic without any of the first four inherits the word of the nearest topic above. `fast` is inherited too, up to a
+topic with `reliable`. Otherwise `reliable` and `split` apply to the topic itself and are not inherited.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ def check_routing(routing: str) -> None:
             found.append(word)
         elif word.startswith(TO):
             raise TopicError(
-                f"the routing word {word[:80]!r} names no groups: to:G1,G2 does, with letters, digits, - and _"
+                f"the routing word {word[:80]!r} has no valid groups: write to:G1,G2, with letters, digits, - and _"
             )
         elif word not in (RELIABLE, SPLIT, FAST):
             raise TopicError(
-                f"there is no routing word {word[:80]!r}: there are {LOCAL}, {GROUP}, {EVERYWHERE}, to:G1,G2, "
+                f"unknown routing word {word[:80]!r}: the known ones are {LOCAL}, {GROUP}, {EVERYWHERE}, to:G1,G2, "
                 f"{RELIABLE}, {FAST} and {SPLIT}"
             )
     if len(found) > 1:
-        raise TopicError(f"a topic goes one way, not {found[0][:80]} and {found[1][:80]}")
+        raise TopicError(f"a topic can have only one of {found[0][:80]} and {found[1][:80]}")
     words = routing.split()
     if FAST in words and (RELIABLE in words or LOCAL in words):
         other = RELIABLE if RELIABLE in words else LOCAL
-        why = "a reliable topic is always confirmed" if other == RELIABLE else "a local topic goes to no other engine"
-        raise TopicError(f"a topic is not {FAST} and {other}: {why}")
+        why = "a reliable topic is always confirmed" if other == RELIABLE else "a local topic is not forwarded"
+        raise TopicError(f"a topic cannot be {FAST} and {other}: {why}")
 
 
 def distribution_of(routings: Iterable[str]) -> str:
-    """What holds for a topic, of its own routing policy and those above, nearest first: one of the words, empty for
-    everywhere. Words that are none say nothing."""
+    """The effective distribution of a topic, from its own routing policy and those above, nearest first; empty for
+    everywhere. Other words are ignored."""
     for routing in routings:
         for word in routing.split():
             if is_distribution(word):
@@ -63,18 +62,18 @@ def distribution_of(routings: Iterable[str]) -> str:
 
 
 def is_fast(policies: Iterable[TopicPolicy], otherwise: bool) -> bool:
-    """Whether messages of a topic leave as datagrams where they can, of its own policy and those above, nearest first;
-    `otherwise` where none says."""
+    """Whether messages of a topic are sent as datagrams if possible, from its own policy and those above, nearest
+    first; `otherwise` is the default."""
     return next((each.fast for each in policies if each.fast or each.reliable), otherwise)
 
 
 def goes_to(distribution: str, group: str) -> bool:
-    """Whether messages with this word, empty for everywhere, go to this other group."""
+    """Whether messages with this distribution are forwarded to this other group."""
     return not distribution or (distribution.startswith(TO) and group in distribution.removeprefix(TO).split(","))
 
 
 def is_distribution(word: str) -> bool:
-    """Whether it is one of these words."""
+    """Whether the word is a distribution: local, group, everywhere or to:."""
     if word in _PLAIN:
         return True
     return word.startswith(TO) and all(NAME.fullmatch(name) for name in word.removeprefix(TO).split(","))

@@ -2,12 +2,12 @@
 
 Each step of a path has an ordinal among its siblings, in base 36, and a topic's code consists of the ordinals of its
 steps. Codes are stable: removed siblings leave gaps, and no code is reused. Each node with topics below it therefore
-has a record (`TopicPlaces`) with its own place and the last ordinal given below; the code itself is in the topic's
+has a record (`TopicPlaces`) with its own place and the last ordinal assigned below; the code itself is in the topic's
 record.
 
 One process at a time assigns codes. If a topic changes or is removed while its code is being appended, the code's
-record would undo that change, since records are whole states: the process detects this when the record returns and
-repeats the change. (After a crash within these milliseconds it stays undone.)
+record would undo that change, since records are complete states. The process detects this when it reads the record back
+and repeats the change. (After a crash within these milliseconds the change is lost.)
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from arborcast.topic_model.tree.tree import TopicTree
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TOP = TopicPath("")
 
-# After a start all codes are new, and the planning process also serves others.
-_LOOKED_AT = 5_000
+# Maximum number of codes checked by one plan: after a start all codes are new, and planning must not block other work.
+_CODES_PER_PLAN = 5_000
 
 _TOPIC_KEY, _PLACES_KEY = topic_key(_TOP), places_key(_TOP)
 
@@ -53,21 +53,21 @@ class Places:
 
     def __init__(self) -> None:
         self._nodes: dict[TopicPath, TopicPlaces] = {}
-        # A topic keeps its former code when a process that did not know it rewrites its record.
-        self._given: dict[TopicPath, str] = {}
+        # Former codes, restored when another process rewrites a topic's record without its code.
+        self._former_codes: dict[TopicPath, str] = {}
         self._waiting: dict[TopicPath, None] = {}
         self._new_codes: set[str] = set()
-        self._gone: set[TopicPath] = set()
-        # Being appended, and the records before it (None: the topic's end).
-        self._sent: dict[TopicPath, str] = {}
-        self._undone: dict[TopicPath, TopicRecord | None] = {}
-        self._again: list[ControlRecord] = []
-        self._repeated: list[ControlRecord] = []
+        self._removed: set[TopicPath] = set()
+        # Codes being appended, and the records they undo (None: the topic's end).
+        self._in_flight: dict[TopicPath, str] = {}
+        self._overwritten: dict[TopicPath, TopicRecord | None] = {}
+        self._to_repeat: list[ControlRecord] = []
+        self._last_repeated: list[ControlRecord] = []
 
     @property
     def idle(self) -> bool:
         """Whether `plan` has nothing to do."""
-        return not (self._waiting or self._new_codes or self._gone or self._again)
+        return not (self._waiting or self._new_codes or self._removed or self._to_repeat)
 
     def apply(self, record: ControlRecord) -> None:
         match record:
@@ -84,115 +84,117 @@ class Places:
 
     def _apply_topic(self, record: TopicRecord) -> None:
         path = record.path
-        self._see_ours(record)
+        self._check_own_record(record)
         if not record.code:
             self._waiting[path] = None
             return
         self._waiting.pop(path, None)
         self._new_codes.add(record.code)
         if record.placed:
-            self._given[path] = record.code
+            self._former_codes[path] = record.code
         else:
-            self._given.pop(path, None)
+            self._former_codes.pop(path, None)
 
-    def _see_ours(self, record: TopicRecord) -> None:
+    def _check_own_record(self, record: TopicRecord) -> None:
         path = record.path
-        if path not in self._sent:
+        if path not in self._in_flight:
             return
-        if not (record.placed and record.code == self._sent[path]):
-            self._undone[path] = record
+        if not (record.placed and record.code == self._in_flight[path]):
+            self._overwritten[path] = record
             return
-        del self._sent[path]
-        if path in self._undone:
-            undone = self._undone.pop(path)
-            if undone is None:
-                self._again += [TopicRemoved(path), Tombstone(topic_key(path))]
-            elif undone.code:
-                self._again.append(undone)
+        del self._in_flight[path]
+        if path in self._overwritten:
+            overwritten = self._overwritten.pop(path)
+            if overwritten is None:
+                self._to_repeat += [TopicRemoved(path), Tombstone(topic_key(path))]
+            elif overwritten.code:
+                self._to_repeat.append(overwritten)
             else:
-                self._again.append(msgspec.structs.replace(undone, code=record.code, placed=True))
+                self._to_repeat.append(msgspec.structs.replace(overwritten, code=record.code, placed=True))
 
     def _apply_end(self, path: TopicPath) -> None:
         self._waiting.pop(path, None)
-        self._given.pop(path, None)
-        self._gone.add(path)
-        if path in self._sent:
-            self._undone[path] = None
+        self._former_codes.pop(path, None)
+        self._removed.add(path)
+        if path in self._in_flight:
+            self._overwritten[path] = None
 
-    def plan(self, tree: TopicTree, most: int) -> list[ControlRecord]:
-        """The records that assign codes to at most this number of topics. `tree` has reached the current position. The
-        plan counts as sent. An empty list may mean that more is to be examined: see `idle`."""
-        self._repeated, self._again = self._again, []
-        if self._repeated:
-            return self._repeated
+    def plan(self, tree: TopicTree, limit: int) -> list[ControlRecord]:
+        """The records that assign codes to at most this number of topics. `tree` must be at the current position. The
+        plan counts as sent. After an empty list there may be more work: see `idle`."""
+        self._last_repeated, self._to_repeat = self._to_repeat, []
+        if self._last_repeated:
+            return self._last_repeated
         self._find_contested(tree)
-        chosen = sorted(islice(self._waiting, most), key=lambda path: (path.count("/"), path))
-        giving = _Giving(tree, self._nodes, self._given)
+        chosen = sorted(islice(self._waiting, limit), key=lambda path: (path.count("/"), path))
+        assignment = _Assignment(tree, self._nodes, self._former_codes)
         topics: list[ControlRecord] = []
         for path in chosen:
             del self._waiting[path]
             known = tree.get(path)
-            if known is not None and len(code := giving.code_for(path)) <= MAX_CODE_LENGTH:
+            if known is not None and len(code := assignment.code_for(path)) <= MAX_CODE_LENGTH:
                 prefixes = tree.prefixes.complete(path)
                 topics.append(msgspec.structs.replace(known, code=code, placed=True, prefixes=prefixes))
-                self._sent[path] = code
-                self._undone.pop(path, None)
+                self._in_flight[path] = code
+                self._overwritten.pop(path, None)
         # Ordinals before codes: a crash in between leaves a gap and reuses none.
-        return [*giving.changed(), *topics, *self._forget_nodes(tree, giving)]
+        return [*assignment.changed(), *topics, *self._forget_nodes(tree, assignment)]
 
-    def give_back(self, records: Iterable[ControlRecord]) -> None:
-        """These records of the last plan may not have been appended: plan them again."""
-        if self._repeated:
-            self._again = [*self._repeated, *self._again]
+    def return_plan(self, records: Iterable[ControlRecord]) -> None:
+        """Plan these records of the last plan again, since they may not have been appended."""
+        if self._last_repeated:
+            self._to_repeat = [*self._last_repeated, *self._to_repeat]
             return
         for record in records:
             if isinstance(record, TopicRecord):
-                self._sent.pop(record.path, None)
+                self._in_flight.pop(record.path, None)
                 self._waiting[record.path] = None
 
     def _find_contested(self, tree: TopicTree) -> None:
-        """An explicit code takes precedence over one from a place, which is replaced. Of several codes from places the
-        smallest path keeps it, as everywhere."""
-        for _ in range(min(_LOOKED_AT, len(self._new_codes))):
+        """Find topics whose generated code another topic has, and plan new codes. An explicit code takes precedence; of
+        several generated ones the smallest path keeps it."""
+        for _ in range(min(_CODES_PER_PLAN, len(self._new_codes))):
             owners = tree.paths_with_code(self._new_codes.pop())
             if len(owners) < 2:
                 continue
             placed = [path for path in owners if (known := tree.get(path)) is not None and known.placed]
             for path in placed[1:] if len(placed) == len(owners) else placed:
-                self._given.pop(path, None)
+                self._former_codes.pop(path, None)
                 self._waiting[path] = None
 
-    def _forget_nodes(self, tree: TopicTree, giving: _Giving) -> list[ControlRecord]:
+    def _forget_nodes(self, tree: TopicTree, assignment: _Assignment) -> list[ControlRecord]:
         """Nulls for nodes without topics below. Their ordinals are not reused, so later topics below them get other
         codes."""
-        gone, self._gone = self._gone, set()
-        nodes = {each for path in gone for each in (path, *ancestors(path)) if each in self._nodes}
-        kept = giving.used()
-        return [Tombstone(places_key(path)) for path in sorted(nodes) if not tree.is_node(path) and path not in kept]
+        removed, self._removed = self._removed, set()
+        nodes = {each for path in removed for each in (path, *ancestors(path)) if each in self._nodes}
+        used = assignment.used()
+        return [Tombstone(places_key(path)) for path in sorted(nodes) if not tree.is_node(path) and path not in used]
 
 
-class _Giving:
+class _Assignment:
     """Codes assigned in one plan, before the tree has them."""
 
-    def __init__(self, tree: TopicTree, nodes: dict[TopicPath, TopicPlaces], given: dict[TopicPath, str]) -> None:
+    def __init__(
+        self, tree: TopicTree, nodes: dict[TopicPath, TopicPlaces], former_codes: dict[TopicPath, str]
+    ) -> None:
         self._tree = tree
         self._nodes = nodes
-        self._before = given
+        self._former_codes = former_codes
         self._changed: dict[TopicPath, TopicPlaces] = {}
         self._codes: dict[TopicPath, str] = {}
         self._taken: set[str] = set()
 
     def changed(self) -> list[ControlRecord]:
-        """The nodes that assigned or got an ordinal."""
+        """The changed nodes, with new ordinals."""
         return [self._changed[path] for path in sorted(self._changed)]
 
     def used(self) -> set[TopicPath]:
-        """Their paths."""
+        """The paths of the changed nodes."""
         return {*self._changed}
 
     def code_for(self, path: TopicPath) -> str:
         """The code of a topic without one: its former code, the place of its node, or a new one."""
-        before, node = self._before.get(path), self._node_at(path)
+        before, node = self._former_codes.get(path), self._node_at(path)
         if before is not None and self._is_free(before, path):
             code = before
         elif node is not None and not node.used and self._is_free(node.place, path):

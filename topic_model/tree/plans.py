@@ -1,8 +1,8 @@
 """Changes of the topic tree, checked against the current tree and written as control records.
 
-A plan is a list of records to append to the control log; the tree follows the log. New topics are created before old
-ones are removed, so that a subscriber of both places misses nothing. A removed topic gets a TopicRemoved with the
-reason, and a Tombstone for compaction. Every refusal is a TopicError with the topic.
+A plan is a list of records to append to the control log; the tree follows the log. A move creates the new topics before
+it removes the old ones, so that a subscriber of both misses nothing. A removed topic gets a TopicRemoved, and a
+Tombstone for compaction. Every refusal is a TopicError with the topic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 MAX_CODE_LENGTH: Final = 256  # a code is a word in an LDAP attribute and a column of a table
 MAX_MESSAGE_TYPES: Final = 256
 
-# Characters outside XML 1.0 cannot be escaped, so such a text could not be exported.
+# Characters outside XML 1.0, which cannot be escaped or exported.
 _not_xml = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -38,11 +38,11 @@ def plan_create(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
 
 
 def plan_update(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
-    """Replace the facts of a topic; an empty plan without a change."""
+    """Replace the properties of a topic; an empty plan without a change."""
     check_record(record)
     old = _existing(tree, record.path)
     if old.placed and record.code in ("", old.code):
-        # An update without a code keeps the one from its place.
+        # An update without a code keeps the generated one.
         record = msgspec.structs.replace(record, code=old.code, placed=True)
     _check_final(tree, record)
     _check_code(tree, record)
@@ -64,17 +64,17 @@ def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlReco
     parent = parent_of(path)
     target = parse_path(step if parent is None else f"{parent}/{step}")
     if parent_of(target) != parent:
-        raise TopicError(f"{name[:200]!r} is a path and not a name: to put {path} elsewhere, move it")
+        raise TopicError(f"{name[:200]!r} is a path, not a name: move {path} to change its parent")
     return plan_move(tree, path, target)
 
 
 def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[ControlRecord]:
     """Move a topic or node with its subtree from `path` to `target`, which must be free and not below `path`. Steps
-    below keep their text: a child without a namespace of its own gets that of its new parent."""
+    below keep their text: a child without an explicit namespace gets that of its new parent."""
     _check_node(tree, path)
     target = parse_path(target)
     if target == path:
-        raise TopicError(f"{path} is where it is to be moved")
+        raise TopicError(f"{path} cannot be moved to itself")
     if path in ancestors(target):
         raise TopicError(f"{path} cannot be moved below itself, to {target}")
     if tree.is_node(target):
@@ -91,12 +91,12 @@ def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[Contr
 
 
 def without_place(record: TopicRecord) -> TopicRecord:
-    """The record without its code from a place, for another place."""
+    """The record without its generated code, for another place."""
     return msgspec.structs.replace(record, code="", placed=False) if record.placed else record
 
 
 def check_record(record: TopicRecord) -> TopicRecord:
-    """The record, if its texts can be stored and exported; else TopicError."""
+    """The record. Raises TopicError if its texts cannot be stored or exported."""
     path = record.path
     if parse_path(path) != path:
         raise TopicError(f"the canonical form of {path} is {parse_path(path)}")
@@ -107,7 +107,7 @@ def check_record(record: TopicRecord) -> TopicRecord:
     policy = record.policy
     for text in (record.code, policy.routing, *record.message_types, *policy.publishers):
         if _not_xml.search(text):
-            raise TopicError(f"{text[:80]!r}, of topic {path}, holds a control character")
+            raise TopicError(f"{text[:80]!r}, of topic {path}, has a control character")
     check_routing(policy.routing)
     return record
 
@@ -116,7 +116,7 @@ def _check_parent(tree: TopicTree, path: TopicPath) -> None:
     for above in ancestors(path):
         record = tree.get(above)
         if record is not None and record.final:
-            raise TopicError(f"the topic {above} is final: there cannot be {path} below it")
+            raise TopicError(f"the topic {above} is final: {path} cannot be below it")
 
 
 def _check_final(tree: TopicTree, record: TopicRecord) -> None:
@@ -130,7 +130,7 @@ def _check_code(tree: TopicTree, record: TopicRecord) -> None:
             if other != record.path:
                 owner = tree.get(other)
                 placed = owner is not None and owner.placed
-                hint = ", from its place: give that one a code of its own first, or choose another" if placed else ""
+                hint = " as a generated code: set another code there first, or choose another" if placed else ""
                 raise TopicError(f"the topic code {record.code!r} belongs to {other} already{hint}")
 
 

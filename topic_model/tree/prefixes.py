@@ -1,7 +1,7 @@
-"""Prefixes of topic namespaces. They have no meaning, but consumers compare the literal text of topics (Home Assistant:
+"""Prefixes of topic namespaces. They have no meaning, but some consumers compare topics as text (Home Assistant:
 `tns1:RuleEngine/…`), so a topic is sent with its original prefixes.
 
-A notification has the prefixes of its topic's namespaces, in the order of the path, separated by blanks, with `-` for
+A notification has the prefixes of its topic's namespaces, in the order of the path, separated by spaces, with `-` for
 none: `tns1 tnsaxis` for `{…/topics}Device/{…/2009/event/topics}Sensor/PIR`.
 """
 
@@ -18,16 +18,16 @@ from arborcast.topic_model.topics import NCNAME, TopicPath, split_path
 
 _PREFIX = re.compile(NCNAME)
 
-# Reserved prefixes, and the prefix of the elements that declare topics' namespaces.
+# Reserved prefixes, and the prefix of wsnt:Topic, the element with the declarations.
 _TAKEN = frozenset({"xml", "xmlns", "wsnt"})
 
-# Generated names of libraries, ours too, for unnamed namespaces. A notification keeps it, a tree does not learn it.
+# Prefixes that libraries (and this one) generate. A notification keeps them, a tree does not store them.
 _GENERATED = re.compile(r"t?ns[0-9]*")
 
 _NONE = "-"  # not a prefix
 
 # Publishers can use any number of namespaces.
-_MOST = 1_000
+_MAX_PREFIXES = 1_000
 
 
 def prefixes_in(text: str, path: TopicPath, namespaces: Mapping[str, str]) -> str:
@@ -43,7 +43,7 @@ def prefixes_in(text: str, path: TopicPath, namespaces: Mapping[str, str]) -> st
 
 
 def by_namespace(path: TopicPath, prefixes: str) -> dict[str, str]:
-    """The valid prefixes for a topic, by namespace; others, which any publisher may have written, are left out."""
+    """The valid prefixes for a topic, by namespace; invalid ones from publishers are ignored."""
     if not prefixes or "{" not in path:
         return {}
     found: dict[str, str] = {}
@@ -67,20 +67,20 @@ def with_prefixes(records: Iterable[TopicRecord], declared: Mapping[str, str]) -
 
 
 class KnownPrefixes:
-    """The first prefix of each namespace of a tree; else the usual one."""
+    """The first prefix of each namespace of a tree; by default the usual one."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def unknown(self, path: TopicPath, prefixes: str) -> str:
-        """The prefixes, if one of them is new; else nothing."""
-        wanted = _named(by_namespace(path, prefixes)).keys() - self._known.keys()
-        return prefixes if wanted and len(self._known) < _MOST else ""
+        """The prefixes, if one of them is new; else an empty string."""
+        new = _named(by_namespace(path, prefixes)).keys() - self._known.keys()
+        return prefixes if new and len(self._known) < _MAX_PREFIXES else ""
 
     def learn(self, path: TopicPath, prefixes: str) -> None:
         """Store the prefixes of namespaces without one."""
         for namespace, prefix in _named(by_namespace(path, prefixes)).items():
-            if namespace not in self._known and len(self._known) < _MOST:
+            if namespace not in self._known and len(self._known) < _MAX_PREFIXES:
                 self._known[namespace] = prefix
 
     def complete(self, path: TopicPath, prefixes: str = "") -> str:
@@ -105,7 +105,7 @@ class KnownPrefixes:
 
 
 def _named(prefixes: Mapping[str, str]) -> dict[str, str]:
-    """Without prefixes that are not learned."""
+    """The prefixes that a tree stores: neither usual nor generated ones."""
     return {
         namespace: prefix
         for namespace, prefix in prefixes.items()

@@ -1,11 +1,11 @@
-"""The topic tree: topics with their facts, a fold over the topic records of the control log. To change it, plan the
-change (`tree.plans`), append its records, and apply the log.
+"""The topic tree: topics with their properties, a fold over the topic records of the control log. To change it, plan
+the change (`tree.plans`), append its records, and apply the log.
 
 A node is a topic only if it has a record. `a/b` makes a node of `a`, which is not a topic and disappears with the last
 topic below it; a first notification on `a/b` in an open topic set adds one topic.
 
-A topic without facts costs its path and two dictionary slots (160 bytes at a million topics in branches of ten, 340 in
-branches of two), in every process.
+A topic without properties costs its path and two dictionary slots (160 bytes at a million topics in branches of ten,
+340 in branches of two), in every process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def topic_set(paths: Iterable[TopicPath], prefixes: dict[str, str] | None = None
 
 
 def path_of(element: etree._Element) -> TopicPath:
-    """The path of the node of an element of this TopicSet."""
+    """The path of an element's node in its TopicSet."""
     steps: list[str] = []
     node: etree._Element | None = element
     while node is not None and node.tag != TOPIC_SET:
@@ -87,7 +87,7 @@ class TopicTree:
     """
 
     def __init__(self) -> None:
-        # None is a record without facts.
+        # None is a record without properties.
         self._records: dict[TopicPath, TopicRecord | None] = {}
         self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes with children; a dict keeps its order
         self._codes: dict[str, tuple[TopicPath, ...]] = {}
@@ -103,7 +103,7 @@ class TopicTree:
             self.remove(record.path)
 
     def put(self, record: TopicRecord) -> None:
-        """Add the topic, or replace its facts. The path is canonical."""
+        """Add the topic, or replace its properties. The path is canonical."""
         path = record.path
         if record.prefixes:
             self.prefixes.learn(path, record.prefixes)
@@ -118,12 +118,12 @@ class TopicTree:
         else:
             self._queues.discard(path)
         if record.code:
-            # Two topics with one code can come from an edited directory: both stay, the smallest path is found.
+            # An edited directory may have two topics with one code: both stay, the smallest path is found.
             self._codes[record.code] = tuple(sorted((*self._codes.get(record.code, ()), path)))
         self.version += 1
 
     def remove(self, path: TopicPath) -> bool:
-        """Remove the topic, not those below it. False if it does not exist."""
+        """Remove the topic, not the topics below it. Returns False if it does not exist."""
         if path not in self._records:
             return False
         self._forget_code(path)
@@ -134,13 +134,13 @@ class TopicTree:
         return True
 
     def get(self, path: TopicPath) -> TopicRecord | None:
-        """The topic's facts; None if it is not a topic (it may be a node)."""
+        """The topic's record; None if it is not a topic (it may be a node)."""
         if path not in self._records:
             return None
         return self._records[path] or TopicRecord(path)
 
     def policy(self, path: TopicPath) -> TopicPolicy:
-        """The facts of the topic; the default without any."""
+        """The policy of the topic; the default without one."""
         record = self._records.get(path)
         return _NO_POLICY if record is None else record.policy
 
@@ -153,7 +153,7 @@ class TopicTree:
         return is_fast((self.policy(each) for each in (path, *ancestors(path))), otherwise)
 
     def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
-        """All topics with this code, sorted; more than one needs a correction in the directory."""
+        """All topics with this code, sorted; several must be corrected in the directory."""
         return self._codes.get(code, ())
 
     def queues(self) -> Iterator[TopicPath]:
@@ -184,7 +184,7 @@ class TopicTree:
         return iter(self._records)
 
     def records(self) -> Iterator[TopicRecord]:
-        """The facts of all topics."""
+        """The records of all topics."""
         for path, record in self._records.items():
             yield record or TopicRecord(path)
 

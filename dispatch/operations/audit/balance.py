@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from arborcast.core.eventlog.scan import Stretch
+from arborcast.core.eventlog.scan import OffsetRange
 from arborcast.dispatch.operations.audit.ledger import (
     CANCELLED,
     DEAD,
@@ -41,7 +41,7 @@ class Balance:
 
 
 def balance(
-    ledger: Ledger, since_ms: int, until_ms: int, stretches: Mapping[int, Stretch], limit: int = MAX_PROBLEMS
+    ledger: Ledger, since_ms: int, until_ms: int, stretches: Mapping[int, OffsetRange], limit: int = MAX_PROBLEMS
 ) -> Balance:
     """Compare the two sides of the ledger, for notifications accepted in the interval.
 
@@ -166,7 +166,7 @@ def _blame_orphans(report: Report, orphans: DeliveryRows, limit: int) -> None:
 
 
 def _gaps(
-    report: Report, evaluations: Evaluations, stretches: Mapping[int, Stretch], limit: int
+    report: Report, evaluations: Evaluations, stretches: Mapping[int, OffsetRange], limit: int
 ) -> tuple[list[tuple[int, int]], int]:
     """Report unevaluated offsets. The log has no gaps (it is not compacted, and has no transactions), so missing
     evaluations are visible without reading it."""

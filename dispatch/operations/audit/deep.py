@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
-from arborcast.core.progress import Progress, untold
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.intervals import Lane, lane_of
@@ -65,7 +65,7 @@ def check_stored(
     read_new: Callable[[], None],
     patience_s: float,
     limit: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> None:
     """Add to the report the deliveries of the interval whose message must be stored and is missing. A busy engine ends
     deliveries while the log is read, and an outcome is in the attempts log before the message is removed: so the states
@@ -129,7 +129,7 @@ def examine_deeply(
     read_new: Callable[[], None],
     patience_s: float,
     limit: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> None:
     """Add to the report the findings of the deep audit. `read_new` reads new records of the attempts log. Raises as
     `audit`."""
@@ -173,7 +173,7 @@ class _Past:
         (partition,) = control.beginnings()
         horizon = control.at(since_ms - CLOCKS_APART_MS)[partition]
         self.table = RoutingTable(remembered_answers=100_000, history=History(horizon))
-        stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
+        stretch = OffsetRange(control.beginnings()[partition], control.ends()[partition])
         self._records = control.read({partition: stretch})
         self._next: tuple[int, ControlRecord] | None = None
 
@@ -291,7 +291,7 @@ def _notifications(log: LogScan, begin: Mapping[int, int], runs: Iterable[_Run])
     read."""
     for run in runs:
         first = max(run.first, begin[run.partition])
-        for record in log.read({run.partition: Stretch(first, run.first + run.length)}):
+        for record in log.read({run.partition: OffsetRange(first, run.first + run.length)}):
             notification = notification_in(record)
             if notification is not None:
                 yield notification, run.at + record.offset - run.first

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.scan import LogScan, Stretch
-from arborcast.core.progress import Progress, untold
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.operations.audit.balance import Balance, balance
@@ -31,7 +31,7 @@ def audit(
     order: bool = False,
     patience_s: float = 15.0,
     limit: int = MAX_PROBLEMS,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> Report:
     """Examine the notifications accepted from `since_ms` on and before `until_ms` (default: now).
 
@@ -85,7 +85,7 @@ class _Examination:
         self._limit_to_log()
         first = log.at(self._since_ms)
         ends = log.ends() if until_ms is None else log.at(until_ms)
-        self._stretches = {number: Stretch(first[number], ends[number]) for number in first}
+        self._stretches = {number: OffsetRange(first[number], ends[number]) for number in first}
 
     def compare(self) -> Balance:
         """Read to the end of the log, and compare."""
@@ -108,7 +108,7 @@ class _Examination:
         problems = []
         for partition, offset in found.gaps:
             problem = Problem("unreadable", "", partition=partition, offset=offset)
-            for record in self._log.read({partition: Stretch(offset, offset + 1)}):
+            for record in self._log.read({partition: OffsetRange(offset, offset + 1)}):
                 notification = notification_in(record)
                 if notification is None:
                     continue
@@ -145,7 +145,9 @@ class _Examination:
     def _limit_to_log(self) -> None:
         """Limit the interval to the records that the log still has."""
         beginnings = self._attempts.beginnings()
-        cut = {number: Stretch(at, at + 1) for number, at in beginnings.items() if at > 0 and at == self._begin[number]}
+        cut = {
+            number: OffsetRange(at, at + 1) for number, at in beginnings.items() if at > 0 and at == self._begin[number]
+        }
         if not cut:
             return
         ends = self._attempts.ends()

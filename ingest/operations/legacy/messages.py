@@ -13,7 +13,7 @@ from arborcast.ingest.elements.filters import read_old_delivery
 from arborcast.ingest.operations.legacy.text import mended, parse, raw_content
 from arborcast.topic_model import expressions, legacy_content
 from arborcast.topic_model.namespaces import WSNT, WSNT_SLASH, wsa
-from arborcast.topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
+from arborcast.topic_model.records.packages import MAX_IDENTIFICATION, Fragment, read_fragment, write_package
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import limits
@@ -235,11 +235,11 @@ def _package(element: etree._Element) -> tuple[Fragment, str]:
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     identification = said.get("Identification", "")
-    if fragment.part and not 0 < len(identification) <= MOST_IDENTIFICATION:
+    if fragment.part and not 0 < len(identification) <= MAX_IDENTIFICATION:
         raise InvalidRequest(
             f"Fragment {fragment} is a part, and its Package has no Identification, which says of what message"
             if not identification
-            else f"an Identification of {len(identification)} characters: {MOST_IDENTIFICATION} may be"
+            else f"an Identification of {len(identification)} characters: {MAX_IDENTIFICATION} may be"
         )
     return fragment, identification
 

@@ -37,7 +37,7 @@ from arborcast.ingest.operations.subscribing import (
 )
 from arborcast.topic_model import expressions
 from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.namespaces import HPWSN, WSA, WSNT
 from arborcast.topic_model.records.control import ending
 from arborcast.topic_model.records.notifications import Notification
@@ -99,7 +99,7 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
             message.payload,
             UNACCEPTED,
             traceparent=request.traceparent,
-            type=kept_type(message.type),
+            type=stored_type(message.type),
             package=message.package,
         )
         for message in asked.messages

@@ -23,7 +23,7 @@ from arborcast.ingest.operations.legacy import messages
 from arborcast.ingest.operations.legacy.messages import MessagePart
 from arborcast.ingest.operations.legacy.text import decoded_once
 from arborcast.ingest.operations.publishing import PublishingClient, PublishRequest, check_rate, check_rights, publish
-from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.projections.open_messages import OpenMessage
 from arborcast.topic_model.records.fragments import Reason, StoredPart, key_of
 from arborcast.topic_model.records.notifications import Notification
@@ -175,7 +175,7 @@ async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[
         payload,
         message.accepted_ms,
         traceparent=first.traceparent,
-        type=kept_type(kind),
+        type=stored_type(kind),
     )
     await publish(gateway, PublishRequest([whole], None, accepted_ms=message.accepted_ms))
 

@@ -132,7 +132,7 @@ def test_a_word_in_ldap_that_is_no_routing_word_is_listed_until_it_is_mended(
     write("nowhere")
     page.get_by_text("1 problem in the directory").click()
     problem = page.locator("section", has_text=f"topicName={tree}")
-    problem.get_by_text("there is no routing word 'nowhere'").wait_for()
+    problem.get_by_text("unknown routing word 'nowhere'").wait_for()
     assert "Correct the attribute" in problem.inner_text()
     (listed,) = json.loads(console_engine.engine.run_here("topics", "problems", "--json").stdout)["problems"]
     assert (listed["topic"], listed["kind"]) == (tree, "bad-value")

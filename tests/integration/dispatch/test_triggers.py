@@ -20,7 +20,7 @@ from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord, TriggerEnded, TriggerRecord
-from arborcast.topic_model.records.notifications import MOST_HOPS, Notification
+from arborcast.topic_model.records.notifications import MAX_HOPS, Notification
 from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import notifications_in
@@ -117,18 +117,18 @@ def test_a_loop_of_two_ends_after_eight(
     own.subscribe("q", receiver.url("/q"), "q", form="raw")
     cause = own.notify("p")
 
-    rows = own.attempts(2 * (MOST_HOPS + 1))
+    rows = own.attempts(2 * (MAX_HOPS + 1))
     ends = [row for row in of_trigger(rows) if row["state"] != "delivered"]
     assert [(row["state"], row["error"], row["subscription"]) for row in ends] == [("cancelled", "hops", "there")]
-    assert len(of_trigger(rows)) == MOST_HOPS + 1
+    assert len(of_trigger(rows)) == MAX_HOPS + 1
     there, back = (len(receiver.wait_for(count, path)) for count, path in ((4, "/q"), (5, "/p")))
-    assert (there, back) == (MOST_HOPS // 2, MOST_HOPS // 2 + 1)
+    assert (there, back) == (MAX_HOPS // 2, MAX_HOPS // 2 + 1)
     chain = {each.id: each for each in notifications_in(job.settings.kafka)}
     name, hops = str(ends[0]["notification"]), []
     while name != cause:
         hops.append(chain[name].hops)
         name = chain[name].cause
-    assert hops == list(range(MOST_HOPS, 0, -1))
+    assert hops == list(range(MAX_HOPS, 0, -1))
     report = audit(job.settings.kafka, since_ms, deep=True)
     assert report.balanced, report.problems
     assert report.totals.cancelled == 1

@@ -94,7 +94,7 @@ def test_adding_again_changes_it_and_a_new_address_has_no_old_subscription(
         ("1st", "192.168.1.20", "a camera's name has"),
         ("gate", "127.0.0.1", "outbound rule: loopback"),
         ("gate", "ftp://192.168.1.20", "must be an http or https URL"),
-        ("gate", "http://user:password@192.168.1.20", "must not carry a user name"),
+        ("gate", "http://user:password@192.168.1.20", "must not have a user name"),
     ],
 )
 def test_what_cannot_be_a_camera_is_refused(

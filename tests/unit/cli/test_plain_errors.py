@@ -211,8 +211,8 @@ def test_at_an_address_where_something_else_is(
     [
         ("http://no-such-host.invalid:1", "there is no host with that name"),
         ("https://127.0.0.1:{plain}", "it does not speak TLS"),
-        ("localhost:9", "it looks like http://host:port"),
-        ("htp://x", "it looks like http://host:port"),
+        ("localhost:9", "such as http://host:port"),
+        ("htp://x", "such as http://host:port"),
     ],
 )
 def test_at_an_address_that_cannot_be(engine: Engine, url: str, told: str) -> None:

@@ -173,7 +173,7 @@ def test_what_lacks_parts_is_given_up_and_said(caplog: pytest.LogCaptureFixture)
         now = 30.0
         joined(assembler, part(0, b"x", name="j"))
         assert (assembler.open, assembler.given_up) == (1, 1)
-        assert "'i' is given up: it has the parts 0 2 and lacks 1 3-" in caplog.text
+        assert "'i' is given up: it has the parts 0 2, missing are 1 3-" in caplog.text
         joined(assembler, part(0, b"x", name="k"), part(0, b"x", name="l"), part(0, b"x", name="m"))
         assert (assembler.open, assembler.given_up) == (3, 2), "the next part finds one too many"
         assert not joined(assembler, part(1, b"x" * 100, name="m"))

@@ -71,7 +71,7 @@ def test_long_frames_go_both_ways_at_the_same_time(factory: ConnectionFactory) -
 
         def ask(number: int) -> bool:
             name = f"{number:03}" * 30_000
-            frame = connection.ask(FrameKind.CONNECT, frames.ConnectBody(client=name))
+            frame = connection.request(FrameKind.CONNECT, frames.ConnectBody(client=name))
             return frames.read_body(frame, frames.ConnectedBody).session == name
 
         assert all(threads.map(ask, range(200)))
@@ -90,6 +90,6 @@ def test_an_http_server_at_that_address_is_named() -> None:
                     pass
 
         done = threads.submit(refuse)
-        with pytest.raises(BrokerUnavailable, match="an HTTP server answers there"):
+        with pytest.raises(BrokerUnavailable, match="an HTTP server answered"):
             ConnectionFactory(f"framed://127.0.0.1:{listener.getsockname()[1]}").connection()
         done.result()

@@ -47,7 +47,7 @@ def test_a_subscriber_comes_and_goes(parts: GatewayParts, url: str) -> None:
         assert again == LegacySubscription(ALARM, ADDRESS)
         client.unsubscribe(again)
         assert not list(parts.table.subscriptions())
-        with pytest.raises(FaultReceived, match="refused the Unsubscribe, it says 'faild'"):
+        with pytest.raises(FaultReceived, match="refused the Unsubscribe with the answer 'faild'"):
             client.unsubscribe(made)
         client.unsubscribe(client.subscribe(ALARM, to=ADDRESS).address)
         assert not list(parts.table.subscriptions())
@@ -82,7 +82,7 @@ def test_an_old_subscriber_asks_for_parts(parts: GatewayParts, url: str) -> None
 def test_what_is_wrong_is_said(parts: GatewayParts, url: str) -> None:
     once = Retries(attempts=1)
     with LegacyClient(url, retries=once) as client, LegacyFuturesClient(url, retries=once) as futures:
-        with pytest.raises(FaultReceived, match="refused the Subscribe, it says 'faild'"):
+        with pytest.raises(FaultReceived, match="refused the Subscribe with the answer 'faild'"):
             client.subscribe(ALARM, to="nowhere")
         for notify in (client.notify, futures.notify):
             with pytest.raises(ExpressionError):

@@ -198,7 +198,7 @@ def test_what_is_too_large_or_no_http_is_refused(head: bytes, status: bytes) -> 
 
 
 def test_bodies_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_Room", lambda: SimpleNamespace(left=len(PUSH) + 1))
+    monkeypatch.setattr(http_server, "_Budget", lambda: SimpleNamespace(left=len(PUSH) + 1))
     waiting = b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n"
     with (
         Listener(lambda _: None) as listener,

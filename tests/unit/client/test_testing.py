@@ -56,7 +56,7 @@ def test_other_requests_are_recorded_and_an_inbox_says_how_many_came() -> None:
         assert client.unsubscribe("http://broker/s").exception(60)
         client.notify("a", "<x/>").result(60)
     assert (transport.sent[0].url, transport.published) == ("http://broker/s", [("a", b"<x/>")])
-    with Inbox() as inbox, pytest.raises(TimeoutError, match="0 of 1 messages came within 0 s"):
+    with Inbox() as inbox, pytest.raises(TimeoutError, match="0 of 1 messages arrived within 0 s"):
         inbox.receive(timeout_s=0)
 
 

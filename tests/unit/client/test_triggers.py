@@ -65,7 +65,7 @@ def test_a_flag_is_up_once_for_each_who_asks_of_other_topics() -> None:
 
 
 def test_topics_that_nobody_hears_of_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_TOPICS", 2)
+    monkeypatch.setattr(module, "_MAX_TOPICS", 2)
     made = Triggers()
     for topic in ("a", "b", "a", "c"):
         made(message(topic))

@@ -179,7 +179,7 @@ def test_answers_go_where_the_operator_of_a_server_lets_them(
         assert push(worker, asked(user=url), attempt=2).status_code == 202
     assert len(done) == 1
     assert bool(user.answers) is answered
-    assert ("name its network" in caplog.text) is not answered
+    assert ("add its network" in caplog.text) is not answered
 
 
 def test_a_broker_in_a_private_network_takes_answers_into_its_pull_points() -> None:
@@ -273,7 +273,7 @@ def test_what_cannot_be_done_is_refused_and_what_fails_is_asked_for_again() -> N
 
 
 def test_an_answer_that_does_not_arrive_is_brought_with_the_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "_WAITS_S", ())
+    monkeypatch.setattr(worker_module, "_PAUSES_S", ())
     done: list[str] = []
     heard = Heard()
     url = heard.listener.url

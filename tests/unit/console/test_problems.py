@@ -19,7 +19,7 @@ EVIL = "<img src=x onerror=alert(1)>\u202e"
 ROUTING = EntryProblem(
     ProblemKind.BAD_VALUE,
     "topicName=press,ou=topics",
-    "topicRoutingPolicy counts as none: there is no routing word 'fast'",
+    "topicRoutingPolicy is ignored: unknown routing word 'fast'",
     TopicPath("plant/press"),
 )
 
@@ -32,7 +32,7 @@ def test_a_problem_says_what_and_since_when_and_what_to_do(tmp_path: Path) -> No
     listed(tmp_path, ROUTING)
     browser = Browser(console_parts(tmp_path).app)
     assert browser.get("/topics/problems").status_code == 200
-    for words in (ROUTING.dn, "there is no routing word", "Correct the attribute", "Since 202", "bad value"):
+    for words in (ROUTING.dn, "unknown routing word", "Correct the attribute", "Since 202", "bad value"):
         assert words in browser.text
     assert browser.page.xpath("//dd/a/@href") == ["/topics?at=plant/press"]
 

@@ -153,7 +153,7 @@ def test_moves_are_counted_and_refused_and_change_nothing_until_they_are_saved(
         ({"name": "x", "priority": "101"}, "priority", "from -100 to 100"),
         ({"name": "x", "priority": "many"}, "priority", "from -100 to 100"),
         ({"name": "x", "reach": "to:"}, "routing", "name the groups"),
-        ({"name": "x", "reach": "to:", "groups": "a/b"}, "routing", "names no groups"),
+        ({"name": "x", "reach": "to:", "groups": "a/b"}, "routing", "has no valid groups"),
         ({"name": "x", "publishers": "a\x07"}, "publishers", "control character"),
     ],
 )

@@ -48,7 +48,7 @@ def asked(silence: Silence, own: OwnTime, clock: Clock, seconds: float, answers:
 def test_three_questions_in_a_row_without_an_answer_and_the_whole_time() -> None:
     clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
-    silence = Silence(30.0, own.tick(), asks=3)
+    silence = Silence(30.0, own.tick(), probes=3)
     assert [asked(silence, own, clock, 10, answers=False) for _ in range(3)] == [False, False, True]
     assert silence.lasts_s(own.tick()) == 30.0
 
@@ -57,7 +57,7 @@ def test_no_answer_for_an_hour_of_sleep_is_one_lost_question() -> None:
     """The lid was closed while we waited for an answer: the question is over when it is opened."""
     clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
-    silence = Silence(30.0, own.tick(), asks=3)
+    silence = Silence(30.0, own.tick(), probes=3)
     clock.after(3_600)
     silence.unanswered()
     assert not silence.is_too_long(own.tick())
@@ -70,7 +70,7 @@ def test_no_answer_for_an_hour_of_sleep_is_one_lost_question() -> None:
 def test_quick_refusals_take_the_whole_time_too() -> None:
     clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
-    silence = Silence(30.0, own.tick(), asks=3)
+    silence = Silence(30.0, own.tick(), probes=3)
     verdicts = [asked(silence, own, clock, 1, answers=False) for _ in range(30)]
     assert verdicts == [False] * 29 + [True]
 

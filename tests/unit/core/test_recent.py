@@ -12,7 +12,7 @@ def clock() -> Clock:
 
 
 def test_what_is_used_stays_and_what_is_not_goes_with_its_generation(clock: Clock) -> None:
-    recent: Recent[str, int] = Recent(most=100_000, age_s=60, clock=clock)
+    recent: Recent[str, int] = Recent(max_bytes=100_000, age_s=60, clock=clock)
     recent.put("used", 1, 10)
     recent.put("unused", 2, 10)
 
@@ -25,7 +25,7 @@ def test_what_is_used_stays_and_what_is_not_goes_with_its_generation(clock: Cloc
 
 
 def test_however_many_keys_there_were_and_however_large_no_more_than_two_generations_are_kept(clock: Clock) -> None:
-    recent: Recent[str, bytes] = Recent(most=100_000, clock=clock)
+    recent: Recent[str, bytes] = Recent(max_bytes=100_000, clock=clock)
     for number in range(100_000):
         recent.put(f"http://host{number}/", b"", 100)
     assert len(recent) <= 2 * 100_000 / 300
@@ -36,7 +36,7 @@ def test_however_many_keys_there_were_and_however_large_no_more_than_two_generat
 
 
 def test_one_that_is_larger_than_a_generation_stays_as_long_as_it_is_used(clock: Clock) -> None:
-    recent: Recent[str, str] = Recent(most=1_000, clock=clock)
+    recent: Recent[str, str] = Recent(max_bytes=1_000, clock=clock)
     recent.put("large", "l", 100_000)
 
     for number in range(100):
@@ -46,7 +46,7 @@ def test_one_that_is_larger_than_a_generation_stays_as_long_as_it_is_used(clock:
 
 
 def test_after_a_long_silence_nothing_is_left(clock: Clock) -> None:
-    recent: Recent[str, int] = Recent(most=100_000, age_s=60, clock=clock)
+    recent: Recent[str, int] = Recent(max_bytes=100_000, age_s=60, clock=clock)
     recent.put("a", 1, 10)
 
     clock.now += 120

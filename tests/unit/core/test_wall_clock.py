@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.core.wall_clock import TOLERANCE_MS, WatchedClock, has_come
+from arborcast.core.wall_clock import TOLERANCE_MS, WatchedClock, is_due
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 def test_a_time_has_come_when_it_has_passed_or_was_decided_later_than_now(
     due_ms: int, decided_ms: int, come: bool
 ) -> None:
-    assert has_come(due_ms, decided_ms, NOW_MS) is come
+    assert is_due(due_ms, decided_ms, NOW_MS) is come
 
 
 def test_a_clock_that_is_put_back_is_noticed_once() -> None:

@@ -95,7 +95,7 @@ def test_a_wait_that_is_no_duration_is_refused(parts: GatewayParts) -> None:
     path = create(parts)
     answer = parts.post(get(attributes=f'xmlns:p="{PULL}" p:Wait="10"'), path)
     assert answer.fault == "UnableToGetMessagesFault"
-    assert "'10' is no duration" in answer.reason
+    assert "'10' is not a duration" in answer.reason
 
 
 def test_a_client_that_hangs_up_takes_nothing(parts: GatewayParts) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from arborcast.topic_model.namespaces import WSRF_RP
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.records.results import AskedRequest, write_answer_mark
+from arborcast.topic_model.records.results import ServedRequest, write_answer_mark
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import times
@@ -178,7 +178,7 @@ def test_a_server_answers_into_the_pull_point_of_another_what_it_was_asked_and_n
     assert parts.post(serving(), authorization=OLGA).status == 200
 
     now_ms = times.to_ms(parts.now)
-    asked = AskedRequest(path.rpartition("/")[2], "urn:uuid:1", "olga")
+    asked = ServedRequest(path.rpartition("/")[2], "urn:uuid:1", "olga")
 
     def marked(until_ms: int = now_ms, **changes: str) -> str:
         return write_answer_mark(asked._replace(**changes), until_ms, RESULT_KEYS)

@@ -173,7 +173,7 @@ def test_json_round_trip_in_a_stable_order(records: list[TopicRecord]) -> None:
         (
             b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1">\n'
             b'<a t:topic="true"/>\n<a t:topic="1"/></t:TopicSet>',
-            "line [23]: the topic a is there twice",
+            "line [23]: the document has the topic a twice",
         ),
         (
             b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">\n'
@@ -209,11 +209,11 @@ def test_illegal_topic_set(document: bytes, why: str) -> None:
         ("<Topic/>", 'targetNamespace="urn:t"', "no name"),
         ('<Topic name="a b"/>', 'targetNamespace="urn:t"', "'a b' is not a legal topic name"),
         ('<Topic name="a/b"/>', 'targetNamespace="urn:t"', "not a legal topic name"),
-        ('<Topic name="a"/><Topic name="a"/>', 'targetNamespace="urn:t"', "there twice"),
+        ('<Topic name="a"/><Topic name="a"/>', 'targetNamespace="urn:t"', " twice"),
         ('<Topic name="a" parent="q:b"/>', 'targetNamespace="urn:t"', "@parent: .*'q' is not declared"),
         ('<Topic name="a" parent="b//c"/>', 'targetNamespace="urn:t"', "@parent: "),
         ('<Topic name="a" messageTypes="q:M"/>', 'targetNamespace="urn:t"', "prefix of 'q:M'"),
-        ('<Topic name="a"/>', 'targetNamespace="urn: t"', "no legal URI"),
+        ('<Topic name="a"/>', 'targetNamespace="urn: t"', "not a valid URI"),
     ],
 )
 def test_illegal_topic_namespace(inside: str, attributes: str, why: str) -> None:
@@ -231,7 +231,7 @@ def test_illegal_topic_namespace(inside: str, attributes: str, why: str) -> None
         (b'{"version":2,"topics":[]}', "version 2"),
         (b'{"version":1,"topics":[],"more":1}', "more"),
         (b'{"version":1,"topics":[{"type":"topic","path":"a b"}]}', "not a canonical topic path"),
-        (b'{"version":1,"topics":[{"type":"topic","path":"a"},{"type":"topic","path":"{}a"}]}', "there twice"),
+        (b'{"version":1,"topics":[{"type":"topic","path":"a"},{"type":"topic","path":"{}a"}]}', " twice"),
         (b'{"version":1,"topics":' + b"[" * 100_000, "not a JSON document"),
     ],
 )

@@ -74,7 +74,7 @@ def test_error_shows_the_surroundings_of_the_trouble_only() -> None:
     [
         ("|".join(f"t{number}" for number in range(10_000)), "256 alternatives"),
         ("/".join(["a"] * 1_000), "64 steps"),
-        ("a" + "//b" * 17, "16 times //"),
+        ("a" + "//b" * 17, "// 16 times"),
         ("a/" + "b" * 5_000, "4096 characters"),
         ("x" * 65_537, "65536 characters"),
     ],

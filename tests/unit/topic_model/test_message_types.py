@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.topic_model.message_types import MOST, read_type, root_type
+from arborcast.topic_model.message_types import MAX_LENGTH, read_type, root_type
 from arborcast.topic_model.records.notifications import Notification, type_of
 from arborcast.topic_model.topics import TopicPath
 
@@ -40,10 +40,12 @@ def test_a_type_as_it_is_written(text: str, meant: str) -> None:
     assert read_type(text, {"p": "urn:plant", None: "urn:default"}) == meant
     assert read_type("reading", {}) == "reading"
     with pytest.raises(ValueError, match="longer than"):
-        read_type("p:reading", {"p": "urn:" + "p" * MOST})
+        read_type("p:reading", {"p": "urn:" + "p" * MAX_LENGTH})
 
 
-@pytest.mark.parametrize("text", ["", "q:reading", "4", "a b", "{urn:x}", "{urn: x}a", "p:", ":a", "a" * (MOST + 1)])
+@pytest.mark.parametrize(
+    "text", ["", "q:reading", "4", "a b", "{urn:x}", "{urn: x}a", "p:", ":a", "a" * (MAX_LENGTH + 1)]
+)
 def test_what_is_no_type(text: str) -> None:
     with pytest.raises(ValueError, match=r"QName|declared|longer"):
         read_type(text, {"p": "urn:plant"})

@@ -81,7 +81,7 @@ def test_where_a_notification_goes(template: str, path: str, topic: str) -> None
 
 
 def test_a_topic_without_the_level_of_the_template_has_no_mqtt_topic() -> None:
-    with pytest.raises(TopicError, match=r"has \{2\}, and the topic 1 levels"):
+    with pytest.raises(TopicError, match=r"has \{2\}, but the topic has 1 levels"):
         TopicsOut(address_of(BASE, "x/{2}", retain=False)).topic(TopicPath("a"))
 
 
@@ -109,13 +109,13 @@ def test_a_path_that_is_too_long_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wanted", "template", "words"),
     [
-        ("a/b+", "a", "whole level"),
+        ("a/b+", "a", "complete level"),
         ("a/#/b", "a", "the last one"),
         ("", "a", "not an MQTT topic filter"),
         ("$share/g/a", "a", "shared subscription"),
-        ("a/+", "{2}", "more than there are wildcards"),
-        ("a/+", "{#}", "there is none"),
-        ("a/+", "x-{1}", "a whole part"),
+        ("a/+", "{2}", "exceeds the number of wildcards"),
+        ("a/+", "{#}", "only with a filter"),
+        ("a/+", "x-{1}", "a complete level"),
         ("a/+", "a//b", "parts with slashes"),
         ("a/+", "1a", "not a canonical topic path"),
         ("a", "", "parts with slashes"),
@@ -132,7 +132,7 @@ def test_wrong_rules_for_incoming_messages(wanted: str, template: str, words: st
         ("", "is empty"),
         ("$SYS/a", "begins with"),
         ("a/+", "has"),
-        ("a/{#}", "there is none"),
+        ("a/{#}", "only with a filter"),
         ("a/{topics}", "the placeholders are"),
         ("x" * 70_000, "at most 65535 bytes"),
     ],

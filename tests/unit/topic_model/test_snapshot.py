@@ -96,7 +96,7 @@ def test_an_overlay_goes_with_its_own_snapshot_only() -> None:
 def test_a_checkpoint_is_taken_once() -> None:
     checkpoint = table_of().checkpoint()
     Snapshot.build(checkpoint)
-    with pytest.raises(ValueError, match="has been taken"):
+    with pytest.raises(ValueError, match="was already taken"):
         Snapshot.build(checkpoint)
 
 
@@ -126,8 +126,8 @@ def test_a_mapped_file_is_read_like_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: b"", "no routing snapshot"),
-        (lambda data: b"ArbSnap0" + data[8:], "no routing snapshot"),
+        (lambda data: b"", "not a routing snapshot"),
+        (lambda data: b"ArbSnap0" + data[8:], "not a routing snapshot"),
         (lambda data: data[:8] + data[8:16][::-1] + data[16:], "another byte order"),
         (lambda data: data[:-9], "ends after"),
     ],

@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer as consumer_module
 from arborcast.core.eventlog import scan as scan_module
-from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(request_timeout_s=2)
@@ -91,7 +91,7 @@ def test_all_that_is_there_is_read_over_gaps_and_up_to_ends_without_records(scan
 def test_a_stretch_ends_where_it_ends_and_then_nothing_more_of_its_partition_is_fetched(scan_of: Any) -> None:
     log = PlayedLog((range(100), 100), (range(100), 100))
     with scan_of(log) as scan:
-        assert read(scan.read({0: Stretch(10, 13), 1: Stretch(0, 8), 2: Stretch(5, 5)})) == [
+        assert read(scan.read({0: OffsetRange(10, 13), 1: OffsetRange(0, 8), 2: OffsetRange(5, 5)})) == [
             *((0, offset) for offset in range(10, 13)),
             *((1, offset) for offset in range(8)),
         ]

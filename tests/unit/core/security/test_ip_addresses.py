@@ -13,7 +13,7 @@ from arborcast.core.security.ip_addresses import (
     MEANING,
     Kind,
     OddHost,
-    carried,
+    embedded_ipv4,
     kind_of,
     loose_ipv4,
     plain,
@@ -106,7 +106,7 @@ def test_nothing_is_public_that_python_knows_to_be_special(address: IPv4Address 
     """Python's own tables as a second opinion: ours may refuse more, never less."""
     if kind_of(address) == "public":
         real = plain(address)
-        (real,) = carried(real) or {real}
+        (real,) = embedded_ipv4(real) or {real}
         assert real.is_global
         assert not any((real.is_multicast, real.is_private, real.is_reserved, real.is_loopback))
 
@@ -148,11 +148,11 @@ def test_hosts(text: str, name: str, address: str | None) -> None:
         ("a..b", "empty"),
         ("a" * 64, "too long"),
         ("a." * 127 + "bc", "too long"),
-        ("0x7f.1", "amounts to 127.0.0.1"),
-        ("2130706433", "amounts to 127.0.0.1"),
-        ("0177.0.0.1", "amounts to 127.0.0.1"),
-        ("127.1", "amounts to 127.0.0.1"),
-        ("0x", "amounts to 0.0.0.0"),
+        ("0x7f.1", "is read as 127.0.0.1"),
+        ("2130706433", "is read as 127.0.0.1"),
+        ("0177.0.0.1", "is read as 127.0.0.1"),
+        ("127.1", "is read as 127.0.0.1"),
+        ("0x", "is read as 0.0.0.0"),
         ("1.2.3.4.5", "ends in a number"),
         ("256.1.1.1", "ends in a number"),
         ("example.1", "ends in a number"),
@@ -160,8 +160,8 @@ def test_hosts(text: str, name: str, address: str | None) -> None:
         ("fe80::1%eth0", "percent"),
         ("a%2eb", "percent"),
         ("bücher.example", "xn--"),
-        ("\uff11\uff12\uff17.0.0.1", "amounts to 127.0.0.1"),
-        ("127\u30020\u30020\u30021", "amounts to 127.0.0.1"),
+        ("\uff11\uff12\uff17.0.0.1", "is read as 127.0.0.1"),
+        ("127\u30020\u30020\u30021", "is read as 127.0.0.1"),
         ("::g", "not an IPv6 address"),
         ("1:2", "not an IPv6 address"),
     ],
@@ -212,7 +212,7 @@ def test_what_is_no_address() -> None:
     ],
 )
 def test_every_form_that_carries_an_address_is_known(address: str, inside: set[str]) -> None:
-    assert {str(each) for each in carried(ip_address(address))} == inside
+    assert {str(each) for each in embedded_ipv4(ip_address(address))} == inside
 
 
 @pytest.mark.parametrize(
@@ -221,4 +221,4 @@ def test_every_form_that_carries_an_address_is_known(address: str, inside: set[s
     ["64:ff9b:1:c000:2:2100::", "64:ff9b:1:3c0:0:221::", "64:ff9b:1:344:c0:2:2100::", "64:ff9b:1::192.0.2.33"],
 )
 def test_wherever_a_site_puts_it(address: str) -> None:
-    assert IPv4Address("192.0.2.33") in carried(ip_address(address))
+    assert IPv4Address("192.0.2.33") in embedded_ipv4(ip_address(address))

@@ -51,7 +51,7 @@ def test_values_of_one_attribute_keep_their_order_whatever_the_case_of_its_name(
         (" dn: ou=a\n", 1, "continuation"),
         ("version: 2\ndn: ou=a\n", 1, "version"),
         ("dn: ou=a\nou: a\ndn: ou=b\n", 3, "second dn"),
-        ("dn: nonsense\n", 1, "no DN"),
+        ("dn: nonsense\n", 1, "not a DN"),
         ("dn: ou=a\n2.5.4.\u0661: a\n", 2, "attribute"),
         ("dn:: /w==\n", 1, "UTF-8"),
     ],

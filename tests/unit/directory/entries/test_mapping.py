@@ -54,7 +54,7 @@ def test_a_routing_policy_that_means_nothing_is_a_problem_and_counts_as_none() -
     assert listing.records() == {"a": topic("a", code="7"), "b": topic("b", routing="to:G1 split")}
     (problem,) = listing.problems
     assert (problem.kind, problem.path) == (ProblemKind.BAD_VALUE, "a")
-    assert "topicRoutingPolicy counts as none: there is no routing word 'far'" in problem.reason
+    assert "topicRoutingPolicy is ignored: unknown routing word 'far'" in problem.reason
     assert not listing.held
 
 
@@ -147,7 +147,7 @@ def test_records_survive_the_way_through_entries(drafts: list[TopicRecord]) -> N
     workspace = Workspace(entries, Listing(initialised=False), BASE)
     for change in in_writing_order([Put(record) for record in wanted.values()]):
         for edit in workspace.plan(change):
-            workspace.done(edit)
+            workspace.completed(edit)
     listing = read_listing(entries, BASE)
     assert listing.records() == wanted
     assert listing.problems == ()

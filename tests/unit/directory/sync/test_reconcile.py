@@ -36,7 +36,7 @@ def written(entries: EntrySet, changes: list[Change]) -> None:
     workspace = Workspace(entries, read_listing(entries, BASE), BASE)
     for change in in_writing_order(changes):
         for edit in workspace.plan(change):
-            workspace.done(edit)
+            workspace.completed(edit)
 
 
 def folded(tree: Records, plan: Plan) -> dict[TopicPath, TopicRecord]:

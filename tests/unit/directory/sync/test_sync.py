@@ -46,7 +46,7 @@ class ScriptedDirectory:
         workspace = Workspace(self.entries, read_listing(self.entries, BASE), BASE)
         for change in in_writing_order(list(changes)):
             for edit in workspace.plan(change):
-                workspace.done(edit)
+                workspace.completed(edit)
         self.version += 1
 
     def by_hand(self, *changes: Change) -> None:

@@ -23,7 +23,7 @@ from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
 from arborcast.dispatch.settings import PushSettings, RetrySettings, TopicRules
 from arborcast.ingest.addresses import NotificationIds
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at
+from arborcast.topic_model.records.notifications import MAX_HOPS, MAX_TRIGGERED, Notification, made_at
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, TriggerTarget
 from arborcast.topic_model.topics import SYSTEM, TopicPath
@@ -101,10 +101,10 @@ def test_what_is_published_is_as_its_topic_says() -> None:
 
 def test_the_ninth_in_a_row_is_not_published() -> None:
     each, hops = cause(accepted_ms=1), []
-    for number in range(MOST_HOPS):
+    for number in range(MAX_HOPS):
         each = made(trigger(f"t{number % 2}"), each)
         hops.append(each.hops)
-    assert hops == list(range(1, MOST_HOPS + 1))
+    assert hops == list(range(1, MAX_HOPS + 1))
     assert refused(trigger(), each).error == "hops"
 
 
@@ -117,7 +117,7 @@ def test_triggers_that_multiply_publish_a_thousand_because_of_one() -> None:
     more.run(*first)
     more.kafka.take(5_000)
     second = [found for _, _, found in more.kafka.taken]
-    assert (len(first), len(second)) == (24, MOST_TRIGGERED - 24)
+    assert (len(first), len(second)) == (24, MAX_TRIGGERED - 24)
     assert {each.triggers_left for each in second} == {0}
     refused = [row for row in more.rows() if row[2] == "cancelled"]
     assert len(refused) == 24 * 54 - len(second)
@@ -283,7 +283,7 @@ def test_a_repeated_batch_publishes_the_same_ids_in_the_same_order(topics: list[
 
 def test_what_it_does_not_publish_has_a_row_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
     intake._logged.clear()
-    last = cause(accepted_ms=1, hops=MOST_HOPS, cause="n")
+    last = cause(accepted_ms=1, hops=MAX_HOPS, cause="n")
     world = World(trigger("t1"))
     world.run(last, msgspec.structs.replace(last, id="again"))
     assert world.rows() == [(last.id, "t1", "cancelled", "hops"), ("again", "t1", "cancelled", "hops")]

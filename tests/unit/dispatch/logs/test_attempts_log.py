@@ -288,7 +288,7 @@ def test_what_kafka_has_not_taken_is_bounded_in_bytes() -> None:
     for number in range(100):
         writer.send(0, b"x" * size, b"%d" % number)
         most = max(most, len(producer._open))
-    assert most == writers._MOST_BYTES // size
+    assert most == writers._MAX_UNACKNOWLEDGED_BYTES // size
     assert len(producer.taken) > 80
     writer.settle(1.0)
     assert len(producer.taken) == 100

@@ -254,7 +254,7 @@ def test_audit_trace_and_replay_go_by_types_too() -> None:
 
     def found(kind: str) -> Sequence[Subscription]:
         notification = Notification("n", TopicPath("a"), b"<x/>", 1, type=kind)
-        return filters.matching_recipients(cast(Any, Everybody()), Conditions(), notification).there
+        return filters.matching_recipients(cast(Any, Everybody()), Conditions(), notification).existing
 
     assert found("reading") == [typed]
     assert found("alarm") == []

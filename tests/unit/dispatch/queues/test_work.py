@@ -17,7 +17,7 @@ from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
+from arborcast.topic_model.records.results import ANSWER, ServedRequest, may_answer
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, FakeEndpoint, World, retry
@@ -308,7 +308,7 @@ def test_a_server_is_given_a_mark_for_the_pull_point_where_an_answer_is_awaited(
     entries = etree.fromstring(body(server)).iter("{*}Request")
     marks = [entry.findtext(f".//{{*}}ReferenceParameters/{ANSWER}") for entry in entries]
     for number, until_ms in enumerate((81_000, 65_000)):
-        mark, request = marks[number], AskedRequest("p1", f"urn:{number}", "bert")
+        mark, request = marks[number], ServedRequest("p1", f"urn:{number}", "bert")
         assert mark is not None
         assert may_answer(mark, request, until_ms, keys)
         assert not may_answer(mark, request, until_ms + 1, keys)

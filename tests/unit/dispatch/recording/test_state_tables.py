@@ -386,7 +386,7 @@ def test_changes_by_operators_are_rows_with_their_results_and_outlive_their_log(
         return FoldedTables(KafkaSettings(), "operations", folds, 100_000)
 
     def add(operation: OperationBegun, *results: str) -> None:
-        for each in operations.in_pieces(operation):
+        for each in operations.pieces_of(operation):
             log.add(*operations.encode(each))
         for result in results:
             log.add(*operations.encode(operations.ended(operation, result)))

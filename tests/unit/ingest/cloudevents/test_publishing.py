@@ -182,7 +182,7 @@ def test_elements_that_hide_in_escapes_are_counted() -> None:
     body = json.dumps(event(data=None, datacontenttype="text/xml")).encode()[:-1] + b',"data":' + escaped + b"}"
     answer = send(parts, {"content-type": EVENT}, body)
     assert (answer.status, parts.notifications.accepted) == (400, [])
-    assert b"elements and attributes, 200000 are taken" in answer.body
+    assert b"elements and attributes, 200000 are allowed" in answer.body
 
 
 def test_the_validation_of_a_web_hook() -> None:

@@ -19,7 +19,7 @@ from arborcast.ingest.federation.receiver import REMEMBERED_S, PeerReceiver
 from arborcast.ingest.settings import TopicSettings
 from arborcast.ingest.state.repeats import RepeatMemory
 from arborcast.topic_model.records.control import PeerInterest, SubscriptionRecord, TopicPolicy, TopicRecord
-from arborcast.topic_model.records.notifications import MOST_TRIGGERED, Notification
+from arborcast.topic_model.records.notifications import MAX_TRIGGERED, Notification
 from arborcast.topic_model.records.peers import INTEREST_PATH, PATH, encode_interest, encode_push
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
 from arborcast.topic_model.topics import SYSTEM, TopicPath
@@ -86,7 +86,7 @@ def test_what_comes_is_stored_with_its_way_and_its_words(engine: Engine) -> None
     assert (found.id, found.topic, found.payload, found.path) == ("n1", "a/b", b"<x/>", ("H/x", "G/b"))
     assert (found.priority, found.valid_until_ms, found.reliable, found.type) == (100, 99, True, "x")
     assert (found.distribution, found.cause, found.hops) == ("to:H", "c", 3)
-    assert found.triggers_left == MOST_TRIGGERED, "no engine is believed more"
+    assert found.triggers_left == MAX_TRIGGERED, "no engine is believed more"
     assert found.accepted_ms == int(engine.parts.now.timestamp() * 1000)
     assert found.control == engine.parts.table.position
     assert TopicPath("a/b") in engine.parts.table.topics, "an open set adds it, as for any publisher"

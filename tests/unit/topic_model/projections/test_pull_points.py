@@ -35,11 +35,11 @@ def subscription(identifier: str, pull_point: str) -> SubscriptionRecord:
 def test_a_pull_point_is_there_until_it_ends() -> None:
     point = PullPointRecord("p", "http://h/p")
     assert folded(point).get("p") == point
-    assert folded(point).is_there("p")
+    assert folded(point).exists("p")
     for end in (PullPointEnded("p", "destroyed", 1), Tombstone("pull:p")):
         ended = folded(point, end)
         assert ended.get("p") is None
-        assert not ended.is_there("p")
+        assert not ended.exists("p")
         assert len(ended) == 0
 
 

@@ -58,7 +58,7 @@ def the_one(table: RoutingTable) -> Subscription:
 
 def exchange(table: RoutingTable, keys: KeyRing = BOTH) -> SecretsResealed:
     found = the_one(table)
-    record = resealed(found, keys, table.resealings.still_used(found.id))
+    record = resealed(found, keys, table.resealings.unreplaced(found.id))
     assert record is not None
     return record
 
@@ -74,7 +74,7 @@ def test_all_secrets_open_with_the_new_key_alone_and_nothing_else_changes() -> N
     assert after.protection is not None
     assert [each.until_ms for each in after.protection.secrets] == [None, 99]
     assert msgspec.structs.replace(after, protection=before.protection) == before
-    assert resealed(after, BOTH, table.resealings.still_used("s")) is None, "there is nothing left to do"
+    assert resealed(after, BOTH, table.resealings.unreplaced("s")) is None, "there is nothing left to do"
 
 
 def test_what_was_written_by_somebody_who_did_not_know_is_exchanged_too() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arborcast.topic_model.records.fragments import ranges
 from arborcast.topic_model.records.packages import (
-    MOST_PARTS,
+    MAX_PARTS,
     Fragment,
     read_content,
     read_fragment,
@@ -45,7 +45,7 @@ def test_numbers_for_people() -> None:
 
 
 TOPIC = TopicPath("all/alarm")
-AROUND = len(wrapped("", TOPIC, "me:1", Fragment(True, True, False, MOST_PARTS - 1)).encode())
+AROUND = len(wrapped("", TOPIC, "me:1", Fragment(True, True, False, MAX_PARTS - 1)).encode())
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=400), st.integers(64, 120), st.booleans(), st.randoms())

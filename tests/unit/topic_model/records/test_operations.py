@@ -18,7 +18,7 @@ from arborcast.topic_model.records.control import (
     suspension_key,
 )
 from arborcast.topic_model.records.operations import (
-    MOST_CHANGES,
+    MAX_CHANGES,
     OperationBegun,
     OperationEnded,
     Operator,
@@ -30,7 +30,7 @@ from arborcast.topic_model.records.operations import (
     encode,
     ended,
     failed,
-    in_pieces,
+    pieces_of,
 )
 from arborcast.topic_model.subscriptions import Protection, SigningSecret
 from arborcast.topic_model.topics import TopicPath
@@ -78,19 +78,19 @@ def test_records_that_only_keep_places_or_remove_others_are_no_changes() -> None
 
 
 def test_of_very_many_changes_the_first_are_recorded_and_the_others_counted() -> None:
-    records = [TopicRecord(TopicPath(f"t{number}")) for number in range(MOST_CHANGES + 5)]
+    records = [TopicRecord(TopicPath(f"t{number}")) for number in range(MAX_CHANGES + 5)]
     found, more = control_changes(records, lambda _: None)
-    assert (len(found), more) == (MOST_CHANGES, 5)
-    pieces = list(in_pieces(begun(BY, "topics import", found, more)))
+    assert (len(found), more) == (MAX_CHANGES, 5)
+    pieces = list(pieces_of(begun(BY, "topics import", found, more)))
     assert [each for piece in pieces for each in piece.changes] == found
-    assert [piece.first for piece in pieces] == list(range(0, MOST_CHANGES, len(pieces[0].changes)))
+    assert [piece.first for piece in pieces] == list(range(0, MAX_CHANGES, len(pieces[0].changes)))
     assert sum(piece.more for piece in pieces) == 5
     assert len({piece.id for piece in pieces}) == 1
 
 
 def test_a_record_has_a_bounded_size_whatever_is_changed() -> None:
     large = [change("ü" * 100_000, "ü" * 100_000, "ü" * 100_000) for _ in range(100)]
-    sizes = [len(encode(each)[1]) for each in in_pieces(begun(BY, "x", large))]
+    sizes = [len(encode(each)[1]) for each in pieces_of(begun(BY, "x", large))]
     assert max(sizes) < 1_000_000
     assert large[0].after.endswith("…")
 

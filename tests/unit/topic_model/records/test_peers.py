@@ -13,21 +13,21 @@ from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.peers import (
-    MOST_DATAGRAM,
-    MOST_ENGINES,
+    MAX_DATAGRAM,
+    MAX_ENGINES,
     Forwarded,
     decode_datagram,
     decode_interest,
     decode_push,
+    drop_reason,
     encode_datagram,
     encode_interest,
     encode_push,
     goes_over,
     is_datagram,
     is_engine,
-    why_not_taken,
 )
-from arborcast.topic_model.routing.interest import wanted
+from arborcast.topic_model.routing.interest import summary_of
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 
@@ -46,7 +46,7 @@ def notification(*path: str, distribution: str = "", topic: str = "t") -> Notifi
         (("H/x",), True, False),  # to our own members, and no further
         (("H/x", "G/c"), False, False),
         (("G/b", "H/x"), False, False),
-        (tuple(f"H/e{number}" for number in range(MOST_ENGINES)), False, False),
+        (tuple(f"H/e{number}" for number in range(MAX_ENGINES)), False, False),
     ],
 )
 def test_rules_of_groups(path: tuple[str, ...], inside: bool, across: bool) -> None:
@@ -71,7 +71,7 @@ def test_events_of_the_engine_and_requests_of_a_queue_stay_here() -> None:
     assert not goes_over(asked, ACROSS)
     served = TopicFilter("", "t", "t")
     server = Subscription("s", EndpointReference("http://s/"), topics=(served,), queue=1)
-    assert wanted([server]) == ()
+    assert summary_of([server]) == ()
 
 
 def test_everybody_gets_it_once_whoever_represents_whom() -> None:
@@ -91,7 +91,7 @@ def test_everybody_gets_it_once_whoever_represents_whom() -> None:
                 for to, peer in links:
                     if goes_over(found, peer):
                         (sent,) = decode_push(encode_push([found], peer)).notifications
-                        assert why_not_taken(sent, to) == ""
+                        assert drop_reason(sent, to) == ""
                         arrived.append(to)
                         waiting.append((to, notification(*sent.path)))
             assert sorted(arrived) == sorted(members), (origin, of)
@@ -99,10 +99,10 @@ def test_everybody_gets_it_once_whoever_represents_whom() -> None:
 
 def test_what_is_dropped_where_it_arrives() -> None:
     sent = Forwarded("n", TopicPath("t"), b"<x/>", ("H/x", "G/a"))
-    assert why_not_taken(sent, "G/a") == "loop"
-    assert why_not_taken(sent, "G/b") == ""
-    long = Forwarded("n", TopicPath("t"), b"<x/>", tuple(f"H/e{number}" for number in range(MOST_ENGINES + 1)))
-    assert why_not_taken(long, "G/a") == "hops"
+    assert drop_reason(sent, "G/a") == "loop"
+    assert drop_reason(sent, "G/b") == ""
+    long = Forwarded("n", TopicPath("t"), b"<x/>", tuple(f"H/e{number}" for number in range(MAX_ENGINES + 1)))
+    assert drop_reason(long, "G/a") == "hops"
 
 
 def test_all_that_others_have_to_know_travels() -> None:
@@ -187,7 +187,7 @@ def test_a_word_that_keeps_it_here_counts_for_datagrams_too() -> None:
 @given(
     payload=st.binary(max_size=7_500),
     texts=st.lists(st.text(max_size=600), min_size=6, max_size=6),
-    path=st.lists(st.just(f"{'G' * 64}/{'n' * 64}"), max_size=MOST_ENGINES - 1),
+    path=st.lists(st.just(f"{'G' * 64}/{'n' * 64}"), max_size=MAX_ENGINES - 1),
 )
 def test_what_leaves_as_a_datagram_fits_into_one(payload: bytes, texts: list[str], path: list[str]) -> None:
     topic, publisher, kind, package, prefixes, cause = texts
@@ -212,7 +212,7 @@ def test_what_leaves_as_a_datagram_fits_into_one(payload: bytes, texts: list[str
     signed = {ID_HEADER: "msg_" + "0" * 32, TIMESTAMP_HEADER: "1700000000", SIGNATURE_HEADER: signatures}
     if is_datagram(found):
         data = encode_datagram(signed, body)
-        assert len(data) <= MOST_DATAGRAM
+        assert len(data) <= MAX_DATAGRAM
         assert decode_datagram(data) == (signed, body)
 
 
@@ -234,7 +234,7 @@ def test_what_is_no_datagram(data: bytes) -> None:
 
 
 def test_only_what_is_signed_leaves() -> None:
-    with pytest.raises(ValueError, match="has to be signed"):
+    with pytest.raises(ValueError, match="must be signed"):
         encode_datagram({}, b"body")
     with pytest.raises(ValueError, match="at most"):
-        encode_datagram(dict.fromkeys((ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER), "x"), bytes(MOST_DATAGRAM))
+        encode_datagram(dict.fromkeys((ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER), "x"), bytes(MAX_DATAGRAM))

@@ -229,9 +229,9 @@ def test_a_part_of_the_past_may_be_forgotten_at_a_time() -> None:
     history = History()
     for position in (1, 2, 2, 2, 3, 4, 5):
         history.add(Change(position, "s"))
-    assert [each.position for each in history.forget(5, most=2)] == [1, 2, 2, 2]
+    assert [each.position for each in history.forget(5, limit=2)] == [1, 2, 2, 2]
     assert history.horizon == 3
-    assert [each.position for each in history.forget(5, most=2)] == [3, 4]
+    assert [each.position for each in history.forget(5, limit=2)] == [3, 4]
     assert (history.horizon, len(history)) == (5, 1)
 
 

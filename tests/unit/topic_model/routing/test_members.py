@@ -67,7 +67,7 @@ def test_a_group_of_any_size_and_history_is_what_a_sorted_list_would_be(history:
         expected = sorted(known.values(), key=order)
         assert (len(group), list(group)) == (len(expected), expected)
         assert group.active() == tuple(each for each in expected if each.receives)
-    with pytest.raises(ValueError, match="no member"):
+    with pytest.raises(ValueError, match="not a member"):
         group.remove(subscription(999))
 
 

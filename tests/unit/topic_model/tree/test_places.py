@@ -176,12 +176,12 @@ def test_what_comes_to_the_log_before_the_code_is_not_undone(
 def test_what_did_not_come_to_the_log_is_planned_again() -> None:
     log = Log()
     log.add("a", "b")
-    log.places.give_back(log.places.plan(log.tree, 10))
+    log.places.return_plan(log.places.plan(log.tree, 10))
     assert log.settle().codes() == {"a": "1", "b": "2"}
     log.add("c")
     undone = log.places.plan(log.tree, 10)
     log.append(TopicRemoved(TopicPath("c")), *undone)
-    log.places.give_back(log.places.plan(log.tree, 10))
+    log.places.return_plan(log.places.plan(log.tree, 10))
     assert log.settle().codes() == {"a": "1", "b": "2"}
 
 
@@ -246,7 +246,7 @@ class History:
                 self.log.append(*self.planned)
                 self.planned = self.log.places.plan(tree, 2)
             case "lose":
-                self.log.places.give_back(self.planned)
+                self.log.places.return_plan(self.planned)
                 self.planned = []
             case "restart":
                 self.log.append(*self.planned)

@@ -60,9 +60,12 @@ def test_create_makes_a_topic_of_a_node() -> None:
         (_record("b", "x" * 257), "256 characters"),
         (_record("b", "x\x07"), "control character"),
         (TopicRecord(_path("b"), policy=TopicPolicy(routing="\x00")), "control character"),
-        (TopicRecord(_path("b"), policy=TopicPolicy(routing="reliable far")), "no routing word 'far': there are local"),
-        (TopicRecord(_path("b"), policy=TopicPolicy(routing="to:G1,")), "'to:G1,' names no groups"),
-        (TopicRecord(_path("b"), policy=TopicPolicy(routing="local group")), "one way, not local and group"),
+        (
+            TopicRecord(_path("b"), policy=TopicPolicy(routing="reliable far")),
+            "unknown routing word 'far': the known",
+        ),
+        (TopicRecord(_path("b"), policy=TopicPolicy(routing="to:G1,")), "'to:G1,' has no valid groups"),
+        (TopicRecord(_path("b"), policy=TopicPolicy(routing="local group")), "only one of local and group"),
         (TopicRecord(_path("b"), message_types=("\ud800",)), "control character"),
         (TopicRecord(_path("b"), message_types=("x",) * 257), "256 message types"),
     ],
@@ -129,7 +132,7 @@ def test_move_puts_new_before_old_and_parents_before_children() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "why"),
     [
-        ("a", "a", "where it is"),
+        ("a", "a", "to itself"),
         ("a", "a/b/c", "below itself"),
         ("a", "x", "at x already"),
         ("a", "n", "at n already, or below it"),
@@ -166,7 +169,7 @@ def test_rename(path: str, name: str, renamed: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("b/d", "is a path and not a name"), ("x y", "canonical"), ("", "canonical|name"), ("b", "already")],
+    [("b/d", "is a path, not a name"), ("x y", "canonical"), ("", "canonical|name"), ("b", "already")],
 )
 def test_refused_rename(name: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):

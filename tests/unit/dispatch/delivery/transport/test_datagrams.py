@@ -56,7 +56,7 @@ def test_it_is_sent_and_nobody_says_more_than_that(bound: socket.socket) -> None
     ("url", "body", "signed", "why"),
     [
         ("udp://127.0.0.1:9", bytes(8_200), True, "at most 8192 bytes"),
-        ("udp://127.0.0.1:9", b"", False, "has to be signed"),
+        ("udp://127.0.0.1:9", b"", False, "must be signed"),
         ("udp://10.0.0.1:9", b"", True, "outbound.scope"),
         ("udp://somewhere:9", b"", True, "not an IP address"),
         ("udp://[::1", b"", True, ""),

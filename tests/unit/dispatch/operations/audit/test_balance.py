@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from arborcast.core.eventlog.scan import Stretch
+from arborcast.core.eventlog.scan import OffsetRange
 from arborcast.dispatch.logs.attempts import State
 from arborcast.dispatch.operations.audit.balance import Balance, balance
 from arborcast.dispatch.operations.audit.ledger import EXPIRED, LAPSED, Ledger
@@ -22,7 +22,7 @@ def compared(*records: bytes, end: int | None = None, since_ms: int = T0, limit:
         ledger.add(record)
     places = ledger.evaluations().offset
     last = int(places.max()) + 1 if len(places) else 0
-    return balance(ledger, since_ms, T0 + HOUR_MS, {0: Stretch(0, last if end is None else end)}, limit)
+    return balance(ledger, since_ms, T0 + HOUR_MS, {0: OffsetRange(0, last if end is None else end)}, limit)
 
 
 def problems(found: Balance) -> list[tuple[str, str, int, int]]:
@@ -122,7 +122,7 @@ def test_the_log_is_examined_from_where_the_interval_begins_to_where_it_ends_in_
     ledger = Ledger()
     ledger.add(evaluation({"n1": 0, "n2": 0, "n3": 0, "n4": 0, "n5": 0}, offsets=[0, 3, 6, 7, 8]))
     ledger.add(evaluation({"m1": 0, "m2": 0}, partition=1, offsets=[1, 3]))
-    stretches = {0: Stretch(2, 7), 1: Stretch(1, 5), 2: Stretch(4, 6)}
+    stretches = {0: OffsetRange(2, 7), 1: OffsetRange(1, 5), 2: OffsetRange(4, 6)}
 
     found = balance(ledger, T0, T0 + HOUR_MS, stretches)
 
@@ -260,7 +260,7 @@ def test_against_counting_by_hand() -> None:
             ledger.add(rows(row(*key, wanted[key], -1)))
         if batch % 5 == 0:
             ledger.deliveries()
-    report = balance(ledger, T0, T0 + HOUR_MS, {0: Stretch(0, 600)}).report
+    report = balance(ledger, T0, T0 + HOUR_MS, {0: OffsetRange(0, 600)}).report
     assert report.balanced
     assert report.matches == report.totals.matches == len(wanted)
     states = list(wanted.values())

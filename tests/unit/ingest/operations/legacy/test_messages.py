@@ -39,8 +39,8 @@ def test_content_becomes_one_element(content: str, payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("fragment", "says"),
     [
-        ("0-0-0-1", "a whole message is 0-0-0-0"),
-        ("0-1-1-0", "a whole message is 0-0-0-0"),
+        ("0-0-0-1", "an unsplit message has 0-0-0-0"),
+        ("0-1-1-0", "an unsplit message has 0-0-0-0"),
         ("1-1-0-100000", "below 100000"),
         ("1-1-1-100000", "below 100000"),
         ("2-0-0-0", "not of the form"),

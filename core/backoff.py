@@ -3,7 +3,6 @@ that is repeated with such pauses; in a thread it is a `core.threads.Service`.""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -35,6 +34,8 @@ class Backoff(NamedTuple):
 async def retried(what: str, work: Callable[[], Awaitable[T]], backoff: Backoff, *errors: type[Exception]) -> T:
     """The result of `work`, which is called again after each of these errors, at the earliest after its `retry_after`.
     The log has one entry for each message of an error, which begins with `what`."""
+    import asyncio  # here, since commands without an event loop load this module, too
+
     failures, logged = 0, ""
     while True:
         try:
@@ -52,6 +53,8 @@ async def repeated(
     what: str, work: Callable[[], Awaitable[object]], pause_s: float, backoff: Backoff, *errors: type[Exception]
 ) -> None:
     """Repeat `work` until cancelled, each time as `retried`, with a pause after each success."""
+    import asyncio
+
     while True:
         await retried(what, work, backoff, *errors)
         await asyncio.sleep(pause_s)

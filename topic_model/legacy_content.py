@@ -22,7 +22,8 @@ _END_BYTES = b"</ac:Content>"
 
 
 # What begins so and is no element is refused: a mistake must not become a text.
-begins_element = re.compile(rb"\s*+<[^\s<>&!]").match
+_ELEMENT = re.compile(rb"\s*+<[^\s<>&!]")
+begins_element = _ELEMENT.match
 """Whether a payload is to be read as an element, where the client does not say so."""
 
 

@@ -24,7 +24,7 @@ _WRITTEN = re.compile(r"_x([0-9A-Fa-f]{8}|[0-9A-Fa-f]{4})_")
 _NOT_IN_LEVELS = frozenset("/+#\0")
 
 # Parts of a template: `{topic}`, `{#}`, `{1}` or literal text, in which a namespace may have slashes.
-_PARTS = re.compile(r"(?:\{[^{}]*\}|[^/{}])+")
+_RULE_PARTS = re.compile(r"(?:\{[^{}]*\}|[^/{}])+")
 _PLACE = re.compile(r"\{(topic|#|[1-9][0-9]?)\}")
 
 MAX_TOPIC_BYTES = 65_535
@@ -84,7 +84,7 @@ class Template:
     def __init__(self, text: str, places: int, *, rest: bool = True) -> None:
         """`places` is the greatest number of a placeholder; `rest`: `{#}` is allowed."""
         self.text = text
-        self._parts = _PARTS.findall(text)
+        self._parts = _RULE_PARTS.findall(text)
         if "/".join(self._parts) != text or not text:
             raise TopicError(f"{text[:200]!r} is not parts with slashes between them")
         for part in self._parts:

@@ -85,7 +85,7 @@ def log(kafka_settings: KafkaSettings) -> Iterator[ControlLog]:
         yield log
 
 
-def test_topics_are_defined_and_changes_of_others_appear(
+def test_topics_are_defined_and_what_others_write_appears(
     tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
 ) -> None:
     log.append([TopicRecord(TopicPath("a/b"), code="1")])
@@ -112,7 +112,7 @@ def test_topics_are_defined_and_changes_of_others_appear(
         assert resident(process) < 60 * 2**20
 
 
-def test_waiting_deliveries(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog) -> None:
+def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog) -> None:
     log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
     with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
         page = browser.get("/deliveries/waiting").text

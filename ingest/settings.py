@@ -13,7 +13,7 @@ from arborcast.topic_model.topics import TopicPath, is_system, parse_path
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """The gateway: its address, limits and grants."""
+    """The gateway."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", minimum=0, maximum=65_535)

@@ -59,8 +59,9 @@ class OutboundSettings:
     )
     prove_ownership: bool = setting(
         False,
-        "Ask consumers for their consent at Subscribe (docs/operations.md), also publishers with Demand and, "
-        "once an hour, the ReplyTo of queue requests.",
+        "At Subscribe, request the consumer's consent: a POST with the header Arborcast-Challenge, "
+        "or OPTIONS as a web hook for CloudEvents. Also requested from a publisher with Demand and, "
+        "once an hour, from the ReplyTo of a queue request.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

@@ -12,7 +12,7 @@ from arborcast.core.settings import setting
 
 @dataclass(frozen=True)
 class FederationSettings:
-    """Several engines that exchange notifications by demand. See docs/federation.md."""
+    """Exchange of notifications with other engines (docs/federation.md)."""
 
     name: str = setting("", "Name of this engine in the federation; empty: no federation.")
     group: str = setting("", "Its group.")

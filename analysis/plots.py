@@ -36,7 +36,7 @@ class Plots:
 
     @or_words("How long receivers take to answer")
     def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Duration of pushes, the slowest first; groups with fewer than ten pushes are summed up."""
+        """Duration of pushes, the slowest first."""
         if by not in get_args(By):
             raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
         frame = self._pushes([_column(by), "duration_ms"], since)
@@ -83,7 +83,7 @@ class Plots:
 
     @or_words("What goes wrong")
     def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Failed pushes by class of failure, the most frequent first."""
+        """Failed pushes by class."""
         frame = self._pushes([_column(by), "state", "error"], since)
         failed = frame[frame.state != "delivered"]
         if failed.empty:
@@ -94,7 +94,7 @@ class Plots:
 
     @or_words("How deliveries ended")
     def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Ended deliveries by outcome, the most frequent first."""
+        """Ended deliveries by outcome."""
         frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
         if frame.empty:
             raise NothingToShow(
@@ -141,7 +141,7 @@ class Plots:
 
     @or_words("Lag")
     def lag(self, since: When | None = None) -> Picture:
-        """Age of the oldest notification at its first push; a rising line means that the engine does not keep up.
+        """Age of the oldest notification at its first push; a rising line is an overload.
         Without deliveries behind an endpoint that does not answer."""
         frame = self._pushes(["number", "batch", "accepted_at", "started_at"], since)
         first = frame[(frame.number == 1) & (frame.batch >= 0)]
@@ -156,7 +156,7 @@ class Plots:
 
     @or_words("Where the time goes")
     def stages(self, since: When | None = None) -> Picture:
-        """Stages of deliveries at the first attempt: until stored, until the push, until the answer."""
+        """Stages of first attempts: until stored, until the push, until the answer."""
         import pandas as pd
 
         begin = self._since(since)
@@ -181,7 +181,7 @@ class Plots:
 
     @or_words("How long batches take")
     def batches(self, since: When | None = None) -> Picture:
-        """Duration of batches, from the first push to the end of the last, by size. A batch without pushes has no
+        """Duration of batches by size. A batch without pushes has no
         attempts."""
         import pandas as pd
 
@@ -235,7 +235,7 @@ class Plots:
 
     @or_words("Who gets what")
     def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
-        """Number of subscriptions of each topic, or of topics of each subscription or endpoint, the largest first."""
+        """Subscriptions of each topic, or topics of each subscription or endpoint."""
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
         if routes.empty:
             raise NothingToShow(

@@ -120,7 +120,7 @@ class Tables:
         return explain(self._evidence(notification_id, subscription), subscription)
 
     def timeline(self, notification_id: str = "") -> Timeline:
-        """The history of a notification as a chart: a lane per subscription, attempts as marks, waiting times shaded.
+        """The history of a notification: a lane per subscription, attempts as marks, waiting times shaded.
         `.table` has every step, `.outcomes` the state per subscription, `.payload` the message. Without an id: the
         notification with the most attempts."""
         import pandas as pd

@@ -262,7 +262,7 @@ class FragmentSettings:
     )
     max_bytes: int = setting(
         0,
-        "Of a message. 0: gateway.max_body_bytes; beyond it raise kafka.max_record_bytes, max_unacknowledged_bytes, too.",
+        "Of a message. 0: gateway.max_body_bytes; above raise kafka.max_record_bytes, max_unacknowledged_bytes, too.",
         minimum=0,
         maximum=128 * 1024 * 1024,
         unit="bytes",

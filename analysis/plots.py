@@ -36,7 +36,7 @@ class Plots:
 
     @text_if_empty("How long receivers take to answer")
     def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Duration of pushes, the slowest first. Groups with fewer than ten pushes are summed up."""
+        """Duration of pushes, the slowest first."""
         if by not in get_args(By):
             raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
         frame = self._pushes([_column(by), "duration_ms"], since)
@@ -82,7 +82,7 @@ class Plots:
 
     @text_if_empty("What goes wrong")
     def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Failed pushes by class of failure, the most frequent first."""
+        """Failed pushes by class."""
         frame = self._pushes([_column(by), "state", "error"], since)
         failed = frame[frame.state != "delivered"]
         if failed.empty:
@@ -93,7 +93,7 @@ class Plots:
 
     @text_if_empty("How deliveries ended")
     def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Ended deliveries by outcome, the most frequent first."""
+        """Ended deliveries by outcome."""
         frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
         if frame.empty:
             raise NothingToShow(
@@ -140,7 +140,7 @@ class Plots:
 
     @text_if_empty("Lag")
     def lag(self, since: When | None = None) -> Picture:
-        """Age of the oldest notification at its first push. A rising line means that the engine does not keep up.
+        """Age of the oldest notification at its first push; a rising line is an overload.
         Without deliveries behind an endpoint that does not answer."""
         frame = self._pushes(["number", "batch", "accepted_at", "started_at"], since)
         first = frame[(frame.number == 1) & (frame.batch >= 0)]
@@ -155,7 +155,7 @@ class Plots:
 
     @text_if_empty("Where the time goes")
     def stages(self, since: When | None = None) -> Picture:
-        """Time until stored, until the first push, until its answer."""
+        """Stages of first attempts: until stored, until the push, until the answer."""
         import pandas as pd
 
         begin = self._since(since)
@@ -180,8 +180,8 @@ class Plots:
 
     @text_if_empty("How long batches take")
     def batches(self, since: When | None = None) -> Picture:
-        """Duration of batches by size. From the first push to the end of the last; batches without pushes are left
-        out."""
+        """Duration of batches by size. A batch without pushes has no
+        attempts."""
         import pandas as pd
 
         frame = self._tables.attempts.pandas(
@@ -233,7 +233,7 @@ class Plots:
 
     @text_if_empty("Who gets what")
     def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
-        """Number of subscriptions of each topic, or of topics of each subscription or endpoint."""
+        """Subscriptions of each topic, or topics of each subscription or endpoint."""
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
         if routes.empty:
             raise NothingToShow(

@@ -43,8 +43,8 @@ def setting(
 class KafkaSettings:
     """The Kafka cluster with the logs."""
 
-    bootstrap_servers: str = setting("127.0.0.1:9092", "Brokers, host:port, separated by commas.")
-    prefix: str = setting("arborcast.", "Prefix of all Kafka topics of this engine.")
+    bootstrap_servers: str = setting("127.0.0.1:9092", "host:port of brokers, separated by commas.")
+    prefix: str = setting("arborcast.", "Prefix of this engine's Kafka topics.")
     partitions: int = setting(
         4, "Partitions of notifications and attempts, at their creation.", minimum=1, maximum=10_000
     )
@@ -54,12 +54,12 @@ class KafkaSettings:
     )
     max_record_bytes: int = setting(
         8 * 1024 * 1024,
-        "Maximum record size of all logs, at their creation; above gateway.max_body_bytes.",
+        "Maximum record size, at the logs' creation; above gateway.max_body_bytes.",
         minimum=64 * 1024,
         maximum=256 * 1024 * 1024,
         unit="bytes",
     )
-    request_timeout_s: float = setting(10.0, "Timeout of a request to the brokers.", minimum=1, maximum=300, unit="s")
+    request_timeout_s: float = setting(10.0, "Timeout of requests to Kafka.", minimum=1, maximum=300, unit="s")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "Security protocol of the brokers."
     )
@@ -94,22 +94,20 @@ class SecretSettings:
 
     key_file: str = setting(
         "",
-        "Keys that seal secrets (`arborcast keys new`), the same at gateways and on every host that pushes; "
-        "empty: secrets.keys in the data directory.",
+        "Keys (`arborcast keys`), the same at gateways and pushing hosts; empty: secrets.keys in the data directory.",
     )
     overlap_s: int = setting(
         86_400,
-        "Time for which a replaced secret also signs pushes, unless the request sets its own.",
+        "A replaced secret signs this long, unless the request sets a time.",
         minimum=0,
         maximum=31_536_000,
         unit="s",
     )
     client_certificates: str = setting(
         "",
-        "Folder with client certificates that subscribers may select, on every host that pushes: NAME.pem "
-        "(certificate, chain, key), NAME.hosts (allowed hosts).",
+        "Folder on every pushing host: NAME.pem (certificate, chain, key), NAME.hosts (allowed hosts).",
     )
     credentials_over_http: bool = setting(
         False,
-        "Accept subscriptions with credentials for plain http addresses.",
+        "Accept credentials for plain http addresses.",
     )

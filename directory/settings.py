@@ -15,7 +15,7 @@ class DirectorySettings:
 
     kind: Literal["file", "ldap", "none"] = setting("file", "An LDIF file, an LDAP server, or none.")
     file: str = setting("", "The LDIF file; empty: topics.ldif in the data directory.")
-    url: str = setting("ldap://127.0.0.1:389", "The LDAP server: ldap://, ldaps:// or ldapi://.")
+    url: str = setting("ldap://127.0.0.1:389", "ldap://, ldaps:// or ldapi://.")
     base_dn: str = setting("ou=topics,dc=arborcast", "The entry of the tree's virtual root.")
     start_tls: bool = setting(False, "Upgrade ldap:// connections with StartTLS.")
     ca_file: str = setting("", "Authorities of the server's certificate (PEM).")
@@ -27,7 +27,7 @@ class DirectorySettings:
     poll_interval_s: float = setting(
         # An edit of the file is detected within this time, and read a tenth of a second later.
         0.5,
-        "Poll interval of the file, or of a server without syncrepl.",
+        "For the file, or a server without syncrepl.",
         minimum=0.05,
         unit="s",
     )

@@ -17,15 +17,14 @@ from arborcast.core.telemetry.tracing import NO_TRACING, TracingSettings
 class DispatchSettings:
     """The streaming query."""
 
-    max_rows_per_batch: int = setting(20_000, "Maximum number of notifications in a batch.", minimum=1)
+    max_rows_per_batch: int = setting(20_000, "Notifications in a batch.", minimum=1)
     gear: Literal["auto", "realtime", "batch"] = setting(
         "auto",
-        "Execution mode. realtime: one by one within milliseconds, with a task slot for each partition of "
-        "notifications. batch: many together, cheaper. auto: both, by the backlog.",
+        "realtime: within milliseconds, a task slot per partition. batch: cheaper. auto: both, by the backlog.",
     )
     idle_poll_ms: int = setting(
         40,
-        "Poll interval of an idle query in batches: on average half of it is latency.",
+        "Poll interval in batches: on average half of it is latency.",
         minimum=1,
         maximum=60_000,
         unit="ms",
@@ -46,11 +45,11 @@ class DispatchSettings:
     )
     fail_on_data_loss: bool = setting(
         True,
-        "Stop, instead of skipping the gap, when undispatched notifications have left Kafka.",
+        "Stop when undispatched notifications have left Kafka.",
     )
     spark_authenticate: bool = setting(
         True,
-        "Authentication and encryption between the parts of a Spark cluster.",
+        "Authentication and encryption within a Spark cluster.",
     )
     spark_secret: str = setting(
         "",
@@ -60,8 +59,7 @@ class DispatchSettings:
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Position of the first start of a job.")
     hang_timeout_s: float = setting(
         30.0,
-        "A Python worker of Spark is killed after this time without activity, or five times as long without "
-        "progress in its task; the task is repeated. 0: never.",
+        "A Python worker is killed after this time without activity, or five times that without progress. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",
@@ -72,32 +70,29 @@ class DispatchSettings:
 class PushSettings:
     """Pushes over HTTP."""
 
-    connect_timeout_s: float = setting(5.0, "Timeout of the TCP and TLS handshakes.", minimum=0.1, maximum=60, unit="s")
-    total_timeout_s: float = setting(15.0, "Timeout of a push, with its answer.", minimum=0.1, maximum=300, unit="s")
+    connect_timeout_s: float = setting(5.0, "TCP and TLS handshakes.", minimum=0.1, maximum=60, unit="s")
+    total_timeout_s: float = setting(15.0, "A push, with its answer.", minimum=0.1, maximum=300, unit="s")
     transport: Literal["auto", "curl", "futures"] = setting(
         "auto", "libcurl (pycurl), requests-futures, or libcurl if installed."
     )
-    max_in_flight: int = setting(256, "Pushes in flight per worker.", minimum=1, maximum=10_000)
+    max_in_flight: int = setting(256, "Per worker.", minimum=1, maximum=10_000)
     max_in_flight_per_host: int = setting(
         128,
-        "Pushes in flight per worker to one host, on all ports.",
+        "Per worker, on all ports.",
         minimum=1,
         maximum=10_000,
     )
     max_in_flight_per_endpoint: int = setting(
         16,
-        "Pushes in flight per worker to one address.",
+        "Per worker.",
         minimum=1,
         maximum=10_000,
     )
-    max_idle_connections: int = setting(512, "Idle connections that a worker keeps open.", minimum=0, maximum=100_000)
-    keep_alive_s: float = setting(
-        60.0, "Maximum idle time of a connection that is reused.", minimum=1, maximum=3_600, unit="s"
-    )
+    max_idle_connections: int = setting(512, "Per worker.", minimum=0, maximum=100_000)
+    keep_alive_s: float = setting(60.0, "Maximum idle time of a connection.", minimum=1, maximum=3_600, unit="s")
     conditions_ms: float = setting(
         400.0,
-        "Estimated time of all conditions for a notification, per started 10 kB of it; beyond it the most "
-        "expensive ones are suspended.",
+        "Estimated time of all conditions per 10 kB of a notification; then the most expensive ones are suspended.",
         minimum=1,
         unit="ms",
     )
@@ -107,22 +102,20 @@ class PushSettings:
         minimum=1,
         unit="ms",
     )
-    max_notify_messages: int = setting(50, "Maximum number of messages in one push.", minimum=1, maximum=1_000)
-    max_notify_bytes: int = setting(262_144, "Maximum size of the payloads in one push.", minimum=1, unit="bytes")
+    max_notify_messages: int = setting(50, "Per push.", minimum=1, maximum=1_000)
+    max_notify_bytes: int = setting(262_144, "Payloads of one push.", minimum=1, unit="bytes")
     callback_s: float = setting(
         600.0,
-        "Time for a receiver's later result; then the push has failed. 0: no later results.",
+        "Time for a later result. 0: no later results.",
         minimum=0,
         maximum=86_400,
         unit="s",
     )
-    max_response_bytes: int = setting(16_384, "Bytes of an answer that are read.", minimum=0, unit="bytes")
-    keep_response_bytes: int = setting(
-        512, "Bytes of an answer that are stored in the attempts log.", minimum=0, maximum=8_192, unit="bytes"
-    )
+    max_response_bytes: int = setting(16_384, "Read bytes of an answer.", minimum=0, unit="bytes")
+    keep_response_bytes: int = setting(512, "Stored bytes of an answer.", minimum=0, maximum=8_192, unit="bytes")
     tls_ca_file: str = setting(
         "",
-        "Authorities of receivers' certificates (PEM), on every host that pushes; empty: those of certifi.",
+        "Receivers' authorities (PEM), on every pushing host; empty: those of certifi.",
     )
     tls_client_certificate: str = setting("", "Client certificate and chain (PEM) for receivers that request one.")
     tls_client_key: str = setting("", "Its key (PEM), without a password; empty: the same file.")
@@ -130,7 +123,7 @@ class PushSettings:
         True,
         "HTTP/2 with https receivers that offer it (libcurl only).",
     )
-    proxy: str = setting("", "HTTP proxy for all pushes, http://host:port. The environment's is ignored.")
+    proxy: str = setting("", "For all pushes, http://host:port. The environment's is ignored.")
 
     def __post_init__(self) -> None:
         for key in ("tls_ca_file", "tls_client_certificate", "tls_client_key"):
@@ -148,30 +141,28 @@ class PushSettings:
 class RetrySettings:
     """Retries, breakers and suspensions."""
 
-    retransmissions: int = setting(
-        5, "Retries before a message is given up, unless the subscription sets a number.", minimum=0
-    )
+    retransmissions: int = setting(5, "Retries, unless the subscription sets a number.", minimum=0)
     first_wait_s: float = setting(2.0, "Wait before the first retry.", minimum=0.001, maximum=86_400, unit="s")
-    factor: float = setting(3.0, "Ratio of each further wait to the one before.", minimum=1, maximum=100)
-    longest_wait_s: float = setting(3_600.0, "Maximum wait before a retry.", minimum=0.001, maximum=604_800, unit="s")
+    factor: float = setting(3.0, "Ratio of each wait to the one before.", minimum=1, maximum=100)
+    longest_wait_s: float = setting(3_600.0, "Before a retry.", minimum=0.001, maximum=604_800, unit="s")
     jitter: float = setting(0.2, "Random addition, as a share of the wait.", minimum=0, maximum=1)
     longest_retry_after_s: float = setting(
         3_600.0, "Maximum wait for a receiver's Retry-After.", minimum=0.001, maximum=604_800, unit="s"
     )
     lifespan_s: float = setting(
         86_400.0,
-        "An undelivered message expires this time after acceptance, unless the subscription sets one.",
+        "Of undelivered messages from acceptance, unless the subscription sets one.",
         minimum=1,
         maximum=31_536_000,
         unit="s",
     )
     permanent_statuses: str = setting(
         "400 401 403 404 405 413 415",
-        "HTTP statuses after which a message is given up at once. 410 ends the subscription.",
+        "The message is given up at once.",
     )
     breaker_failures: int = setting(
         3,
-        "Failures in a row (with different messages or without an answer) after which an endpoint is only probed.",
+        "Failures in a row, then an endpoint is only probed.",
         minimum=1,
         maximum=1_000,
     )
@@ -179,24 +170,20 @@ class RetrySettings:
     longest_probe_s: float = setting(60.0, "Maximum wait before a probe.", minimum=0.05, unit="s")
     batch_wait_s: float = setting(
         2.0,
-        "A longer push continues beside its batch, and the redelivery serves its endpoint until it is quick "
-        "again. A connection has nine tenths of this time.",
+        "A longer push continues beside its batch, then the redelivery serves its endpoint. To connect: nine tenths.",
         minimum=0.05,
         maximum=300,
         unit="s",
     )
     parked_messages: int = setting(
         0,
-        "Waiting messages per subscription; beyond it the oldest untried ones are dropped, except for "
-        "Reliability strict. 0: no limit.",
+        "Per subscription; beyond it the oldest untried ones are dropped, unless strict. 0: no limit.",
         minimum=0,
     )
-    parked_bytes: int = setting(
-        0, "Waiting bytes per subscription, as stored; likewise. 0: no limit.", minimum=0, unit="bytes"
-    )
+    parked_bytes: int = setting(0, "As stored; else as parked_messages.", minimum=0, unit="bytes")
     suspend_after_s: float = setting(
         259_200.0,
-        "A subscription is suspended when its endpoint fails for this time without one success.",
+        "Failures without one success until a suspension.",
         minimum=1,
         unit="s",
     )
@@ -229,33 +216,33 @@ class TableSettings:
         " environment.",
         secret=True,
     )
-    interval_s: float = setting(5.0, "Interval of writing to the tables.", minimum=0.2, unit="s")
-    archive: bool = setting(True, "Write notifications with their payloads to the table notifications.")
+    interval_s: float = setting(5.0, "Between writes.", minimum=0.2, unit="s")
+    archive: bool = setting(True, "Write the table notifications.")
     max_routes: int = setting(
         100_000,
-        "Maximum number of rows of the table routes; 0: no such table.",
+        "Rows of the table routes; 0: no such table.",
         minimum=0,
         maximum=10_000_000,
     )
-    notifications_days: int = setting(30, "Retention of notifications.", minimum=1, unit="days")
-    deliveries_days: int = setting(30, "Retention of attempts and ended deliveries.", minimum=1, unit="days")
+    notifications_days: int = setting(30, "Retention.", minimum=1, unit="days")
+    deliveries_days: int = setting(30, "Retention, also of attempts.", minimum=1, unit="days")
     history_days: int = setting(
         90,
-        "Retention of ended subscriptions, changes of endpoint health and incomplete messages.",
+        "Retention of ended subscriptions, endpoint health and incomplete messages.",
         minimum=1,
         unit="days",
     )
-    operations_days: int = setting(1_095, "Retention of changes by operators.", minimum=1, unit="days")
+    operations_days: int = setting(1_095, "Retention.", minimum=1, unit="days")
     # delta-rs needs some 100 KB of memory for each file of a table, one for each commit until they are joined.
     upkeep_interval_s: float = setting(
         600.0,
-        "Interval of compaction and deletion of old days.",
+        "Of compaction and deletion of old days.",
         minimum=1,
         unit="s",
     )
     upkeep_by: Literal["driver", "spark"] = setting(
         "driver",
-        "Compaction by the job's process, or by the executors of a Spark cluster, which must reach tables.path.",
+        "Compaction by the job's process, or by Spark's executors, which must reach tables.path.",
     )
     unused_files_hours: int = setting(
         24,
@@ -282,13 +269,13 @@ class SloSettings:
 
     target: float = setting(
         0.999,
-        "Share of deliveries in time, apart from those that their receivers delayed.",
+        "Share of deliveries in time.",
         minimum=0.5,
         maximum=0.99999,
     )
     latency_s: float = setting(
         30.0,
-        "Time from acceptance in which the first push is to be taken. A change holds for later hours.",
+        "From acceptance to the first push. A change holds for later hours.",
         minimum=0.01,
         maximum=86_400,
         unit="s",

@@ -39,32 +39,30 @@ class MqttSettings:
         " with a random ending.",
     )
     user: str = setting("", "User at the broker.")
-    password: str = setting("", "Password of that user.", secret=True)
+    password: str = setting("", "Its password.", secret=True)
     ca_file: str = setting(
         "",
-        "Authorities of the broker's certificate (PEM), on every host that connects; empty: those of certifi.",
+        "Authorities of the broker's certificate (PEM), on every connecting host; empty: those of certifi.",
     )
-    certificate_file: str = setting("", "Client certificate and key (PEM), if the broker requires one.")
+    certificate_file: str = setting("", "Client certificate and key (PEM).")
     act_as: str = setting(
         "",
-        "User of the gateway with whose rights the bridge acts; required with access.methods.",
+        "The bridge's user of the gateway; required with access.methods.",
     )
     session_hours: int = setting(
         168,
-        "Time for which the broker keeps session and messages without a gateway.",
+        "Retention of session and messages without a gateway.",
         minimum=1,
         maximum=1_000_000,
         unit="h",
     )
     receive_maximum: int = setting(
         100,
-        "Incoming messages in progress; the broker sends no more.",
+        "Maximum of incoming messages in progress.",
         minimum=1,
         maximum=65_535,
     )
-    keep_alive_s: int = setting(
-        30, "Interval of PINGREQ; without an answer the connection is closed.", minimum=1, maximum=3_600, unit="s"
-    )
+    keep_alive_s: int = setting(30, "Interval of PINGREQ.", minimum=1, maximum=3_600, unit="s")
 
     def __post_init__(self) -> None:
         if not self.url:

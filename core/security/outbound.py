@@ -46,22 +46,18 @@ class OutboundSettings:
 
     scope: Literal["public", "private", "loopback"] = setting(
         "public",
-        "public: globally routable addresses. private: also private networks. loopback: also this machine; "
-        "the default of `arborcast up` with its own broker and a gateway on loopback.",
+        "public: globally routable addresses. private: also private networks. loopback: also this machine.",
     )
-    allow: str = setting("", "Further allowed networks: addresses or CIDR, separated by commas.")
-    deny: str = setting("", "Forbidden networks, even if allowed: CIDR, separated by commas.")
-    ports: str = setting("", "Allowed ports, such as 443,8000-8999; empty: all but the engine's own.")
+    allow: str = setting("", "Further networks: addresses or CIDR, separated by commas.")
+    deny: str = setting("", "Forbidden networks, even if allowed.")
+    ports: str = setting("", "Such as 443,8000-8999; empty: all but the engine's own.")
     look_up_names: bool = setting(
         True,
-        "Resolve the host at Subscribe and refuse forbidden addresses at once. Off: answers do not reveal "
-        "names of the network.",
+        "Resolve the host at Subscribe. Off: answers do not reveal names of the network.",
     )
     prove_ownership: bool = setting(
         False,
-        "At Subscribe, request the consumer's consent: a POST with the header Arborcast-Challenge, "
-        "or OPTIONS as a web hook for CloudEvents. Also requested from a publisher with Demand and, "
-        "once an hour, from the ReplyTo of a queue request.",
+        "Ask consumers for consent, also publishers with Demand and, once an hour, the ReplyTo of queue requests.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

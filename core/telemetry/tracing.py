@@ -111,8 +111,7 @@ class TracingSettings:
 
     endpoint: str = setting(
         "",
-        "URL of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318/v1/traces; empty: "
-        "no spans. Needs the extra otel.",
+        "OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; empty: no spans. Needs the extra otel.",
     )
     ratio: float = setting(
         0.01,

@@ -322,41 +322,38 @@ class JobMetrics:
 
     def _declare_batches(self, registry: Registry) -> None:
         self._batches = registry.counter("arborcast_dispatch_batches_total", "Completed batches.")
-        self._failed_batches = registry.counter(
-            "arborcast_dispatch_failed_batches_total", "Failed batches, which are repeated."
-        )
+        self._failed_batches = registry.counter("arborcast_dispatch_failed_batches_total", "Repeated batches.")
         self._hung_workers = registry.counter(
             "arborcast_dispatch_hung_workers_total",
-            "Hanging Python workers that were killed, on the job's host; elsewhere see the executors' logs.",
+            "Hanging Python workers that were killed, on the job's host.",
         )
         self._notifications = registry.counter("arborcast_dispatch_notifications_total", "Matched notifications.")
         registry.counted(
             "arborcast_dispatch_system_notices_total",
-            "Stored notifications of the engine's own.",
+            "The engine's own notifications.",
             lambda: self.sources.notices(),
         )
         self._deliveries = registry.counter(
             "arborcast_dispatch_deliveries_total",
-            "Their deliveries, one for each subscription.",
+            "One for each subscription.",
         )
         self._thinned = registry.counter(
             "arborcast_thinned_total",
-            "Messages omitted by a minimum interval, one for each subscription.",
+            "Omitted by minimum intervals, one for each subscription.",
         )
         self._deadlines = registry.counter(
             "arborcast_deadlines_total",
-            "Notices about deadlines: deadline-missed, deadline-met.",
+            "Notices: deadline-missed, deadline-met.",
             ("kind",),
         )
         self._operations = registry.counter(
             "arborcast_operations_total",
-            "Operations of operators that the table of operations has: command, console, directory.",
+            "Rows of the table operations.",
             ("door",),
         )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",
-            "Stages of a batch: control (reading the control log), view (sharing it with the "
-            "workers), job (matching and pushing), feedback (taking in the workers' reports).",
+            "Stages: control (reading the log), view (for workers), job (matching and pushing), feedback (of workers).",
             ("stage",),
             _BATCH_BUCKETS,
         )
@@ -367,7 +364,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_dispatch_spark_stage_seconds",
-            "Spark's stages of the last batch of a query, by its own names.",
+            "Spark's stages of the last batch.",
             ("query", "stage"),
             lambda: {
                 (query, stage): seconds
@@ -396,7 +393,7 @@ class JobMetrics:
 
         registry.gauges(
             "arborcast_dispatch_gear",
-            "1 for the execution mode in use: realtime or batch.",
+            "1 for the execution mode in use.",
             ("gear",),
             lambda: {(name,): float(name == self.gear()) for name in ("realtime", "batch")},
         )
@@ -415,52 +412,44 @@ class JobMetrics:
         self._push_seconds = registry.histogram("arborcast_push_seconds", "Duration of pushes.")
         self._pushes = registry.counter(
             "arborcast_pushes_total",
-            "Pushes by class of failure, empty for success; later: accepted, with a later result.",
+            "By class of failure, empty for success; later: with a later result.",
             ("error",),
         )
         registry.gauges(
             "arborcast_pushes_in_flight",
-            "Pushes in flight: batch (first attempts, where workers run on the job's host) and "
-            "redelivery. Everywhere, rate(arborcast_push_seconds_sum) is the average of both.",
+            "batch (first attempts, on the job's host) and redelivery. Everywhere: rate(arborcast_push_seconds_sum).",
             ("by",),
             lambda: {(by,): count for by, count in self.sources.pushes().items()},
         )
-        self._connections = registry.counter(
-            "arborcast_push_connections_total", "Pushes by their connection: new or reused.", ("connection",)
-        )
+        self._connections = registry.counter("arborcast_push_connections_total", "new or reused.", ("connection",))
         self._bytes = registry.counter("arborcast_push_bytes_total", "Bytes of request bodies.")
         registry.gauges(
             "arborcast_deliveries_waiting",
-            "Waiting deliveries: parked (all), due (subscriptions that wait for room).",
+            "parked (all), due (subscriptions that wait for room).",
             ("kind",),
             lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
         )
         self._slo = registry.counter(
             "arborcast_slo_deliveries_total",
-            "Deliveries by result for the objective: in_time, late, lost, or receiver (its fault; not counted).",
+            "in_time, late, lost, or receiver (its fault; not counted).",
             ("result",),
         )
-        registry.gauge(
-            "arborcast_slo_target", "The objective: the share of deliveries in time.", lambda: self.slo_target
-        )
+        registry.gauge("arborcast_slo_target", "slo.target.", lambda: self.slo_target)
         registry.gauges(
             "arborcast_slo_burn_rate",
-            "The share of late and lost deliveries since the start of the job, in a window of time, by the share that "
-            "the objective allows.",
+            "Share of late and lost deliveries since the start of the job, by the allowed share.",
             ("window",),
             self._burn_rates,
         )
-        registry.gauge(
-            "arborcast_erasures_open", "Erasures of payloads that are not done.", lambda: self.sources.erasures()
-        )
+        registry.gauge("arborcast_erasures_open", "Erasures that are not done.", lambda: self.sources.erasures())
         registry.counted(
             "arborcast_erased_total",
-            "Copies of payloads that erasures removed.",
+            "Removed copies of payloads.",
             lambda: self.sources.erased(),
         )
         registry.gauges(
             "arborcast_endpoint_breakers",
-            "Failing endpoints, by the state of their breaker.",
+            "Failing endpoints.",
             ("state",),
             lambda: {(state,): value for state, value in self.sources.breakers().items()},
         )
@@ -468,7 +457,7 @@ class JobMetrics:
     def _declare_queues(self, registry: Registry) -> None:
         registry.gauges(
             "arborcast_queue_requests",
-            "Requests of a work queue: waiting or executing.",
+            "waiting or executing.",
             ("queue", "state"),
             lambda: {
                 (each.queue, state): float(count)
@@ -478,7 +467,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_queue_servers",
-            "Servers of a work queue: idle, busy, or sick (only probed).",
+            "idle, busy, or sick (only probed).",
             ("queue", "state"),
             lambda: {
                 (each.queue, state): float(count)
@@ -488,7 +477,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_queue_oldest_seconds",
-            "Age of the oldest waiting request of a work queue; 0: none.",
+            "Age of the oldest waiting request; 0: none.",
             ("queue",),
             lambda: {
                 (each.queue,): max(0.0, self._clock() - each.oldest_ms / 1000) if each.oldest_ms else 0.0
@@ -513,12 +502,12 @@ class JobMetrics:
     def _declare_view(self, registry: Registry) -> None:
         registry.gauge(
             "arborcast_view_base_subscriptions",
-            "Subscriptions in the base of the workers' view.",
+            "Subscriptions in the base of workers' views.",
             lambda: self.sources.view().base,
         )
         registry.gauge(
             "arborcast_view_base_bytes",
-            "Its size: a file shared by the workers of a host, on a cluster a broadcast.",
+            "Its size.",
             lambda: self.sources.view().base_bytes,
         )
         registry.gauge(

@@ -24,9 +24,7 @@ from arborcast.topic_model.projections.pull_store import PullStore
 def declare_log(metrics: Registry, log: NotificationLog) -> None:
     """Appends to the log."""
     accepted = metrics.counter("arborcast_gateway_accepted_total", "Stored notifications.")
-    append_seconds = metrics.histogram(
-        "arborcast_gateway_append_seconds", "Append of a request's notifications, until Kafka's acknowledgement."
-    )
+    append_seconds = metrics.histogram("arborcast_gateway_append_seconds", "Append of a request's notifications.")
 
     def acknowledged(count: int, seconds: float) -> None:
         accepted.add(by=count)
@@ -35,7 +33,7 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
     log.acknowledged = acknowledged
     metrics.gauge(
         "arborcast_gateway_unacknowledged_bytes",
-        "Notifications that Kafka has not acknowledged.",
+        "Not acknowledged by Kafka.",
         lambda: log.unacknowledged_bytes,
     )
 
@@ -45,7 +43,7 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
     metrics.gauge("arborcast_framed_connections", "Connections of the framed edge.", lambda: server.connections)
     metrics.gauge(
         "arborcast_framed_unread_connections",
-        "Of these, those that do not read; their subscriptions pause.",
+        "Those that do not read; their subscriptions pause.",
         lambda: server.unread,
     )
     metrics.counts(
@@ -56,14 +54,14 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
     )
     metrics.counts(
         "arborcast_framed_refused_total",
-        "ERROR frames, by class of the error.",
+        "ERROR frames.",
         ("reason",),
         lambda: {(kind,): number for kind, number in server.counts.refused.items()},
     )
     metrics.counted("arborcast_framed_messages_total", "Messages to subscribers.", lambda: server.counts.sent)
     metrics.counted(
         "arborcast_framed_unreadable_total",
-        "Unreadable messages that were given up; the log names each.",
+        "Unreadable messages, named in the log.",
         lambda: server.counts.unreadable,
     )
 
@@ -80,7 +78,7 @@ def declare_cameras(metrics: Registry, worker: CameraWorker) -> None:
     label = ("camera",)
     metrics.gauges(
         "arborcast_camera_connected",
-        "1 while events of the camera can arrive; at the gateway with the lease.",
+        "1 while events can arrive; at the gateway with the lease.",
         label,
         of_sessions(lambda each: int(each.conversation.status.state == "connected")),
     )
@@ -92,22 +90,20 @@ def declare_cameras(metrics: Registry, worker: CameraWorker) -> None:
     )
     metrics.counts(
         "arborcast_camera_renewals_total",
-        "Renewals of the subscription at the camera.",
+        "Renewals.",
         label,
         of_sessions(lambda each: each.conversation.renewals),
     )
-    metrics.counts(
-        "arborcast_camera_events_total", "Stored events of the camera.", label, of_events(lambda each: each.events)
-    )
+    metrics.counts("arborcast_camera_events_total", "Stored events.", label, of_events(lambda each: each.events))
     metrics.counts(
         "arborcast_camera_dropped_events_total",
-        "Events that cannot be read, or that their topic refuses; the log has the reason.",
+        "Unreadable or refused events, named in the log.",
         label,
         of_events(lambda each: each.dropped),
     )
     metrics.gauges(
         "arborcast_camera_last_event_seconds",
-        "Time of the last event of the camera, in seconds since 1970.",
+        "Time of the last event, since 1970.",
         label,
         of_events(lambda each: each.last),
     )
@@ -124,7 +120,7 @@ def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> N
 
     metrics.gauges(
         "arborcast_federation_members",
-        "Engines of the federation, by state; at the gateway with the lease, at others 0.",
+        "Engines; at gateways without the lease 0.",
         ("state",),
         by_state,
     )
@@ -134,7 +130,7 @@ def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
     """Metrics of the parent of several workers."""
     metrics.counted(
         "arborcast_gateway_hung_workers_total",
-        "Hanging workers, killed and replaced by their parent.",
+        "Hanging workers that were replaced.",
         hung,
     )
 
@@ -149,7 +145,7 @@ def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
     )
     metrics.counted(
         "arborcast_gateway_tls_handshakes_refused_total",
-        "Of these, those refused by tls.handshakes_per_client or ended by tls.handshakes.",
+        "Refused by tls.handshakes_per_client or ended by tls.handshakes.",
         lambda: handshakes.refused,
     )
 
@@ -158,12 +154,12 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
     """Memory of unanswered requests."""
     metrics.gauge(
         "arborcast_gateway_inflight_bytes",
-        "Memory of unanswered requests; at most gateway.inflight_bytes.",
+        "Memory of unanswered requests.",
         lambda: inflight.taken,
     )
     metrics.counted(
         "arborcast_gateway_inflight_refused_total",
-        "Requests refused with 503 for lack of this memory, or because their bodies stalled.",
+        "503 for lack of this memory, or for a stalled body.",
         lambda: inflight.refused,
     )
 
@@ -184,7 +180,7 @@ def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -
     metrics.gauge("arborcast_subscriptions", "Current subscriptions.", lambda: gateway.table.statistics().subscriptions)
     metrics.gauge(
         "arborcast_suspended_subscriptions",
-        "Of these, suspended ones.",
+        "Suspended ones.",
         lambda: len(gateway.suspensions),
     )
     metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
@@ -194,7 +190,7 @@ def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -
     metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
     metrics.gauge(
         "arborcast_gateway_repeated_requests",
-        "Repetitions of accepted requests since the start.",
+        "Since the start.",
         lambda: gateway.repeats.count,
     )
 
@@ -206,12 +202,12 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
     metrics.gauge("arborcast_pull_memory_bytes", "Messages of pull points in memory.", lambda: store.resident_bytes)
     metrics.gauge(
         "arborcast_pull_dropped_messages",
-        "Messages dropped since the start because their pull point was full.",
+        "Since the start, by full pull points.",
         lambda: store.dropped,
     )
     metrics.gauge(
         "arborcast_pull_expired_messages",
-        "Messages since the start whose validity ended in the pull point.",
+        "Since the start.",
         lambda: pulls.expired,
     )
     metrics.gauge("arborcast_pull_waiting_clients", "Waiting requests for messages.", lambda: pulls.waiting_clients)
@@ -222,17 +218,17 @@ def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
     metrics.gauge("arborcast_fragments_open", "Incomplete messages.", lambda: len(messages.open))
     metrics.gauge(
         "arborcast_fragments_held_bytes",
-        "Parts of incomplete messages, and of those not assembled yet.",
+        "Parts of incomplete messages.",
         lambda: messages.bytes,
     )
     metrics.gauge(
         "arborcast_fragments_assembled",
-        "Assembled messages, since the start and within the hour before it.",
+        "Since the start, and within the hour before it.",
         lambda: messages.assembled,
     )
     metrics.gauge(
         "arborcast_fragments_given_up",
-        "Messages in parts that were given up, as in the table incomplete.",
+        "As in the table incomplete.",
         lambda: messages.given_up,
     )
 
@@ -246,11 +242,11 @@ def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
     )
     metrics.gauge(
         "arborcast_directory_behind",
-        "Changed topics that the directory does not have yet.",
+        "Changed topics that the directory does not have.",
         lambda: sync.behind,
     )
     metrics.gauge(
         "arborcast_directory_problems",
-        "Unusable entries of the directory, and changes that it refused.",
+        "Unusable entries, and refused changes.",
         lambda: len(sync.status.problems),
     )

@@ -88,8 +88,7 @@ def declare(metrics: Registry, counts: Callable[[], Mapping[tuple[str, ...], flo
     """The counters of the edges."""
     metrics.counts(
         "arborcast_zmq_messages_total",
-        "Messages by socket (its setting) and result: accepted, sent, lost (a PUB without confirmation), "
-        "dropped (a receiver that does not read), refused by the gateway, or the error.",
+        "accepted, sent, lost (PUB, unconfirmed), dropped (a receiver that does not read), refused, or the error.",
         ("socket", "outcome"),
         counts,
     )

@@ -276,7 +276,7 @@ def declare_stack(
     )
     registry.counts(
         "arborcast_part_restarts_total",
-        "Restarts after its end.",
+        "Restarts.",
         ("part",),
         lambda: of_parts(lambda part: part.restarts),
     )
@@ -288,7 +288,7 @@ def declare_stack(
     )
     registry.gauges(
         "arborcast_part_silent_seconds",
-        "Time without an answer to the supervisor; 0: it answers.",
+        "Time without an answer; 0: none.",
         ("part",),
         lambda: of_parts(lambda part: max(time.time() - part.silent_since, 0.0) if part.silent_since else 0.0),
     )

@@ -21,21 +21,21 @@ class TlsSettings:
 
     certificate_file: str = setting(
         "",
-        "The gateway's certificate and chain (PEM); empty: plain HTTP. A renewed one applies within ten seconds.",
+        "Certificate and chain (PEM); empty: plain HTTP. A renewed one applies within ten seconds.",
     )
     key_file: str = setting("", "Its key (PEM); empty: the same file.")
     key_password: str = setting("", "Password of the key.", secret=True)
     client_ca_file: str = setting("", "Authorities of client certificates (PEM).")
-    handshake_timeout_s: float = setting(10.0, "Timeout of a handshake.", minimum=0.1, maximum=60, unit="s")
+    handshake_timeout_s: float = setting(10.0, "TLS handshakes.", minimum=0.1, maximum=60, unit="s")
     handshakes: int = setting(
         1_000,
-        "Parallel handshakes (per worker); beyond it the oldest is closed.",
+        "Parallel ones (per worker); beyond it the oldest is closed.",
         minimum=16,
         maximum=100_000,
     )
     handshakes_per_client: int = setting(
         250,
-        "Parallel handshakes of one address (IPv6: its /64); further ones are closed at once.",
+        "Parallel ones of one address (IPv6: its /64); further ones are closed.",
         minimum=1,
         maximum=100_000,
     )
@@ -58,68 +58,66 @@ class AccessSettings:
     open_network: bool = setting(False, "Listen beyond loopback without authentication.")
     users: Literal["file", "ldap"] = setting("file", "Source of users: access.users_file, or LDAP ([directory]).")
     ldap_user_base: str = setting("", "Base entry of users.")
-    ldap_user_filter: str = setting("(uid={user})", "Filter for a user by name; it must match one entry.")
+    ldap_user_filter: str = setting("(uid={user})", "It must match one entry.")
     ldap_group_base: str = setting("", "Base entry of groups; empty: no groups.")
     ldap_group_filter: str = setting(
         "(|(member={dn})(uniqueMember={dn})(memberUid={user}))",
-        "Filter for the groups of a user, by DN or name.",
+        "Filter for a user's groups, by DN or name.",
     )
     ldap_group_name: str = setting("cn", "Attribute with a group's name.")
-    users_file: str = setting(
-        "", "Users, their passwords and groups (`arborcast users`); empty: users.toml in the data directory."
-    )
+    users_file: str = setting("", "Users (`arborcast users`); empty: users.toml in the data directory.")
     policy_file: str = setting(
         "",
         "Rights by topic. Empty: every user publishes and subscribes everywhere and manages its own resources.",
     )
     cache_s: float = setting(
         60.0,
-        "Time for which a verified password and a user's groups are cached.",
+        "Cache of verified passwords and groups.",
         minimum=0,
         maximum=3_600,
         unit="s",
     )
     failures_per_minute: int = setting(
         30,
-        "Failed logins per minute for one name from one address, then 429, except for recent users and valid tokens.",
+        "Failed logins for one name from one address, then 429, except for recent users and valid tokens.",
         minimum=1,
         maximum=100_000,
     )
     address_failures_per_minute: int = setting(
         300,
-        "Failed logins per minute from one address, for all names; at least failures_per_minute.",
+        "Of one address, for all names; at least failures_per_minute.",
         minimum=1,
         maximum=1_000_000,
     )
     certificate_name: Literal["common_name", "dns", "email", "uri", "subject"] = setting(
-        "common_name", "Part of a client certificate with the user's name."
+        "common_name", "Part with the user's name."
     )
     certificate_users: Literal["known", "any"] = setting(
         "known",
-        "known: the name must be a user (with its groups); any: every name is accepted.",
+        "known: only users, with their groups; any: every name.",
     )
     token_window_s: float = setting(
         300.0,
-        "Maximum difference between a UsernameToken's wsu:Created and the gateway's clock.",
+        "Maximum difference between wsu:Created and the gateway's clock.",
         minimum=1,
         maximum=3_600,
         unit="s",
     )
     token_nonces: int = setting(
         100_000,
-        "Nonces stored for all workers; beyond it digests are refused.",
+        "Stored nonces; beyond it digests are refused.",
         minimum=100,
     )
 
-    jwks_file: str = setting("", "The issuer's public keys, a JSON Web Key Set.")
-    jwt_algorithms: str = setting("RS256, ES256", "Accepted public-key algorithms, separated by commas.")
+    jwks_file: str = setting("", "The issuer's JSON Web Key Set.")
+    jwt_algorithms: str = setting("RS256, ES256", "Accepted public-key algorithms.")
     jwt_issuer: str = setting("", "Required claim iss.")
     jwt_audience: str = setting("", "Accepted claims aud, separated by commas.")
     jwt_user_claim: str = setting("sub", "Claim with the user's name.")
     jwt_groups_claim: str = setting("groups", "Claim with the user's groups.")
     jwt_leeway_s: int = setting(
         30,
-        "Maximum difference between the clocks of gateway and issuer.",
+        "Maximum difference of clocks.",
         minimum=0,
         maximum=600,
         unit="s",
@@ -161,19 +159,19 @@ class LimitSettings:
     A client is a user, or without authentication an address (IPv6: its /64). Rates apply per worker. 0: no limit.
     """
 
-    requests_per_s: float = setting(0.0, "Requests per second, then 429.", minimum=0, unit="1/s")
+    requests_per_s: float = setting(0.0, "Beyond it 429.", minimum=0, unit="1/s")
     request_burst: int = setting(100, "Requests at once before requests_per_s applies.", minimum=1, maximum=1_000_000)
-    bytes_per_s: int = setting(0, "Bytes of request bodies per second, then 429.", minimum=0, unit="bytes/s")
+    bytes_per_s: int = setting(0, "Of request bodies, then 429.", minimum=0, unit="bytes/s")
     byte_burst: int = setting(16 * 1024 * 1024, "Bytes at once before bytes_per_s applies.", minimum=1024, unit="bytes")
     deliveries_per_minute: int = setting(
         0,
-        "Deliveries per minute caused by notifications and triggers, then 429.",
+        "Caused by notifications and triggers, then 429.",
         minimum=0,
         unit="1/min",
     )
     clients: int = setting(
         10_000,
-        "Clients whose rates are stored; the least recent are forgotten.",
+        "Clients with stored rates; the least recent are forgotten.",
         minimum=16,
         maximum=1_000_000,
     )
@@ -182,7 +180,7 @@ class LimitSettings:
     )
     send_timeout_s: float = setting(
         30.0,
-        "Clients that do not read an answer for this time are disconnected.",
+        "Clients that do not read are disconnected.",
         minimum=0.1,
         unit="s",
     )

@@ -42,8 +42,7 @@ class DatagramDoor(asyncio.DatagramProtocol):
         """Datagrams by outcome."""
         metrics.counts(
             "arborcast_federation_datagrams_total",
-            "Datagrams: taken; or dropped: garbage, unsigned (or old), refused (for another engine), "
-            "unreadable, full (too many at once), unstored.",
+            "taken; dropped: garbage, unsigned (or old), refused (for another engine), unreadable, full, unstored.",
             ("outcome",),
             lambda: {(outcome,): number for outcome, number in self.counts.items()},
         )

@@ -36,14 +36,11 @@ class PeerEndpoint:
         )
         metrics.counts(
             "arborcast_federation_dropped_total",
-            "Notifications of other engines that were not stored: repeat, loop, hops (normal); topic "
-            "(refused here), unreadable (named in the log).",
+            "Not stored: repeat, loop, hops (normal), topic (refused here), unreadable.",
             ("reason",),
             lambda: {(reason,): number for reason, number in receiver.dropped.items()},
         )
-        self._answers = metrics.counter(
-            "arborcast_federation_answers_total", "Requests of other engines, by status.", ("status",)
-        )
+        self._answers = metrics.counter("arborcast_federation_answers_total", "Requests of other engines.", ("status",))
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; never raises."""

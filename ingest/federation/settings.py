@@ -14,24 +14,21 @@ from arborcast.core.settings import setting
 class FederationSettings:
     """Exchange of notifications with other engines (docs/federation.md)."""
 
-    name: str = setting("", "Name of this engine in the federation; empty: no federation.")
+    name: str = setting("", "Name of this engine; empty: no federation.")
     group: str = setting("", "Its group.")
-    administrator: str = setting(
-        "", "URL of the administrator (`python -m arborcast.engine.administrator`): http://host:8095."
-    )
-    url: str = setting("", "URL of this engine's gateway for other engines; empty: gateway.public_url.")
+    administrator: str = setting("", "Its URL, http://host:8095.")
+    url: str = setting("", "This gateway's URL for other engines; empty: gateway.public_url.")
     key_file: str = setting(
         "",
-        "The shared secret (`arborcast federation key`). Of several lines the first signs, and all are accepted.",
+        "The shared secret. Of several lines the first signs, and all are accepted.",
     )
     inside: Literal["confirmed", "fast"] = setting(
         "confirmed",
-        "Transport within the group, for topics that are neither fast nor reliable: confirmed (pushes) or "
-        "fast (datagrams).",
+        "Transport within the group by default: pushes or datagrams.",
     )
     datagram_port: int = setting(
         0,
-        "UDP port of gateway.host for datagrams of the group; 0: none.",
+        "UDP port of gateway.host; 0: none.",
         minimum=0,
         maximum=65_535,
     )

@@ -75,17 +75,13 @@ class RequestMetrics:
     """Declared in a registry, counted by the application."""
 
     def __init__(self, registry: Registry) -> None:
-        self.answered = registry.counter(
-            "arborcast_gateway_requests_total", "Requests answered.", ("operation", "status")
-        )
+        self.answered = registry.counter("arborcast_gateway_requests_total", "Answers.", ("operation", "status"))
         self.refused = registry.counter(
             "arborcast_gateway_refused_total",
-            "Requests answered with a fault, by class of the error; Defect is internal.",
+            "Faults, by class; Defect is internal.",
             ("reason",),
         )
-        self.notify_seconds = registry.histogram(
-            "arborcast_gateway_notify_seconds", "From a received Notify to Kafka's acknowledgement."
-        )
+        self.notify_seconds = registry.histogram("arborcast_gateway_notify_seconds", "Until Kafka's acknowledgement.")
 
 
 logger = logging.getLogger(__name__)

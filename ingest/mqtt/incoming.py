@@ -143,13 +143,12 @@ def declare(metrics: Registry, connected: Callable[[], bool], counts: Callable[[
     """The metrics of the bridge. Outgoing messages are in those of the job, as all pushes."""
     metrics.gauge(
         "arborcast_mqtt_connected",
-        "1 while the bridge has its session at the MQTT broker; at gateways without the lease 0.",
+        "1 with a session at the broker; at gateways without the lease 0.",
         lambda: int(connected()),
     )
     metrics.counts(
         "arborcast_mqtt_messages_total",
-        "Messages of the MQTT broker: accepted (stored), refused (named in the log), loop (sent by this engine), "
-        "unmatched (by no rule); repeated: of all, those marked as delivered before.",
+        "accepted, refused (named in the log), loop (sent by this engine), unmatched (by no rule), repeated (of all).",
         ("outcome",),
         lambda: {(outcome,): number for outcome, number in counts().items()},
     )

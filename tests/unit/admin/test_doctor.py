@@ -168,7 +168,7 @@ def test_everything_that_is_wrong_says_what_to_do(tmp_path: Path, monkeypatch: p
             stack__broker="external",
             stack__min_free_disk_mb=10**9,
             tables__path=str(tmp_path),
-            kafka__bootstrap_servers=f"127.0.0.1:{port}",
+            kafka__bootstrap_servers=f"127.0.0.1:{processes.free_port()}",
             directory__kind="ldap",
             directory__url=f"ldap://127.0.0.1:{processes.free_port()}",
         )

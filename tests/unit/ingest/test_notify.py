@@ -27,24 +27,17 @@ def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202() -> None:
     assert [one.id for one in accepted] == sorted({one.id for one in accepted})
 
 
-def test_the_answer_says_under_which_ids_they_are_stored() -> None:
-    parts = GatewayParts()
-    answer = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(3)])))
-    ids = [one.id for one in parts.notifications.accepted]
-    assert answer.headers[b"arborcast-notification-id"].decode().split(",") == ids
-    # A proxy in front takes some kB of headers.
-    many = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(101)])))
-    assert (many.status, many.headers.get(b"arborcast-notification-id")) == (202, None)
-
-
-def test_a_producer_reference_is_kept_as_sent() -> None:
+def test_the_answer_has_the_ids_and_a_producer_reference_is_kept_as_sent() -> None:
     parts = GatewayParts()
     reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>"
     message = soap.message().replace("<wsnt:Message>", reference + "<wsnt:Message>")
-    parts.post(soap.envelope(soap.notify(message)))
-    assert parts.notifications.accepted[0].producer.endswith(
-        b"<wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>"
-    )
+    answer = parts.post(soap.envelope(soap.notify(message, soap.message())))
+    kept = parts.notifications.accepted
+    assert answer.headers[b"arborcast-notification-id"].decode().split(",") == [one.id for one in kept]
+    assert kept[0].producer.endswith(b"<wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>")
+    # A proxy in front takes some kB of headers.
+    many = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(101)])))
+    assert (many.status, many.headers.get(b"arborcast-notification-id")) == (202, None)
 
 
 def test_new_topics_are_recorded_before_the_notification() -> None:
@@ -116,16 +109,13 @@ def test_a_message_without_topic_is_on_the_default_one(path: str) -> None:
     assert parts.table.topics.get(TopicPath(path)) is not None
 
 
-def test_the_default_topic_is_no_way_around_what_holds_for_topics() -> None:
+def test_without_a_default_it_is_refused_and_the_default_is_no_way_around_what_holds_for_topics() -> None:
+    answer = GatewayParts().post(soap.envelope(soap.notify(WITHOUT_TOPIC)))
+    assert (answer.fault, "has no wsnt:Topic" in answer.reason) == ("InvalidTopicExpressionFault", True)
     parts = GatewayParts(GatewaySettings(requires_registration=True), TopicSettings(default="a"))
     assert "only registered publishers" in parts.post(soap.envelope(soap.notify(WITHOUT_TOPIC))).reason
     parts = GatewayParts(topics=TopicSettings(default="a", fixed=True))
     assert parts.post(soap.envelope(soap.notify(WITHOUT_TOPIC))).fault == "TopicNotSupportedFault"
-
-
-def test_a_message_without_topic_is_refused_where_there_is_no_default() -> None:
-    answer = GatewayParts().post(soap.envelope(soap.notify(WITHOUT_TOPIC)))
-    assert (answer.fault, "has no wsnt:Topic" in answer.reason) == ("InvalidTopicExpressionFault", True)
 
 
 def producer(size: int) -> str:

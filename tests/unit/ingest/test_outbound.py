@@ -62,14 +62,18 @@ def rule_of(answer: HttpAnswer) -> str:
     ],
 )
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_subscribe_refuses_what_may_not_be_reached(address: str, rule: str, version: str) -> None:
+def test_subscribe_and_register_refuse_what_may_not_be_reached(address: str, rule: str, version: str) -> None:
     parts = GatewayParts(outbound=PUBLIC)
 
     answer = parts.post(soap.envelope(soap.subscribe(to=address), version))
 
     assert (answer.status, answer.fault, rule_of(answer)) == (500, "SubscribeCreationFailedFault", rule)
     assert "ConsumerReference" in answer.reason
-    assert "secret" not in answer.body.decode()
+    publisher = parts.post(soap.envelope(register(address), version))
+    assert (publisher.status, publisher.fault) == (500, "PublisherRegistrationRejectedFault")
+    assert rule_of(publisher) == rule
+    assert "PublisherReference" in publisher.reason
+    assert "secret" not in (answer.body + publisher.body).decode()
     assert parts.control.records == []
 
 
@@ -83,17 +87,6 @@ def test_in_the_older_envelope_what_may_not_be_reached_any_more_can_be_given_up(
     parts.post(legacy.wsn_process(legacy.unsubscribe("all:alarm", address)), "/wsnprocess/")
 
     assert list(parts.table.subscriptions()) == []
-
-
-def test_publishers_are_held_to_the_same() -> None:
-    parts = GatewayParts(outbound=PUBLIC)
-
-    answer = parts.post(soap.envelope(register("http://10.0.0.1/publisher")))
-
-    assert (answer.status, answer.fault) == (500, "PublisherRegistrationRejectedFault")
-    assert rule_of(answer) == "private"
-    assert "PublisherReference" in answer.reason
-    assert parts.control.records == []
 
 
 def resolving(**names: list[str] | None) -> Callable[[str, int], list[str]]:

@@ -59,18 +59,20 @@ def test_until_when_it_is_valid_is_fixed_when_it_is_accepted(attributes: str, un
     assert only.valid_until_ms == until_ms
 
 
-def test_messages_are_named_by_their_numbers() -> None:
-    first, second, third = accepted(
-        publication('Messages="1 3" Lifespan="PT2S"'), publication('Messages="2" Type="{urn:plant}alarm"'), messages=3
+def test_each_message_has_the_publications_with_its_number() -> None:
+    found = accepted(
+        publication('Messages="1 3" Lifespan="PT2S" Reliable="true" Priority="-5"'),
+        publication('Messages="2" Type="{urn:plant}alarm" Reliable=" 1 "'),
+        publication('Messages="4" Reliable="false" Priority="5"'),
+        messages=5,
     )
-    assert [each.valid_until_ms for each in (first, second, third)] == [NOW_MS + 2_000, 0, NOW_MS + 2_000]
-    assert [each.type for each in (first, second, third)] == ["n", "{urn:plant}alarm", "n"]
-
-
-def test_a_message_that_nobody_is_to_lose_says_so() -> None:
-    said = [publication('Messages="1" Reliable="true"'), publication('Messages="2" Reliable=" 1 "')]
-    said += [publication('Messages="3" Reliable="false"'), publication('Messages="4" Lifespan="PT2S"')]
-    assert [each.reliable for each in accepted(*said, messages=5)] == [True, True, False, False, False]
+    assert [(each.valid_until_ms, each.type, each.reliable, each.priority) for each in found] == [
+        (NOW_MS + 2_000, "n", True, -5),
+        (0, "{urn:plant}alarm", True, 0),
+        (NOW_MS + 2_000, "n", True, -5),
+        (0, "n", False, 5),
+        (0, "n", False, 0),
+    ]
 
 
 @pytest.mark.parametrize(("routing", "reliable"), [("reliable", True), ("x reliable y", True), ("unreliable", False)])
@@ -85,22 +87,16 @@ def test_so_does_a_topic_for_all_its_messages(routing: str, reliable: bool) -> N
     assert [each.reliable for each in parts.notifications.accepted] == [reliable] * 3 + [False]
 
 
-@pytest.mark.parametrize("must", ["", ' s:mustUnderstand="1"'])
-def test_it_may_be_a_header_block(must: str) -> None:
-    block = f'<p:Publication {POLICY} Lifespan="PT2S" Messages="2"{must}/>'
-    assert [each.valid_until_ms for each in accepted(messages=2, header=block)] == [0, NOW_MS + 2_000]
-
-
-def test_a_block_for_somebody_on_the_way_is_not_ours() -> None:
-    block = f'<p:Publication {POLICY} Lifespan="PT2S" s:actor="urn:elsewhere"/>'
-    (only,) = accepted(header=block)
-    assert only.valid_until_ms == 0
-
-
-def test_a_mandatory_block_is_understood_where_there_are_messages_and_nowhere_else() -> None:
+def test_a_header_block_for_us_is_read_where_there_are_messages() -> None:
+    for must, until_ms in (
+        ("", NOW_MS + 2_000),
+        (' s:mustUnderstand="1"', NOW_MS + 2_000),
+        (' s:actor="urn:elsewhere"', 0),
+    ):
+        block = f'<p:Publication {POLICY} Lifespan="PT2S" Messages="2"{must}/>'
+        assert [each.valid_until_ms for each in accepted(messages=2, header=block)] == [0, until_ms]
     block = f'<p:Publication {POLICY} s:mustUnderstand="1"/>'
-    answer = GatewayParts().post(soap.envelope(soap.subscribe(), header=block))
-    assert "must be understood" in answer.reason
+    assert "must be understood" in GatewayParts().post(soap.envelope(soap.subscribe(), header=block)).reason
 
 
 @pytest.mark.parametrize(
@@ -181,11 +177,6 @@ def test_its_priority_is_the_publishers_else_that_of_the_topic(of_topic: int, at
     (only,) = parts.notifications.accepted
     assert only.priority == priority
     assert [each.priority for each in parts.notifications.current.values()] == [priority]
-
-
-def test_each_message_has_its_priority() -> None:
-    said = publication('Messages="3" Priority="5"'), publication('Messages="1" Priority="-5"')
-    assert [each.priority for each in accepted(*said, messages=3)] == [-5, 0, 5]
 
 
 def test_what_old_clients_publish_has_the_priority_of_its_topic() -> None:

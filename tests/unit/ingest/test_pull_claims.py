@@ -69,30 +69,29 @@ def test_what_could_not_be_sent_waits_again(parts: GatewayParts) -> None:
     assert payloads(parts.post(get(), path)) == ["1"]
 
 
-def test_get_messages_waits_for_the_first_one(parts: GatewayParts) -> None:
+async def meanwhile(parts: GatewayParts, path: str, body: str) -> HttpAnswer:
+    """The answer to a GetMessages that waits when another request arrives."""
+    waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"')))
+    while not parts.pulls.waiting_clients:
+        await asyncio.sleep(0)
+    await parts.request("POST", path, soap.envelope(body))
+    return await asyncio.wait_for(waiting, 45)
+
+
+def test_get_messages_waits_for_the_first_one_or_the_end_of_the_pull_point(parts: GatewayParts) -> None:
     path = create(parts)
-
-    async def pull() -> HttpAnswer:
-        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"')))
-        while not parts.pulls.waiting_clients:
-            await asyncio.sleep(0)
-        body = soap.envelope(soap.notify(soap.message(payload='<o:order xmlns:o="urn:o">late</o:order>')))
-        await parts.request("POST", path, body)
-        return await asyncio.wait_for(waiting, 45)
-
-    assert payloads(asyncio.run(pull())) == ["late"]
+    late = soap.notify(soap.message(payload='<o:order xmlns:o="urn:o">late</o:order>'))
+    assert payloads(asyncio.run(meanwhile(parts, path, late))) == ["late"]
     assert parts.pulls.waiting_clients == 0
+    other = create(parts)
+    assert asyncio.run(meanwhile(parts, other, "<wsnt:DestroyPullPoint/>")).fault == "ResourceUnknownFault"
 
 
-def test_no_wait_is_longer_than_the_setting() -> None:
+def test_a_wait_is_a_duration_and_no_longer_than_the_setting() -> None:
     parts = GatewayParts(GatewaySettings(pull_max_wait_s=0.01, pull_wait_s=1_000))
     path = create(parts)
     assert payloads(parts.post(get(), path)) == []
     assert payloads(parts.post(get(attributes=f'xmlns:p="{PULL}" p:Wait="P1Y"'), path)) == []
-
-
-def test_a_wait_that_is_no_duration_is_refused(parts: GatewayParts) -> None:
-    path = create(parts)
     answer = parts.post(get(attributes=f'xmlns:p="{PULL}" p:Wait="10"'), path)
     assert answer.fault == "UnableToGetMessagesFault"
     assert "'10' is not a duration" in answer.reason
@@ -261,19 +260,6 @@ def test_messages_of_a_pull_point_whose_record_comes_late_stay(parts: GatewayPar
 
     asyncio.run(sweep())
     assert parts.pull_log.store.ids() == ["late"]
-
-
-def test_destroying_wakes_those_who_wait(parts: GatewayParts) -> None:
-    path = create(parts)
-
-    async def pull() -> HttpAnswer:
-        waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"')))
-        while not parts.pulls.waiting_clients:
-            await asyncio.sleep(0)
-        await parts.request("POST", path, soap.envelope("<wsnt:DestroyPullPoint/>"))
-        return await asyncio.wait_for(waiting, 45)
-
-    assert asyncio.run(pull()).fault == "ResourceUnknownFault"
 
 
 def test_settled_records_stay_for_traces_for_a_time_and_a_size() -> None:

@@ -42,29 +42,23 @@ def test_subscribe_is_recorded_and_answered_in_kind(version: str) -> None:
     assert parts.control.records == [SubscriptionRecord(subscription)]
 
 
-def test_no_filter_is_everything_and_no_time_is_no_end() -> None:
+def test_the_end_that_is_granted() -> None:
     parts = GatewayParts()
+    nil, never = f"{{{soap.XSI}}}nil", "9999-12-31T23:59:59.9999999+01:00"
     answer = parts.post(soap.envelope(soap.subscribe()))
-    assert answer.root.find(".//{*}TerminationTime").get(f"{{{soap.XSI}}}nil") == "true"  # type: ignore[union-attr]
-    assert parts.table.match(TopicPath("any/topic")) == (only_subscription(parts),)
-
-
-def test_the_default_termination_is_granted_unless_nil_is_asked_for() -> None:
+    assert answer.root.find(".//{*}TerminationTime").get(nil) == "true"  # type: ignore[union-attr]
+    assert parts.table.match(TopicPath("any/topic")) == (only_subscription(parts),), "no filter is everything"
     parts = GatewayParts(GatewaySettings(default_termination_s=60))
-    assert parts.post(soap.envelope(soap.subscribe())).text("TerminationTime") == "2026-01-01T00:01:00Z"
-    nil = f'<wsnt:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/>'
-    assert parts.post(soap.envelope(soap.subscribe("http://other/", more=nil))).text("TerminationTime") == ""
-
-
-def test_never_as_net_has_it_is_no_end_wherever_a_time_is_taken() -> None:
-    parts = GatewayParts(GatewaySettings(default_termination_s=60))
-    never = "9999-12-31T23:59:59.9999999+01:00"
+    # "Never" as .NET has it is no end, wherever a time is taken.
     made = parts.post(soap.envelope(soap.subscribe(termination=never)))
     renewed = parts.post(soap.envelope(soap.renew(never)), path_of(made))
     for answer in (made, renewed):
         oasis.validate(answer.body)
-        assert answer.root.find(".//{*}TerminationTime").get(f"{{{soap.XSI}}}nil") == "true"  # type: ignore[union-attr]
+        assert answer.root.find(".//{*}TerminationTime").get(nil) == "true"  # type: ignore[union-attr]
     assert only_subscription(parts).terminates_ms is None
+    assert parts.post(soap.envelope(soap.subscribe())).text("TerminationTime") == "2026-01-01T00:01:00Z"
+    without = f'<wsnt:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/>'
+    assert parts.post(soap.envelope(soap.subscribe("http://other/", more=without))).text("TerminationTime") == ""
 
 
 @pytest.mark.parametrize(
@@ -95,13 +89,10 @@ def test_content_and_producer_filters_are_kept_with_the_prefixes_they_use() -> N
     assert subscription.content == (XPathFilter(soap.XPATH_1, "o:order/@total > 100", {"o": "urn:o"}),)
     assert subscription.producer == (XPathFilter(soap.XPATH_1, "not(wsa:Address)", {"wsa": soap.WSA}),)
     assert len(subscription.topics) == 1
-
-
-def test_subscriptions_that_differ_in_content_only_are_two() -> None:
-    parts = GatewayParts()
     for text in ("o:a", "o:b", "o:a"):
-        parts.post(soap.envelope(soap.subscribe(filters=soap.content_filter(text))))
-    assert sorted(each.content[0].text for each in parts.table.subscriptions()) == ["o:a", "o:b"]
+        parts.post(soap.envelope(soap.subscribe("http://other/", soap.content_filter(text))))
+    others = [each for each in parts.table.subscriptions() if each != subscription]
+    assert sorted(each.content[0].text for each in others) == ["o:a", "o:b"], "one more for each content"
 
 
 def test_reference_parameters_and_wrapped_references_are_kept_as_sent() -> None:
@@ -158,15 +149,16 @@ def test_cloud_events_that_are_not_possible() -> None:
         assert words in answer.reason
 
 
-def test_the_same_subscription_again_is_the_same_one_renewed() -> None:
+def test_the_same_subscription_again_is_the_same_one_renewed_and_its_pause_ends() -> None:
     parts = GatewayParts()
     request = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a"), termination="PT1M"))
     first = parts.post(request)
+    parts.post(soap.envelope("<wsnt:PauseSubscription/>"), path_of(first))
     parts.later(seconds=30)
     again = parts.post(request)
     assert path_of(again) == path_of(first)
     assert again.text("TerminationTime") == "2026-01-01T00:01:30Z"
-    assert only_subscription(parts).terminates_ms == 1_767_225_690_000
+    assert (only_subscription(parts).terminates_ms, only_subscription(parts).paused) == (1_767_225_690_000, False)
 
 
 def test_equal_subscriptions_at_the_same_moment_become_one() -> None:
@@ -180,15 +172,6 @@ def test_equal_subscriptions_at_the_same_moment_become_one() -> None:
     assert len(asyncio.run(together())) == 1
     only_subscription(parts)
     assert len(parts.gateway.locks) == 0
-
-
-def test_subscribing_again_ends_a_pause() -> None:
-    parts = GatewayParts()
-    request = soap.envelope(soap.subscribe())
-    path = path_of(parts.post(request))
-    parts.post(soap.envelope("<wsnt:PauseSubscription/>"), path)
-    parts.post(request)
-    assert not only_subscription(parts).paused
 
 
 @pytest.mark.parametrize(

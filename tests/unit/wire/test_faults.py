@@ -8,6 +8,7 @@ from lxml import etree
 from arborcast.core.errors import PeerError
 from arborcast.topic_model.subscriptions import SoapVersion
 from arborcast.wire import faults
+from arborcast.wire.envelope import Addressing
 from arborcast.wire.errors import (
     OperationRefused,
     UnacceptableTermination,
@@ -28,7 +29,7 @@ SOAP_CODES = {"FailedAuthentication", "Client", "VersionMismatch", "MustUndersta
 
 
 def rendered(error: PeerError, soap: SoapVersion = "1.1") -> HttpAnswer:
-    answer = faults.of_peer(error, soap, None, NOW)
+    answer = faults.of_peer(error, soap, Addressing(), NOW)
     return HttpAnswer(answer.status, {}, answer.body)
 
 
@@ -42,7 +43,8 @@ def detail(answer: HttpAnswer) -> etree._Element:
 def test_every_declared_fault_is_one_element_with_timestamp_and_description(name: str, soap: SoapVersion) -> None:
     answer = rendered(OperationRefused("because <it> & that", name), soap)
     element = detail(answer)
-    assert answer.status == 500
+    family = "wsrf" if "/wsrf/" in DECLARED[name] else "wsn"
+    assert (answer.status, answer.text("Action")) == (500, f"http://docs.oasis-open.org/{family}/fault")
     assert element.tag == f"{{{DECLARED[name]}}}{name}"
     timestamp, description, *_ = element
     assert (timestamp.tag, timestamp.text) == (f"{{{BASE_FAULTS}}}Timestamp", "2026-01-01T00:00:00Z")

@@ -104,6 +104,7 @@ def test_what_one_may_publish() -> None:
         ('[[allow]]\ndo = "publish"\ntopics = ["a"]\nusers = ["a"]', "do must be a list"),
         ('[[allow]]\ndo = ["publish"]\ntopics = ["a/*"]\nusers = ["a"]', "has wildcards"),
         ('[[allow]]\ndo = ["publish"]\ntopics = ["a//b"]\nusers = ["a"]', "has wildcards"),
+        ('[[allow]]\ndo = ["publish"]\ntopics = ["a//b//."]\nusers = ["a"]', "has wildcards"),
         ('[[allow]]\ndo = ["publish"]\ntopics = ["p:a"]\nusers = ["a"]', "number 1"),
         ('[[allow]]\nusres = ["a"]', "usres is not known"),
     ],

@@ -118,12 +118,17 @@ def dial() -> Iterator[Connects]:
         each.socket.close()
 
 
-def test_many_at_a_time_keep_their_order(edge: FramedEdge, connection: Connection) -> None:
+def test_many_at_a_time_keep_their_order_and_a_wrong_one_is_refused_alone(
+    edge: FramedEdge, connection: Connection
+) -> None:
     producers = [connection.session().producer(topic) for topic in ("a", "b", "new/c")]
-    begun = [producers[number % 3].begin(f"<n>{number}</n>") for number in range(3_000)]
+    begun = [producers[number % 3].begin(f"<n>{number}</n>" if number != 50 else "<n>") for number in range(3_000)]
+    with pytest.raises(FaultReceived):
+        published(begun.pop(50), 120)
     names = [published(each, 120) for each in begun]
     accepted = edge.parts.notifications.accepted
     assert {each.id for each in accepted} == set(names)
+    assert len(accepted) == 2_999
     for topic in ("a", "b", "new/c"):
         numbers = [int(each.payload[3:-4]) for each in accepted if each.topic == topic]
         assert numbers == sorted(numbers)
@@ -157,15 +162,6 @@ def test_what_is_refused_leaves_nothing_and_the_connection_goes_on(
     assert refused.value.fault == code
     assert edge.parts.notifications.accepted == []
     assert connection.session().producer("a").send("<x/>")
-
-
-def test_of_many_the_wrong_one_is_refused_alone(edge: FramedEdge, connection: Connection) -> None:
-    producer = connection.session().producer("a")
-    begun = [producer.begin("<x/>" if number != 50 else "<x>") for number in range(100)]
-    with pytest.raises(FaultReceived):
-        published(begun[50], 120)
-    assert all(published(each, 120) for number, each in enumerate(begun) if number != 50)
-    assert len(edge.parts.notifications.accepted) == 99
 
 
 def test_a_log_that_is_away_says_when_to_come_back(edge: FramedEdge, connection: Connection) -> None:
@@ -298,18 +294,16 @@ def test_frames_that_nobody_knows_are_errors_and_the_connection_goes_on(edge: Fr
     assert raw.read()[:3] == (FrameKind.PONG, 0, 7)
 
 
-def test_bytes_that_are_no_frame_end_the_connection_with_a_reason(edge: FramedEdge, dial: Connects) -> None:
-    raw = dial(edge)
+def test_bytes_that_are_no_frame_and_frames_without_connect_end_the_connection_with_a_reason(
+    edge: FramedEdge, dial: Connects
+) -> None:
+    raw, unknown = dial(edge), dial(edge, connect=False)
     raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert "begins with" in raw.error().text
+    unknown.send(frames.encode(FrameKind.PUBLISH, 1, frames.PublishBody("a", b"<x/>")))
+    assert unknown.error().code == "NotAuthenticated"
     assert raw.ends()
-
-
-def test_who_does_not_begin_with_connect_is_refused(edge: FramedEdge, dial: Connects) -> None:
-    raw = dial(edge, connect=False)
-    raw.send(frames.encode(FrameKind.PUBLISH, 1, frames.PublishBody("a", b"<x/>")))
-    assert raw.error().code == "NotAuthenticated"
-    assert raw.ends()
+    assert unknown.ends()
     assert edge.parts.notifications.accepted == []
 
 

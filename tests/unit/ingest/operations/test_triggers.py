@@ -84,13 +84,6 @@ def test_a_trigger_is_recorded_and_found(parts: GatewayParts, version: str) -> N
     assert [each.id for each in parts.table.match(TopicPath("{urn:t}a/b"))] == [identifier]
 
 
-def test_without_a_message_it_is_the_same_that_is_published(parts: GatewayParts) -> None:
-    created(parts.post(create(payload=None)))
-    (made,) = parts.table.triggers
-    assert made.trigger is not None
-    assert (made.trigger.payload, made.trigger.type) == ("", "")
-
-
 def test_it_ends_with_all_that_is_its_own(parts: GatewayParts) -> None:
     identifier = created(parts.post(create()))
     answer = parts.post(destroy())
@@ -137,35 +130,35 @@ def test_what_cannot_be_is_refused_with_a_sentence_and_nothing_is_created(
     assert (parts.control.records, len(parts.table.triggers)) == ([], 0)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        create(on="t:a//.", more=TYPES),
-        create(on="t:a//.", more=soap.content_filter("/o:alarm > 1")),
-        create(on="t:a/b", payload=None),
-        create(on="t:a/*/c", payload=None),
-    ],
-)
-def test_one_that_leaves_out_what_it_publishes_may_look_at_its_topic(parts: GatewayParts, body: bytes) -> None:
-    created(parts.post(body))
+def test_one_that_leaves_out_what_it_publishes_may_look_at_its_topic(parts: GatewayParts) -> None:
+    for number, (on, payload, more) in enumerate(
+        (
+            ("t:a//.", ALARM, TYPES),
+            ("t:a//.", ALARM, soap.content_filter("/o:alarm > 1")),
+            ("t:a/b", None, ""),
+            ("t:a/*/c", None, ""),
+        )
+    ):
+        created(parts.post(create(f"t{number}", on, payload, more=more)))
+    assert [(each.trigger.payload, each.trigger.type) for each in parts.table.triggers if each.trigger][2:] == [
+        ("", "")
+    ] * 2, "without a message the one that arrives is published"
 
 
-def test_what_it_publishes_can_be_handed_out(parts: GatewayParts) -> None:
-    def levels(number: int) -> str:
-        return "<a>" * number + "</a>" * number
-
-    created(parts.post(create("deep", payload=levels(PAYLOAD_LEVELS))))
-    answer = parts.post(create("deeper", payload=levels(PAYLOAD_LEVELS + 1)))
-    assert answer.status >= 400
-    assert "200 levels" in answer.reason
+def test_a_payload_has_as_many_levels_as_one_that_is_published(parts: GatewayParts) -> None:
+    created(parts.post(create("deep", payload="<a>" * PAYLOAD_LEVELS + "</a>" * PAYLOAD_LEVELS)))
+    deeper = parts.post(create("deeper", payload="<a>" * (PAYLOAD_LEVELS + 1) + "</a>" * (PAYLOAD_LEVELS + 1)))
+    assert deeper.status >= 400
+    assert "200 levels" in deeper.reason
 
 
-def test_a_name_is_there_once(parts: GatewayParts) -> None:
+def test_a_name_is_there_once_and_in_all_as_many_as_the_settings_have() -> None:
+    parts = with_topic(GatewayParts(GatewaySettings(triggers=2)))
     created(parts.post(create()))
-    answer = parts.post(create(on="t:c"))
-    assert "there is a trigger hot already" in answer.reason
-    assert len(parts.table.triggers) == 1
+    assert "there is a trigger hot already" in parts.post(create(on="t:c")).reason
     created(parts.post(create(name="hot.2")))
+    assert "gateway.triggers allows no more" in parts.post(create(name="cold")).reason
+    assert len(parts.table.triggers) == 2
 
 
 def test_of_two_gateways_that_make_one_at_the_same_moment_one_is_refused(
@@ -186,13 +179,6 @@ def test_of_two_gateways_that_make_one_at_the_same_moment_one_is_refused(
     assert live(parts.control.records) == {"trigger:theirs"}
 
 
-def test_so_many_may_be_there_as_the_settings_say() -> None:
-    parts = with_topic(GatewayParts(GatewaySettings(triggers=1)))
-    created(parts.post(create()))
-    assert "gateway.triggers allows no more" in parts.post(create(name="cold")).reason
-    assert len(parts.table.triggers) == 1
-
-
 def test_nothing_of_a_subscription_can_be_done_to_it(parts: GatewayParts) -> None:
     identifier = created(parts.post(create()))
     before = len(parts.control.records)
@@ -204,15 +190,12 @@ def test_nothing_of_a_subscription_can_be_done_to_it(parts: GatewayParts) -> Non
     assert parts.table.statistics().subscriptions == 1
 
 
-def test_types_are_held_to_where_that_is_asked() -> None:
+def test_types_are_held_to_and_registered_publishers_alone_publish_where_that_is_required() -> None:
     parts = GatewayParts(topics=TopicSettings(check_types=True))
     for fold in parts.control.folds:
         fold.apply(TopicRecord(TO, message_types=("{urn:o}other",)))
     assert "the topic {urn:t}a/alarm takes {urn:o}other" in parts.post(create()).reason
     created(parts.post(create(payload='<o:other xmlns:o="urn:o"/>')))
-
-
-def test_where_publishers_must_be_registered_a_trigger_is_none() -> None:
     parts = with_topic(GatewayParts(GatewaySettings(requires_registration=True)))
     assert "only registered publishers" in parts.post(create()).reason
     assert not parts.control.records

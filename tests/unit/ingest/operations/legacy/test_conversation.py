@@ -130,23 +130,14 @@ def test_it_is_taken_at_any_address_of_ours(path: str) -> None:
     assert reply(ask(GatewayParts(), legacy.notify(ALARM, "<x/>"), path)) == "success!"
 
 
-def test_later_relatives_are_answered_in_their_namespace() -> None:
+def test_later_relatives_standard_operations_and_traces_at_the_old_address() -> None:
+    parts, trace = GatewayParts(), f"00-{'a' * 32}-{'b' * 16}-01"
     service = "http://edu.bupt.wangfu.module.wsnMgr.util.soap"
-    answer = GatewayParts().post(legacy.wsn_process(legacy.notify(ALARM, "<x/>"), service), "/wsnprocess")
+    answer = parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>"), service), "/wsnprocess", traceparent=trace)
     assert answer.root.findtext(f".//{{{service}}}WsnProcessResponse") == "success!"
-
-
-def test_standard_operations_are_taken_at_the_old_address() -> None:
-    parts = GatewayParts()
+    assert [each.traceparent for each in parts.notifications.accepted] == [trace]
     assert parts.post(soap.envelope(soap.notify()), "/wsnprocess").status == 202
     assert parts.post(soap.envelope(soap.subscribe()), "/WSN/Broker/").status == 200
-
-
-def test_the_trace_of_an_old_publisher_is_kept() -> None:
-    parts = GatewayParts()
-    trace = f"00-{'a' * 32}-{'b' * 16}-01"
-    parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>")), "/wsnprocess", traceparent=trace)
-    assert [each.traceparent for each in parts.notifications.accepted] == [trace]
 
 
 def in_parts_of(text: str, attributes: str) -> str:

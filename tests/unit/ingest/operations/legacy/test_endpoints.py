@@ -189,53 +189,31 @@ def test_a_name_that_is_asked_for_while_its_pull_point_is_bound() -> None:
     assert len(parts.pull_points) == 0
 
 
-def test_what_is_fetched_from_lasts() -> None:
+def test_pull_points_in_use_and_those_of_the_standard_last() -> None:
     parts = GatewayParts()
-    endpoint = made(parts)
-    assert get_messages(parts, endpoint).status == 200
+    fetched, filled, of_an_old_one, locked = (made(parts) for _ in range(4))
+    assert get_messages(parts, fetched).status == 200
+    parts.post(soap.envelope(soap.subscribe(filled)))
+    ask(parts, legacy.subscribe(ALARM, of_an_old_one, of_an_old_one))
+    assert {f"{each.pull_point}" for each in parts.table.subscriptions()} == {
+        each.rpartition("/")[2] for each in (filled, of_an_old_one)
+    }
+    standard = parts.post(soap.envelope(legacy.create_pull_point()), "/wsn/CreatePullPoint").text("Address") or ""
     committed = len(parts.control.records)
-    parts.later(days=1)
-    expire(parts)
-    assert get_messages(parts, endpoint).status == 200
-    assert len(parts.control.records) == committed
-    # Nobody ends it in passing.
-    ask(parts, legacy.subscribe(ALARM, URL, endpoint))
-    assert len(parts.pull_points) == 1
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_what_is_filled_lasts(plain: bool) -> None:
-    parts = GatewayParts()
-    endpoint = made(parts)
-    if plain:
-        parts.post(soap.envelope(soap.subscribe(endpoint)))
-    else:
-        ask(parts, legacy.subscribe(ALARM, endpoint, endpoint))
-    assert only_subscription(parts).pull_point == endpoint.rpartition("/")[2]
-    parts.later(days=1)
-    expire(parts)
-    assert get_messages(parts, endpoint).status == 200
-
-
-def test_the_standards_pull_points_last() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(legacy.create_pull_point()), "/wsn/CreatePullPoint")
-    parts.later(days=1)
-    expire(parts)
-    assert len(parts.pull_points) == 1
-
-
-def test_a_pull_point_that_is_being_used_at_this_moment_is_left_alone() -> None:
-    parts = GatewayParts()
-    endpoint = made(parts)
     parts.later(days=1)
 
     async def meanwhile() -> None:
-        async with parts.gateway.locks.hold(("pull point", endpoint.rpartition("/")[2])):
+        async with parts.gateway.locks.hold(("pull point", locked.rpartition("/")[2])):
             await pull_points.end_unused(parts.gateway)
 
     asyncio.run(meanwhile())
-    assert len(parts.pull_points) == 1
+    assert len(parts.pull_points) == 5
+    for endpoint in (fetched, filled, of_an_old_one, standard):
+        assert get_messages(parts, endpoint).status == 200
+    assert len(parts.control.records) == committed
+    # A Subscribe does not end it either.
+    ask(parts, legacy.subscribe(ALARM, URL, fetched))
+    assert len(parts.pull_points) == 5
 
 
 @pytest.mark.long

@@ -65,27 +65,13 @@ def test_an_acknowledged_current_message_is_found_at_once(kafka_settings: KafkaS
     over_logs(kafka_settings, work)
 
 
-def test_a_reader_that_comes_later_finds_the_same(kafka_settings: KafkaSettings) -> None:
-    async def work(log: NotificationLog, retained: RetainedMessages) -> None:
-        for number in range(100):
-            await log.append([notification(A, number)], [notification(A, number)])
-        other = RetainedMessages(kafka_settings)
-        await other.warm()
-        assert await other.latest([A]) == await retained.latest([A]) == [notification(A, 99)]
-        other.close()
-
-    over_logs(kafka_settings, work)
-
-
-@pytest.mark.parametrize("all_topics", [False, True])
 def test_the_current_message_survives_kill_9_and_is_the_same_for_all_gateways(
-    tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch, all_topics: bool
+    tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    monkeypatch.setenv("ARBORCAST_TOPICS_RETAIN_ALL", str(all_topics).lower())
     ask = soap.envelope(f"<wsnt:GetCurrentMessage>{soap.topic('t:a')}</wsnt:GetCurrentMessage>")
     ensure_topics(kafka_settings)
     control = ControlLog(kafka_settings)
-    control.append([TopicRecord(A, policy=TopicPolicy(retain=None if all_topics else True))])
+    control.append([TopicRecord(A, policy=TopicPolicy(retain=True))])
     control.close()
 
     def current(url: str) -> list[str | None]:

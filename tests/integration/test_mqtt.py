@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
-from arborcast.engine.monitoring.samples import Scrape
 from tests.support.dispatch_job import RunningJob, attempt_rows, job_settings, kill_workers, running
 from tests.support.gateway_process import GatewayRun
 from tests.support.mosquitto import Mosquitto
@@ -47,24 +46,15 @@ def bridged(folder: Path, kafka: KafkaSettings, broker: Mosquitto, rules: str = 
         gateway.kill()
 
 
-def count(gateway: GatewayRun, outcome: str) -> float:
-    page = requests.get(f"{gateway.base}/metrics", timeout=60).text
-    return Scrape.of(page).sum("arborcast_mqtt_messages_total", outcome=outcome)
-
-
 def is_bridged(gateway: GatewayRun) -> bool:
     return gateway.metric("arborcast_mqtt_connected") == 1
 
 
-@pytest.fixture(params=["realtime", "batch"])
+@pytest.fixture
 def job(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    tmp_path: Path,
-    kafka_settings: KafkaSettings,
-    mosquitto: Mosquitto,
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, mosquitto: Mosquitto
 ) -> Iterator[RunningJob]:
-    settings = job_settings(tmp_path / "job", kafka_settings, request.param)
+    settings = job_settings(tmp_path / "job", kafka_settings)
     with running(spark, dataclasses.replace(settings, mqtt=MqttSettings(url=mosquitto.url))) as job:
         yield job
 

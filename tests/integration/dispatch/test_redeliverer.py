@@ -31,7 +31,6 @@ from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
-    SubscriptionRecord,
     SubscriptionSuspended,
     Tombstone,
     suspension_key,
@@ -41,6 +40,7 @@ from arborcast.topic_model.records.results import Result, State, encode, read_pr
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in, settings_for
+from tests.support.make import known_to_redelivery
 from tests.support.receiver import NOTIFICATION_ID, Receiver
 from tests.support.waiting import wait_until
 
@@ -52,22 +52,13 @@ QUICK = RetrySettings(first_wait_s=0.1, first_probe_s=0.05, longest_probe_s=0.2,
 VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
-class Known:
+def known_of(kafka: KafkaSettings, *subscriptions: Subscription) -> Any:
     """Subscriptions as set by the test; ended and suspended ones by the control log."""
-
-    def __init__(self, kafka: KafkaSettings, *subscriptions: Subscription) -> None:
-        self._state = ControlState()
-        for each in subscriptions:
-            self._state.apply(SubscriptionRecord(each))
-        self._follower = ControlFollower(kafka, lambda record, _: self._state.apply(record))
-        self.listen = self._state.listen
-        self.is_pushed_to = self._state.is_pushed_to
-        self.subscription = self._state.subscription
-        self.suspended = self._state.suspended
-        self.servers = self._state.servers
-
-    def catch_up(self, timeout_s: float) -> int:
-        return self._follower.read_to_end(timeout_s)
+    state = ControlState()
+    follower = ControlFollower(kafka, lambda record, _: state.apply(record))
+    found = known_to_redelivery(state, *subscriptions)
+    found.catch_up = follower.read_to_end
+    return found
 
 
 def subscription(name: str, url: str) -> Subscription:
@@ -102,7 +93,7 @@ def lot(kafka_settings: KafkaSettings) -> Iterator[Lot]:
 def running(
     kafka: KafkaSettings,
     file: Path,
-    known: Known,
+    known: Any,
     tell: Callable[[OperatorEvent], None] = lambda event: None,
     retry: RetrySettings = QUICK,
     callback_s: float = 60.0,
@@ -145,7 +136,7 @@ def test_parked_messages_are_delivered_in_order_recorded_and_removed(
     names = [f"n{number}" for number in range(100)]
     with Receiver() as receiver:
         with running(
-            kafka_settings, tmp_path / "parked.db", Known(kafka_settings, subscription("s", receiver.url("/s")))
+            kafka_settings, tmp_path / "parked.db", known_of(kafka_settings, subscription("s", receiver.url("/s")))
         ) as redeliverer:
             report = lot.park("s", *names)
             redeliverer.batch_done([report])
@@ -167,7 +158,7 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
     names = [f"n{number}" for number in range(30)]
     path = tmp_path / "parked.db"
     with Receiver() as receiver:
-        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        known = known_of(kafka_settings, subscription("s", receiver.url("/s")))
         receiver.behave("/s", "status/503")
         with running(kafka_settings, path, known) as redeliverer:
             lot.park("s", *names)
@@ -200,7 +191,7 @@ def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBrok
     with Receiver() as receiver, closing(ParkingLog(kafka)) as log:
         lot = Lot(kafka)
         lot.log = log
-        known = Known(kafka, *(subscription(f"s{n}", receiver.url(f"/s{n}")) for n in range(4)))
+        known = known_of(kafka, *(subscription(f"s{n}", receiver.url(f"/s{n}")) for n in range(4)))
         for number in range(4):
             receiver.behave(f"/s{number}", "slow/0.02")
         with running(kafka, tmp_path / "parked.db", known) as redeliverer:
@@ -226,7 +217,7 @@ def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscr
 ) -> None:
     told: list[OperatorEvent] = []
     with Receiver() as receiver:
-        known = Known(
+        known = known_of(
             kafka_settings,
             subscription("bad", receiver.url("/status/400")),
             subscription("gone", receiver.url("/status/410")),
@@ -256,7 +247,7 @@ def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_the_
     told: list[OperatorEvent] = []
     retry = dataclasses.replace(QUICK, suspend_after_s=1.0)
     with Receiver() as receiver:
-        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        known = known_of(kafka_settings, subscription("s", receiver.url("/s")))
         receiver.behave("/s", "status/503")
         with running(kafka_settings, tmp_path / "parked.db", known, told.append, retry) as redeliverer:
             lot.park("s", "n1", "n2")
@@ -289,7 +280,7 @@ def test_a_later_result_counts_also_when_the_job_was_away(
             promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], VAULT.keys)
             log.append_encoded([encode(Result(promise, state, promise.started_ms + 500, "so it is"))])
 
-        known = Known(kafka_settings, subscription("s", receiver.url("/s")))
+        known = known_of(kafka_settings, subscription("s", receiver.url("/s")))
         receiver.behave("/s", "later")
         with running(kafka_settings, path, known) as redeliverer:
             lot.park("s", "well", "done", "failed")

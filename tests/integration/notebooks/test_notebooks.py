@@ -12,7 +12,16 @@ import pytest
 from nbclient import NotebookClient
 
 from arborcast.dispatch.settings import TableSettings
-from arborcast.dispatch.tables import DEAD_LETTERS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, ROUTES, SUBSCRIPTIONS, TABLES, TOPICS
+from arborcast.dispatch.tables import (
+    DEAD_LETTERS,
+    ENDPOINT_HEALTH,
+    NOTIFICATIONS,
+    RETRIES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    TABLES,
+    TOPICS,
+)
 from arborcast.engine.processes import processes
 from tests.support.table_rows import NOON, attempt, fill, record
 
@@ -87,160 +96,89 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def answers(name: str, folder: Path, questions: dict[str, str]) -> dict[str, object]:
-    """Runs a notebook, and gives what these expressions come to at its end."""
-    notebook = NBFORMAT.read(FOLDER / f"{name}.ipynb", as_version=4)
-    asked = ", ".join(f"{key!r}: {expression}" for key, expression in questions.items())
-    notebook.cells.append(NBFORMAT.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
-    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(folder)}}).execute()
-    found: dict[str, object] = json.loads(notebook.cells[-1].outputs[0]["text"])
-    return found
+DRAWN = "[each.figure is not None for each in ({})]".format
 
-
-def test_tour(engine: Path) -> None:
-    found = answers(
-        "tour",
-        engine,
-        {
-            "rows": "tables.overview().rows.to_dict()",
-            "ended": 'ended.table.to_dict("index")',
-            "failures": 'failures[["endpoint", "error", "attempts", "detail"]].to_dict("records")',
-            "waiting": "waiting.waiting.to_dict()",
-            "audit": "audit.to_dict()",
+# What expressions come to at the end of a notebook.
+SHOWN: dict[str, dict[str, object]] = {
+    "tour": {
+        "tables.overview().rows.to_dict()": {
+            "topics": 4,
+            "subscriptions": 4,
+            "routes": 3,
+            "notifications": 9,
+            "attempts": 14,
+            "deliveries": 11,
+            "retries": 2,
+            "dead_letters": 1,
+            "endpoint_health": 3,
         },
-    )
-
-    assert found["rows"] == {
-        "topics": 4,
-        "subscriptions": 4,
-        "routes": 3,
-        "notifications": 9,
-        "attempts": 14,
-        "deliveries": 11,
-        "retries": 2,
-        "dead_letters": 1,
-        "endpoint_health": 3,
-    }
-    assert found["ended"] == {"http://good/": {"delivered": 9, "dead": 0}, BAD: {"delivered": 1, "dead": 1}}
-    assert found["failures"] == [
-        {"endpoint": BAD, "error": "connect", "attempts": 2, "detail": "refused"},
-        {"endpoint": BAD, "error": "server-error", "attempts": 1, "detail": "HTTP 503"},
-    ]
-    assert found["waiting"] == {"bad": 2}
-    assert found["audit"] == {
-        "begun": 13,
-        "delivered": 10,
-        "dead": 1,
-        "expired": 0,
-        "cancelled": 0,
-        "dropped": 0,
-        "waiting": 2,
-        "missing": 0,
-        "twice": 0,
-    }
-
-
-def test_one_notification(engine: Path) -> None:
-    found = answers(
-        "one_notification",
-        engine,
-        {
-            "chosen": "life.story.notification",
-            "drawn": "len(life.png()) > 1_000",
-            "outcomes": "life.outcomes.outcome.to_dict()",
-            "attempts": "life.outcomes.attempts.to_dict()",
-            "steps": 'life.table[life.table.subscription == "bad"].what.tolist()',
-            "timeless": "int(life.table['at'].isna().sum())",
-            "payload": "life.payload",
-            "notes": "len(life.story.notes)",
+        "ended.table.values.tolist()": [[9, 0], [1, 1]],
+        "failures[['endpoint', 'error', 'attempts', 'detail']].values.tolist()": [
+            [BAD, "connect", 2, "refused"],
+            [BAD, "server-error", 1, "HTTP 503"],
+        ],
+        "waiting.waiting.to_dict()": {"bad": 2},
+        "{name: count for name, count in audit.to_dict().items() if count}": {
+            "begun": 13,
+            "delivered": 10,
+            "dead": 1,
+            "waiting": 2,
         },
-    )
-
-    assert found == {
-        "chosen": "n1",
-        "drawn": True,
-        "outcomes": {"good": "delivered", "bad": "delivered"},
-        "attempts": {"good": 1, "bad": 2},
-        "steps": ["attempt 1: HTTP 503 after 10 ms", "attempt 2: HTTP 202 after 10 ms"],
-        "timeless": 0,
-        "payload": "<x/>",
-        "notes": 1,
-    }
-
-
-def test_subscriber_health(engine: Path) -> None:
-    found = answers(
-        "subscriber_health",
-        engine,
-        {
-            "slow": "slow.table[['count', 'p50']].to_dict('index')",
-            "arrivals": "arrivals.table.ms.tolist()",
-            "errors": "failures.table.to_dict('index')",
-            "open": "breakers.table['left alone'].to_dict()",
-            "held": "held.subscription.tolist()",
-            "drawn": "[each.figure is not None for each in (slow, arrivals, failures, breakers)]",
-        },
-    )
-
-    assert found == {
+    },
+    "one_notification": {
+        "life.story.notification": "n1",
+        "life.outcomes.outcome.to_dict()": {"good": "delivered", "bad": "delivered"},
+        "life.outcomes.attempts.to_dict()": {"good": 1, "bad": 2},
+        "life.table[life.table.subscription == 'bad'].what.tolist()": [
+            "attempt 1: HTTP 503 after 10 ms",
+            "attempt 2: HTTP 202 after 10 ms",
+        ],
+        "[len(life.png()) > 1_000, int(life.table['at'].isna().sum()), len(life.story.notes)]": [True, 0, 1],
+        "life.payload": "<x/>",
+    },
+    "subscriber_health": {
         # Neither has ten pushes, so both are shown.
-        "slow": {BAD: {"count": 4, "p50": 10.0}, "http://good/": {"count": 9, "p50": 10.0}},
+        "slow.table[['count', 'p50']].to_dict('index')": {
+            BAD: {"count": 4, "p50": 10.0},
+            "http://good/": {"count": 9, "p50": 10.0},
+        },
         # 11 to 19 ms, and one at the second attempt.
-        "arrivals": [15.5, 119.1, 929.9, 1020.0],
-        "errors": {BAD: {"connect": 2, "server-error": 1}},
-        "open": {BAD: 30.0},
-        "held": ["bad"],
-        "drawn": [True, True, True, True],
-    }
-
-
-def test_capacity(engine: Path) -> None:
-    found = answers(
-        "capacity",
-        engine,
-        {
-            "throughput": "throughput.table.max().tolist()",
-            "where": "stages.table.p50.to_dict()",
-            "batches": "[len(batches.table), batches.table.duration_ms.max()]",
-            "lag": "lag.table.max().item()",
-            "together": "travel.value['notifications in a push, mean']",
-            "drawn": "[each.figure is not None for each in (throughput, stages, batches, lag)]",
-        },
-    )
-
-    assert found == {
-        # All of them in the same second.
-        "throughput": [9.0, 9.0],
-        "where": {"until Kafka has it": 0.0, "until its push begins": 5.0, "until the answer": 10.0, "all together": 15.0},
-        # In batch 3 from 3 ms to 40 ms after noon.
-        "batches": [9, 37.0],
-        "lag": 0.03,
-        "together": 1.0,
-        "drawn": [True, True, True, True],
-    }
-
-
-def test_topics(engine: Path) -> None:
-    found = answers(
-        "topics",
-        engine,
-        {
-            "tree": "tree.table[['topic', 'level', 'topics', 'notifications', 'subscriptions']].values.tolist()",
-            "wanted": "wanted.table.subscriptions.to_dict()",
-            "unwanted": "unwanted.topic.tolist()",
-            "idle": "idle.subscription.tolist()",
-            "ended": "ended.subscriptions.to_dict()",
-        },
-    )
-
-    assert found == {
+        "arrivals.table.ms.tolist()": [15.5, 119.1, 929.9, 1020.0],
+        "failures.table.to_dict('index')": {BAD: {"connect": 2, "server-error": 1}},
+        "breakers.table['left alone'].to_dict()": {BAD: 30.0},
+        "held.subscription.tolist()": ["bad"],
+        DRAWN("slow, arrivals, failures, breakers"): [True] * 4,
+    },
+    "capacity": {
+        "throughput.table.max().tolist()": [9.0, 9.0],  # all of them in the same second
+        "stages.table.p50.tolist()": [0.0, 5.0, 10.0, 15.0],
+        "[len(batches.table), batches.table.duration_ms.max()]": [9, 37.0],  # in batch 3 from 3 ms to 40 ms after noon
+        "lag.table.max().item()": 0.03,
+        "travel.value['notifications in a push, mean']": 1.0,
+        DRAWN("throughput, stages, batches, lag"): [True] * 4,
+    },
+    "topics": {
         # What is above d/e is no topic, and leads nowhere else.
-        "tree": [["a", 1, 2, 9, 2], ["a/b", 2, 1, 9, 2], ["c", 1, 1, 0, 0], ["d/e", 1, 1, 0, 0]],
-        "wanted": {"a/b": 2, "a": 1},
-        "unwanted": ["c", "d/e"],
-        "idle": ["typo"],
-        "ended": {"expired": 1},
-    }
+        "tree.table[['topic', 'level', 'topics', 'notifications', 'subscriptions']].values.tolist()": [
+            ["a", 1, 2, 9, 2],
+            ["a/b", 2, 1, 9, 2],
+            ["c", 1, 1, 0, 0],
+            ["d/e", 1, 1, 0, 0],
+        ],
+        "wanted.table.subscriptions.to_dict()": {"a/b": 2, "a": 1},
+        "[unwanted.topic.tolist(), idle.subscription.tolist()]": [["c", "d/e"], ["typo"]],
+        "ended.subscriptions.to_dict()": {"expired": 1},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_notebook_shows_what_the_tables_hold(engine: Path, name: str) -> None:
+    notebook = NBFORMAT.read(FOLDER / f"{name}.ipynb", as_version=4)
+    asked = ", ".join(f"{each!r}: {each}" for each in SHOWN[name])
+    notebook.cells.append(NBFORMAT.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(engine)}}).execute()
+    assert json.loads(notebook.cells[-1].outputs[0]["text"]) == SHOWN[name]
 
 
 def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +196,13 @@ def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.Monke
     shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     assert not any("image/png" in data for data in shown)
     said = " ".join(data.get("text/html", "") for data in shown)
-    for words in ("no notifications yet", "nothing was pushed", "no topics yet", "there are no routes", "nothing waits"):
+    for words in (
+        "no notifications yet",
+        "nothing was pushed",
+        "no topics yet",
+        "there are no routes",
+        "nothing waits",
+    ):
         assert words in said
 
 

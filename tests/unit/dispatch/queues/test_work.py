@@ -542,6 +542,24 @@ def test_a_later_result_that_is_bad_leads_to_another_server_or_to_a_repetition(s
     assert world.states()[LANE, "a"] == "delivered"
 
 
+@pytest.mark.parametrize("result", [True, False])
+def test_a_result_counts_after_a_restart_and_is_not_awaited_for_longer(result: bool) -> None:
+    world = World()
+    world.serve("s")
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    world.restart()
+    world.run(1_000)
+    assert world.arrived("s") == ["a"]
+    world.endpoint("s").answer = lambda ids: OK
+    if result:
+        world.report(world.arrivals[0], "delivered")
+    world.run(int(PushSettings().callback_s * 1000) + 60_000)
+    assert world.arrived("s") == ["a"] * (1 if result else 2)
+    assert world.states()[LANE, "a"] == "delivered"
+
+
 def test_the_result_of_a_server_that_left_counts() -> None:
     world = World()
     world.serve("s")

@@ -113,6 +113,25 @@ def test_it_says_nothing_bad_of_the_endpoint() -> None:
     assert world.told == []
 
 
+def test_results_count_while_the_subscription_is_suspended_and_no_more_when_it_is_over() -> None:
+    world = world_of()
+    world.park("s", "n1")
+    world.park("s", "n2")
+    world.run(100)
+    world.suspended_now.add("s")
+    world.hear()
+    world.report(world.arrivals[0], "delivered")
+    world.run(0)
+    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "parked"}
+
+    del world.subscriptions["s"]
+    world.hear()
+    world.report(world.arrivals[1], "delivered")
+    world.run(100)
+    assert world.states()["s", "n2"] == "cancelled"
+    assert world.redelivery.lanes == 0
+
+
 def test_a_repeated_batch_waits_for_the_push_that_it_made_last() -> None:
     world = world_of()
     first, second = (

@@ -57,6 +57,19 @@ def test_retry_after_is_obeyed_by_the_whole_endpoint() -> None:
     assert sorted(world.arrived("s")) == ["a", "a", "b"]
 
 
+def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_seen() -> None:
+    world = World(retry=retry(batch_wait_s=2.0))
+    for name in ("quick", "slow"):
+        world.subscribe(name)
+        world.park(name, "n")
+    world.endpoint("quick").answer = lambda ids: PushResult(202, duration_s=1.0)
+    world.endpoint("slow").answer = lambda ids: PushResult(202, duration_s=1.001)
+
+    world.run(1_000)
+
+    assert world.health.degraded() == {"http://slow/"}
+
+
 def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
     world = World()
     world.subscribe("tried")
@@ -73,6 +86,27 @@ def test_a_probe_is_one_message_and_the_one_with_the_fewest_tries() -> None:
 
     assert (world.arrived("tried"), world.arrived("untried")) == (["once"], ["a"])
     assert world.too_much == []
+
+
+def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others() -> None:
+    world = World()
+    world.subscribe("first", endpoint="shared")
+    world.subscribe("other", endpoint="shared")
+    world.fall("first")
+    world.park("first", "a")
+    world.park("other", "b")
+    world.endpoint("first").answer = lambda ids: REFUSED
+    world.endpoint("first").takes_ms = 500
+    world.run(2_200)
+    assert world.arrived("first") == ["a"]
+    del world.subscriptions["first"]
+    world.hear()
+
+    world.run(1_000)
+    assert world.states() == {("first", "a"): "cancelled"}
+    world.endpoint("other").answer = lambda ids: OK
+    world.run(5_000)
+    assert world.states()["other", "b"] == "delivered"
 
 
 def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:
@@ -125,3 +159,14 @@ def test_a_requested_attempt_probes_an_endpoint_whose_breaker_is_open() -> None:
     world.run(1_000)
     assert (world.arrived("s"), world.states()) == (["n", "n"], {("s", "n"): "delivered"})
     assert not world.log, "the request leaves the log with its delivery"
+
+
+def test_an_untried_delivery_that_was_requested_leaves_no_record() -> None:
+    world = World(retry=retry(first_probe_s=3_600.0))
+    world.subscribe("s")
+    world.fall("s")
+    delivery = world.park("s", "n")
+    world.run(1_000)
+    world.request_attempt(delivery)
+    world.run(1_000)
+    assert (world.states(), world.log) == ({("s", "n"): "delivered"}, {})

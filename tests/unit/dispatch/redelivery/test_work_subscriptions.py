@@ -154,6 +154,17 @@ def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_ti
     assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 2
 
 
+def test_one_message_that_always_fails_suspends_nobody() -> None:
+    world = World(retry=retry(suspend_after_s=600.0, retransmissions=30, longest_wait_s=60.0))
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: BROKEN
+    world.park("s", "n")
+
+    world.run(HOUR_MS)
+
+    assert (world.states(), world.suspended_said) == ({("s", "n"): "dead"}, {})
+
+
 def test_what_was_parked_unjudged_is_judged_before_it_is_pushed() -> None:
     world = World()
     world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), content=(THREE,))

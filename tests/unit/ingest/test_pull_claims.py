@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.pull_points import PULL
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues, SettledRecords
-from arborcast.topic_model.records.pull import Claimed, Returned, Settled, StoredMessage
+from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues, PullView, SettledRecords
+from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.pulling import create, fill, get, payloads
@@ -270,3 +272,11 @@ def test_settled_records_stay_for_traces_for_a_time_and_a_size() -> None:
     assert settled.end(110, 1_600, 40) == 30, "enough bytes behind it"
     assert settled.end(1_000, 1_600, 40) == 40
     assert settled.end(1_001, 1_600, 40) == 0
+
+
+def test_a_view_counts_the_bytes_of_the_messages_that_it_reads() -> None:
+    view = PullView(KafkaSettings(), PullLimits(10, 1_000, 1_000), lambda _: None, lambda _: None)
+    records: tuple[PullRecord, ...] = (StoredMessage(b"<a/>"), Claimed("c", 0, 0, 1), StoredMessage(b"<bc/>"))
+    for offset, record in enumerate(records):
+        view._fold(("p", record), offset)
+    assert (view.read_bytes, view.store.waiting("p")) == (9, 1)

@@ -141,7 +141,7 @@ def test_a_mark_goes_before_the_charset_and_that_before_the_declaration(
         pytest.param(b"<?xml version='1.0' encoding='utf-16'?><a/>", b"", "no byte-order mark", id="a wrong claim"),
         pytest.param(b"<a/>", b"text/xml; charset=utf-16be", "no byte-order mark", id="a byte order and no mark"),
         pytest.param(codecs.BOM_UTF16_LE + b"<\0a", b"", "truncated data", id="half a character"),
-        pytest.param("<a>é</a>".encode("latin-1"), b"", "not in the encoding", id="Latin-1 that does not say so"),
+        pytest.param("<a>é</a>".encode("latin-1"), b"", "its declared encoding", id="Latin-1 that does not say so"),
         pytest.param(b"<?xml version='1.0' encoding='shift_jis'?><a>\\</a>", b"", "shift_jis .* not taken", id="other"),
         pytest.param(b"<?xml version='1.0'?><?xml version='1.0' encoding='latin1'?><a/>", b"", "XML decl", id="two"),
         pytest.param(

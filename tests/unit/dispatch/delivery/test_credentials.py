@@ -101,7 +101,7 @@ def test_an_unprotected_push_never_leaves_instead() -> None:
     with pytest.raises(SecretError, match="not in the key file"):
         Envelope(target, Vault(SecretSettings(), KeyRing({"k2": b"k" * 32})))
     moved = msgspec.structs.replace(target, consumer=EndpointReference("https://evil/"))
-    with pytest.raises(SecretError, match="not this one's"):
+    with pytest.raises(SecretError, match="another context"):
         Envelope(moved, vault())
 
 

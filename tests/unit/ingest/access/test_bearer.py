@@ -289,7 +289,7 @@ def test_a_good_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, mo
     assert checked.count(long_lived) == 2
     # Its key is taken back: nothing is remembered.
     jwks.write_text(json.dumps({"keys": [public(OTHER, "RS256", kid="r")]}))
-    monkeypatch.setattr(bearer._keys, "_next_look", 0.0)
+    monkeypatch.setattr(bearer._keys, "_next_check", 0.0)
     with pytest.raises(WrongToken):
         bearer.check(long_lived)
 

@@ -60,7 +60,7 @@ class DiskWatch:
         self._free = free
         self._short = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check; must be called regularly."""
         try:
             free = self._free(self._folder)

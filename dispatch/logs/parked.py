@@ -57,8 +57,8 @@ class Place(NamedTuple):
 
 class Tries(NamedTuple):
     """The tries of a delivery: pushes made, those that count against it, the time of the next one, and the time of that
-    decision. `awaits` is the push whose receiver will report the result by then; that push counts with its result.
-    Behind UNDER_WAY it is a push without an answer yet, whose worker will write the result."""
+    decision. `awaits` is the push whose receiver reports the result by that time; that push counts with its result.
+    With the prefix UNANSWERED_PUSH it is a push without an answer yet, whose worker will write the result."""
 
     number: int = 0
     counted: int = 0

@@ -16,7 +16,7 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDeliv
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import Result
 
-# A result without deliveries so long after its deadline belongs to a push that a crash has repeated.
+# A result without deliveries at this age after its deadline belongs to a push that a crash has repeated.
 _KEPT_MS = 900_000
 
 _SWEEP_MS = 60_000

@@ -23,7 +23,7 @@ def kafka_of(settings: Settings) -> KafkaSettings:
         )
     from arborcast.engine.embedded import questions  # commands that use only the gateway do not load it
 
-    if unreachable := questions.why_away(kafka):
+    if unreachable := questions.unreachable_reason(kafka):
         advice = (
             "is it running, and is kafka.bootstrap_servers right?"
             if kafka is settings.kafka

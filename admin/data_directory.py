@@ -75,7 +75,7 @@ def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) 
 def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Path]:
     """Copy a stopped engine's data directory into `folder`; returns the files, complete on disk.
 
-    Raises HomeInUse while an engine runs there, HomeError if there is none or the copy cannot be made.
+    Raises HomeInUse while an engine runs there, HomeError without a data directory or if the copy cannot be made.
     """
     data = Home(home)
     if not data.run.is_dir():

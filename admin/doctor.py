@@ -306,7 +306,7 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
         known = state.read(home.state_file)
         servers = known.addresses["kafka"] if known else servers
     for server in servers.split(","):
-        if why := questions.why_away(dataclasses.replace(settings.kafka, bootstrap_servers=server)):
+        if why := questions.unreachable_reason(dataclasses.replace(settings.kafka, bootstrap_servers=server)):
             advice = "Check kafka.bootstrap_servers and that Kafka runs."
             yield Check("broker", "fail", f"{server} does not answer: {why}", advice)
         else:

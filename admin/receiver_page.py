@@ -112,5 +112,5 @@ def _signed(identifier: str, until: int) -> bytes:
 def _base(settings: Settings) -> str:
     known = settings.console.public_url or addresses(settings.home).get("console")
     if not known and not settings.console.port:
-        raise ConfigError("the console has the page, and there is none (console.port = 0)")
+        raise ConfigError("the page is part of the console, and the console is off: set console.port")
     return (known or f"http://{settings.console.host}:{settings.console.port}").rstrip("/")

@@ -200,7 +200,7 @@ def _delivery(wait: Wait, control: ControlView, now_ms: int) -> WaitingEntry:
 def _stage(tries: Tries, now_ms: int, held: bool) -> Stage:
     due = tries.is_due(now_ms)
     if tries.number and tries.awaits and not due:
-        return "under way" if tries.under_way else "awaited"
+        return "under way" if tries.in_flight else "awaited"
     if held:
         return "held"
     if not tries.number:

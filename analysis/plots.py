@@ -220,16 +220,16 @@ class Plots:
     def tree(self, root: str = "", since: When | None = None) -> Picture:
         """The busiest topics (at and below `root`) with their numbers of subscriptions. The rest is summed up."""
         topics = self._tables.topics.pandas(["topic"]).topic
-        wanted: dict[TopicPath, frozenset[str]] = dict.fromkeys(map(TopicPath, topics), frozenset())
+        columns_read: dict[TopicPath, frozenset[str]] = dict.fromkeys(map(TopicPath, topics), frozenset())
         published: dict[TopicPath, int] = {}
         # Both tables are optional: tables.archive, tables.max_routes.
         with contextlib.suppress(NoSuchTable):
             fan_out = self._tables.routes.pandas(["topic", "subscription"]).groupby("topic").subscription.agg(frozenset)
-            wanted |= {TopicPath(topic): them for topic, them in fan_out.items() if topic in wanted}
+            columns_read |= {TopicPath(topic): them for topic, them in fan_out.items() if topic in columns_read}
         with contextlib.suppress(NoSuchTable):
             rows = self._tables.notifications.pandas(["topic"], since=self._since(since))
             published = {TopicPath(topic): int(count) for topic, count in rows.topic.value_counts().items()}
-        return tree(published, wanted, root)
+        return tree(published, columns_read, root)
 
     @text_if_empty("Who gets what")
     def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
@@ -250,8 +250,8 @@ class Plots:
 
     def _pushes(self, columns: Sequence[str], since: When | None) -> Any:
         """One row per HTTP request. Raises NothingToShow without any."""
-        wanted = dict.fromkeys(["push", *columns])
-        frame = self._tables.attempts.pandas([*wanted], since=self._since(since), where=ds.field("push") != "")
+        columns_read = dict.fromkeys(["push", *columns])
+        frame = self._tables.attempts.pandas([*columns_read], since=self._since(since), where=ds.field("push") != "")
         if frame.empty:
             raise NothingToShow(_NO_PUSHES)
         return frame.drop_duplicates("push")

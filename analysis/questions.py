@@ -224,14 +224,14 @@ class Tables:
         frame = self.topics.pandas(["topic", "changed_at"])
         unwanted = frame[~frame.topic.isin(self.routes.pandas(["topic"]).topic)]
         return _rows(
-            unwanted.sort_values("topic", ignore_index=True), "every topic has a subscription, or there is none"
+            unwanted.sort_values("topic", ignore_index=True), "every topic has a subscription, or there are no topics"
         )
 
     def idle(self) -> pd.DataFrame:
         """Subscriptions without topics: often a typing error, or a future topic."""
         frame = self._subscribed(["subscription", "state", "endpoint", "expression", "created_at"])
         idle = frame[~frame.subscription.isin(self.routes.pandas(["subscription"]).subscription)]
-        return _rows(idle.reset_index(drop=True), "every subscription selects a topic, or there is none")
+        return _rows(idle.reset_index(drop=True), "every subscription selects a topic, or there are no subscriptions")
 
     def endings(self) -> pd.DataFrame:
         """Reasons of ended subscriptions."""

@@ -18,7 +18,7 @@ from rich.text import Text
 from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.charts import COUNTED_S
 from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
-from arborcast.engine.monitoring.summary import Summary, first_look
+from arborcast.engine.monitoring.summary import Summary, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.engine.terminal import console
 
@@ -90,7 +90,7 @@ def _charts(samples: Sequence[MetricsSample], current: Summary, width: int) -> l
         ("accepted /s", figures.count(current.accepted), rates(points, "accepted")),
         ("delivered /s", figures.count(current.delivered), delivered),
         ("not delivered /s", figures.count(current.undelivered), failed),
-        ("pushes under way", figures.count(current.under_way), [sum(point.in_flight.values()) for point in points]),
+        ("pushes under way", figures.count(current.in_flight), [sum(point.in_flight.values()) for point in points]),
         ("delivery, median", figures.seconds(current.delivery_median), quantiles(points, "delivery", 0.5)),
         ("delivery, 99 %", figures.seconds(current.delivery_99), quantiles(points, "delivery", 0.99)),
         ("append, 99 %", figures.seconds(current.append_99), quantiles(points, "append", 0.99)),
@@ -177,7 +177,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def once(watch: EngineWatch, where: str, out: TextIO) -> bool:
     """Print one frame; False when there was no sample."""
-    seen = first_look(watch)
+    seen = first_view(watch)
     columns, rows = shutil.get_terminal_size((80, 24))
     out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
     return bool(seen.samples)

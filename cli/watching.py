@@ -45,9 +45,9 @@ def top(
     --json the figures are printed once."""
     watch, where = _watch(config, home, url)
     if json:
-        from arborcast.engine.monitoring.summary import document, first_look
+        from arborcast.engine.monitoring.summary import document, first_view
 
-        seen = first_look(watch)
+        seen = first_view(watch)
         print_json(document(seen, where))
         if not seen.samples:
             raise typer.Exit(1)

@@ -113,8 +113,8 @@ def _console_class() -> type[Console]:
             for table in (each for each in objects if isinstance(each, Table)):
                 named["crop"] = False
                 for column in table.columns:
-                    words = (Measurement.get(self, wide, cell).minimum for cell in (column.header, *column.cells))
-                    column.min_width = max(column.min_width or 0, *words)
+                    widths = (Measurement.get(self, wide, cell).minimum for cell in (column.header, *column.cells))
+                    column.min_width = max(column.min_width or 0, *widths)
             super().print(*objects, **named)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

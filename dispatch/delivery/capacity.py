@@ -23,7 +23,7 @@ Scopes = tuple[Scope, Scope]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Pushes under way at once."""
+    """Maximum numbers of concurrent pushes."""
 
     per_endpoint: int
     per_host: int

@@ -44,7 +44,7 @@ _FORGIVEN_MS = 1_800_000
 @dataclass(frozen=True, slots=True)
 class Sign:
     """A sign of an endpoint's health. `message` is the notification that failed: the same one failing again and again
-    is no new sign. `wait_ms` is the Retry-After of the answer. `late`: it took nothing, and took long for that."""
+    is no new sign. `wait_ms` is the Retry-After of the answer. `late`: the answer or failure was slow."""
 
     kind: Kind
     message: str = ""

@@ -72,7 +72,7 @@ class Pusher:
         self._unwritable: Recent[str, bool] = Recent(_UNWRITABLE, age_s=3_600.0)
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
-        self._bytes = 0  # under way
+        self._bytes = 0  # of the pushes in flight
 
     @property
     def in_flight(self) -> int:

@@ -19,7 +19,7 @@ from arborcast.dispatch.delivery.verdict import (
     leaves_letter,
     too_old,
 )
-from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.topic_model.records.notifications import Notification
 
 UNTRIED = Tries()
@@ -90,7 +90,7 @@ def settle(
         if verdict.state == "dropped":
             outcome = dropped(outcome)
     elif push.answer_by_ms:
-        verdict, awaits = Verdict("parked", push.answer_by_ms), UNDER_WAY + push.id  # counts with its answer
+        verdict, awaits = Verdict("parked", push.answer_by_ms), UNANSWERED_PUSH + push.id  # counts with its answer
     elif outcome.taken and not outcome.delivered:
         verdict, awaits = judge(outcome, policy, pending.notification, counted, push, now_ms, chance), push.id
     else:

@@ -28,7 +28,7 @@ from arborcast.dispatch.delivery.verdict import (
 from arborcast.dispatch.hot.lanes import Lane
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass
-from arborcast.dispatch.logs.parked import UNDER_WAY
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -123,7 +123,7 @@ class BatchOutcomes:
             self._settle(subscription, parked, push, outcome)
         elif parked:
             now_ms = self._now_ms()
-            promise = Promise(subscription.id, UNDER_WAY + push.id, push.started_ms, now_ms, len(parked))
+            promise = Promise(subscription.id, UNANSWERED_PUSH + push.id, push.started_ms, now_ms, len(parked))
             state: State = "refused" if outcome.hopeless else "failed" if outcome.error else "delivered"
             self._journal.answered(Result(promise, state, now_ms, outcome.detail[:500], outcome.error, outcome.status))
 

@@ -171,5 +171,5 @@ def _evaluations(log: LogScan, firsts: Mapping[int, int], ends: Mapping[int, int
 
 
 def _accepted_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> int:
-    """When the first message behind these positions was accepted; now, if there is none."""
+    """The time at which the first message behind these positions was accepted; without one, now."""
     return min([int(time.time() * 1000), *appended_ms(kafka, positions).values()])

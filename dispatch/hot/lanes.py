@@ -47,25 +47,25 @@ class Lane:
     scopes: Scopes
     waiting: WaitingMessages | WaitingByTopic
     deferral: Deferral | None = None
-    under_way: dict[TopicPath | None, int] = field(default_factory=dict)
+    in_flight: dict[TopicPath | None, int] = field(default_factory=dict)
     room: int = 1
     queued: bool = False
 
     @property
     def ready(self) -> bool:
         """Whether the state of the lane permits one more push."""
-        return len(self.under_way) < self.room and self.deferral is None and self.waiting.may_go()
+        return len(self.in_flight) < self.room and self.deferral is None and self.waiting.may_go()
 
     def begin(self, taken: Sequence[Received]) -> None:
         topic = taken[0].notification.topic if isinstance(self.waiting, WaitingByTopic) else None
-        self.under_way[topic] = min([each.offset for each in taken])
+        self.in_flight[topic] = min([each.offset for each in taken])
 
     def settle(self, topic: TopicPath) -> None:
         if isinstance(self.waiting, WaitingByTopic):
             self.waiting.settle(topic)
-            del self.under_way[topic]
+            del self.in_flight[topic]
         else:
-            self.under_way.clear()
+            self.in_flight.clear()
 
     def answered(self, took: bool, duration_s: float, most: int) -> None:
         """The time and success of a push. Each quick one raises the limit by one, up to `most`; a slow one lowers it, a
@@ -198,7 +198,7 @@ class Lanes:
         if not lane.queued and lane.ready:
             self._queue(lane)
 
-    def take(self, look: Callable[[Lane], None] = lambda lane: None) -> tuple[Subscription, list[Received]] | None:
+    def take(self, prune: Callable[[Lane], None] = lambda lane: None) -> tuple[Subscription, list[Received]] | None:
         """The next push, or None without a ready lane. It is in flight until `settle`. `prune` is called with the lane
         before and may drop messages."""
         while self._next or self._ready:
@@ -208,7 +208,7 @@ class Lanes:
             if not lane.ready:
                 # It was drained or deferred before its turn, and may have a slot at its endpoint.
                 self._put_first(self._capacity.pass_on(lane.scopes))
-                if not lane.waiting and not lane.under_way:
+                if not lane.waiting and not lane.in_flight:
                     del self._lanes[name]
             elif self._capacity.wait(name, lane.scopes, lane.subscription.policy.priority):
                 lane.queued = True
@@ -217,9 +217,9 @@ class Lanes:
             else:
                 self._capacity.enter(lane.scopes)
                 before = len(lane.waiting)
-                look(lane)
+                prune(lane)
                 taken = lane.take(self._limits)
-                self.busy += not lane.under_way
+                self.busy += not lane.in_flight
                 lane.begin(taken)
                 remaining = len(lane.waiting)
                 self.size -= before - remaining
@@ -239,7 +239,7 @@ class Lanes:
         in flight."""
         lane = self._lanes[subscription_id]
         lane.settle(topic)
-        self.busy -= not lane.under_way
+        self.busy -= not lane.in_flight
         priority, queues = lane.subscription.policy.priority, not lane.queued and lane.ready
         # It joins other waiting lanes before the slot is free, or a lower priority would get that.
         if queues and self._capacity.is_awaited(lane.scopes):
@@ -248,16 +248,16 @@ class Lanes:
             self._queue(lane)
         if names := self._capacity.leave(lane.scopes):
             self._put_first(names)
-        continues = bool(lane.under_way or lane.waiting)
+        continues = bool(lane.in_flight or lane.waiting)
         if not continues and not lane.queued:
             del self._lanes[subscription_id]
         return continues
 
-    def look(self, look: Callable[[Lane], None]) -> None:
+    def prune(self, prune: Callable[[Lane], None]) -> None:
         """Call `prune` with all lanes with waiting messages; it may drop some of these, but not all."""
         for lane in self._waiting.values():
             before = len(lane.waiting)
-            look(lane)
+            prune(lane)
             self.size -= before - len(lane.waiting)
 
     def waiting(self) -> Iterator[tuple[Subscription, int]]:
@@ -294,25 +294,25 @@ class Lanes:
         """The deferral of a lane whose last push in flight has an outcome; None if it is not deferred, or other pushes
         are in flight. Called before `settle`."""
         lane = self._lanes[subscription_id]
-        if len(lane.under_way) > 1:
+        if len(lane.in_flight) > 1:
             return None
         deferral, lane.deferral = lane.deferral, None
         return deferral
 
     def is_busy(self, subscription_id: str) -> bool:
-        return self.under_way(subscription_id) > 0
+        return self.in_flight(subscription_id) > 0
 
-    def under_way(self, subscription_id: str) -> int:
+    def in_flight(self, subscription_id: str) -> int:
         """The number of pushes of this lane in flight."""
         lane = self._lanes.get(subscription_id)
-        return 0 if lane is None else len(lane.under_way)
+        return 0 if lane is None else len(lane.in_flight)
 
     def oldest(self) -> int | None:
         """The lowest offset of the messages that wait, join later or are in flight; None without any. Examines each
         lane."""
         waiting = (lane.waiting.oldest() for lane in self._waiting.values())
-        under_way = chain.from_iterable(lane.under_way.values() for lane in self._lanes.values())
-        return min(chain(waiting, under_way, self.fan_outs.oldest()), default=None)
+        in_flight = chain.from_iterable(lane.in_flight.values() for lane in self._lanes.values())
+        return min(chain(waiting, in_flight, self.fan_outs.oldest()), default=None)
 
     def _queue(self, lane: Lane) -> None:
         lane.queued = True

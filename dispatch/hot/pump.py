@@ -86,7 +86,7 @@ class SlowLanes:
         self._budget_s = budget_s
         self._since: dict[tuple[str, int], float] = {}
 
-    def look(self, waiting: Collection[LaneProgress], busy: int, now: float) -> list[str]:
+    def late(self, waiting: Collection[LaneProgress], busy: int, now: float) -> list[str]:
         """The subscriptions whose messages are deferred; `busy` lanes have a push in flight."""
         turns = {(each.subscription, each.turn): each for each in waiting}
         self._since = {turn: self._since.get(turn, now) for turn in turns}
@@ -287,7 +287,7 @@ class PumpRun:
         pace = self._pace[subscription.id]
         pace.pushes += 1
         pace.messages += len(taken)
-        pace.spent_s += duration_s / self.lanes.under_way(subscription.id)
+        pace.spent_s += duration_s / self.lanes.in_flight(subscription.id)
         self.lanes.answered(subscription.id, outcome.taken, duration_s)
         deferral = self.outcomes.settle(subscription, taken, push, outcome)
         self.end(subscription, taken[0].notification.topic, deferral)
@@ -311,7 +311,7 @@ class PumpRun:
         self._check_at = now + _CHECK_S
         if self._slow is not None:
             waiting = self.waiting()
-            late = self._slow.look([each for _, each in waiting.values()], self.lanes.busy, now)
+            late = self._slow.late([each for _, each in waiting.values()], self.lanes.busy, now)
         elif self.lanes.fan_outs.size or self.lanes.waiting_lanes > max(self._finished, _FEW):
             return  # a check of each lane would cost too much
         else:
@@ -324,7 +324,7 @@ class PumpRun:
 
     def waiting(self) -> dict[str, tuple[Subscription, LaneProgress]]:
         """The lanes with waiting messages, without those that are dropped."""
-        self.lanes.look(self.outcomes.drop_older)
+        self.lanes.prune(self.outcomes.drop_older)
         found: dict[str, tuple[Subscription, LaneProgress]] = {}
         for subscription, count in self.lanes.waiting():
             progress = self._pace.get(subscription.id) or LaneProgress(subscription.id)

@@ -55,10 +55,10 @@ _SMALL = 4_096
 _MATCHED_AT_ONCE = 500
 
 # Interval of heartbeats of an idle task.
-REST_S = 1.0
+IDLE_S = 1.0
 
 # Poll interval for events without a wake-up.
-LOOK_S = 0.02
+POLL_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class DriverLink:
 
     def due_s(self, task: PartitionTask, now: float) -> float:
         """Seconds until the next report."""
-        return REST_S
+        return IDLE_S
 
     def report(self, task: PartitionTask, now: float) -> None:
         """Write a report if one is due."""
@@ -230,7 +230,7 @@ class PartitionTask:
         self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.gauge.of_task(number), slow)
         journal.begin(job.number)
         self._matched_at = 0.0
-        self._look_at = 0.0  # while it settles
+        self._check_at = 0.0  # while it settles
         self.stopped = False
         """Whether everything is settled after the driver's request to stop."""
 
@@ -259,7 +259,7 @@ class PartitionTask:
                 self._settle()
             while rows.first() is not None:
                 rows.drop_first()
-            return REST_S
+            return IDLE_S
         complete = self._link.complete
         waits = complete and not self._take(rows)
         now = self.worker.pump.turn(self.lanes)
@@ -269,10 +269,10 @@ class PartitionTask:
         self._link.check()
         lanes = self.intake.lanes
         if self._link.pending or self.intake.buffer.size or lanes.fan_outs.size:
-            return LOOK_S
+            return POLL_S
         if complete and rows.first() is not None and not self.taken.is_full(lanes):
-            return LOOK_S if waits else 0.0
-        return max(0.0, min(self._link.due_s(self, now), self.worker.journal.due_s(), REST_S))
+            return POLL_S if waits else 0.0
+        return max(0.0, min(self._link.due_s(self, now), self.worker.journal.due_s(), IDLE_S))
 
     def exclude(self, exclusions: Exclusions) -> None:
         """Stop pushes to these lanes, endpoints and subscriptions."""
@@ -352,15 +352,15 @@ class PartitionTask:
             until = time.monotonic() + self._patience_s
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()
-                pump.drive(LOOK_S)
+                pump.drive(POLL_S)
         self.write_evaluations()
         self.worker.journal.catch_up()
         self._link.end(self)
 
     def _between(self, now: float) -> None:
-        if now < self._look_at:
+        if now < self._check_at:
             return
-        self._look_at = now + LOOK_S
+        self._check_at = now + POLL_S
         liveness.beat()
         self._link.check()
         self._report(now)

@@ -117,11 +117,11 @@ class WaitingMessages:
 class WaitingByTopic:
     """The waiting messages of a lane with independent topics: each waits for the push of its own topic only."""
 
-    __slots__ = ("_count", "_heads", "_topics", "_under_way")
+    __slots__ = ("_count", "_heads", "_in_flight", "_topics")
 
     def __init__(self) -> None:
         self._topics: dict[TopicPath, WaitingMessages] = {}
-        self._under_way: set[TopicPath] = set()
+        self._in_flight: set[TopicPath] = set()
         # The first message of each topic without a push in flight, by priority and offset; also obsolete entries.
         self._heads: list[tuple[int, int, TopicPath]] = []
         self._count = 0
@@ -136,7 +136,7 @@ class WaitingByTopic:
             waiting = self._topics[topic] = WaitingMessages()
         waiting.add(received, priority)
         self._count += 1
-        if waiting.first() is received and topic not in self._under_way:
+        if waiting.first() is received and topic not in self._in_flight:
             heappush(self._heads, (-priority, received.offset, topic))
 
     def may_go(self) -> bool:
@@ -144,7 +144,7 @@ class WaitingByTopic:
         while self._heads:
             _, offset, topic = self._heads[0]
             waiting = self._topics.get(topic)
-            if waiting is not None and topic not in self._under_way and waiting.first().offset == offset:
+            if waiting is not None and topic not in self._in_flight and waiting.first().offset == offset:
                 return True
             heappop(self._heads)
         return False
@@ -156,7 +156,7 @@ class WaitingByTopic:
     def pop(self) -> Received:
         """Remove and return the next message. Its topic waits until `settle`."""
         _, _, topic = heappop(self._heads)
-        self._under_way.add(topic)
+        self._in_flight.add(topic)
         waiting = self._topics[topic]
         received = waiting.pop()
         self._count -= 1
@@ -166,7 +166,7 @@ class WaitingByTopic:
 
     def settle(self, topic: TopicPath) -> None:
         """The push of this topic has an outcome."""
-        self._under_way.discard(topic)
+        self._in_flight.discard(topic)
         waiting = self._topics.get(topic)
         if waiting is not None:
             heappush(self._heads, (-waiting.priority, waiting.first().offset, topic))

@@ -168,7 +168,7 @@ class DeadlineWatch(SubscriptionListener):
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
         self._service = Service(
-            "deadlines", self._look, delay_s=_IDLE_S, backoff=Backoff(_PAUSE_S, _PAUSE_S), close=self._log.close
+            "deadlines", self._step, delay_s=_IDLE_S, backoff=Backoff(_PAUSE_S, _PAUSE_S), close=self._log.close
         )
         view.listen(self)
 
@@ -192,7 +192,7 @@ class DeadlineWatch(SubscriptionListener):
             self._known.add(subscription_id)
             self._changed.append(subscription_id)
 
-    def _look(self) -> float:
+    def _step(self) -> float:
         try:
             self._watch()
         except BaseException:

@@ -40,7 +40,7 @@ from arborcast.topic_model.records.results import Result
 VERSION = 1
 
 # Prefix of the push's id in `Tries.awaits` while its worker waits for the answer.
-UNDER_WAY = ">"
+UNANSWERED_PUSH = ">"
 
 
 class Place(NamedTuple):
@@ -57,8 +57,8 @@ class Place(NamedTuple):
 
 class Tries(NamedTuple):
     """The tries of a delivery: pushes made, those that count against it, the time of the next one, and the time of that
-    decision. `awaits` is the push whose receiver will report the result by then; that push counts with its result.
-    Behind UNDER_WAY it is a push without an answer yet, whose worker will write the result."""
+    decision. `awaits` is the push whose receiver reports the result by that time; that push counts with its result.
+    With the prefix UNANSWERED_PUSH it is a push without an answer yet, whose worker will write the result."""
 
     number: int = 0
     counted: int = 0
@@ -76,9 +76,9 @@ class Tries(NamedTuple):
         return self._replace(due_ms=at_ms, decided_ms=at_ms)
 
     @property
-    def under_way(self) -> bool:
+    def in_flight(self) -> bool:
         """Whether its first push has no answer yet: no other first attempt of its lane begins meanwhile."""
-        return self.awaits.startswith(UNDER_WAY)
+        return self.awaits.startswith(UNANSWERED_PUSH)
 
     @property
     def was_refused(self) -> bool:
@@ -161,7 +161,7 @@ class ParkingLog(DurableWriter):
         unless its subscription is `in_turn`, or the push is still in flight."""
         fence.wait()
         lane = delivery.subscription
-        holds = in_turn or not tries.number or tries.under_way
+        holds = in_turn or not tries.number or tries.in_flight
         value, label = encode(Parked(notification, tries)), lane if holds else ""
         number = self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), label)
         if label:

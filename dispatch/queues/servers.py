@@ -28,7 +28,7 @@ class QueueServer:
     """A subscription that serves a queue, and the start of each of its current requests."""
 
     subscription: Subscription
-    under_way: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -40,7 +40,7 @@ class QueueServer:
 
     @property
     def has_room(self) -> bool:
-        return len(self.under_way) < self.subscription.queue
+        return len(self.running) < self.subscription.queue
 
 
 class QueueServers(dict[str, QueueServer]):
@@ -58,7 +58,7 @@ class QueueServers(dict[str, QueueServer]):
         left = [server for name, server in self.items() if name not in now]
         for server in left:
             del self[server.id]
-            if server.under_way:
+            if server.running:
                 self._leaving[server.id] = server
         for name, subscription in now.items():
             server = self.get(name) or self._leaving.pop(name, None) or QueueServer(subscription)
@@ -71,18 +71,18 @@ class QueueServers(dict[str, QueueServer]):
         return [server for server in self.values() if server.has_room]
 
     def begin(self, server: str, now_ms: int) -> None:
-        self[server].under_way.append(now_ms)
+        self[server].running.append(now_ms)
         self._to_the_end(server)
 
     def end(self, server: str, begun_ms: int) -> None:
         """A request of a server that began at `begun_ms` has ended."""
         leaving = self._leaving.get(server)
         if leaving is None:
-            self[server].under_way.remove(begun_ms)
+            self[server].running.remove(begun_ms)
             self._to_the_end(server)
         else:
-            leaving.under_way.remove(begun_ms)
-            if not leaving.under_way:
+            leaving.running.remove(begun_ms)
+            if not leaving.running:
                 del self._leaving[server]
 
     def _to_the_end(self, server: str) -> None:

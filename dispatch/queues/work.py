@@ -163,14 +163,14 @@ class Queues:
     def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
         servers, flight = list(queue.servers.values()), queue.lane.flight
         executing = len(flight) + sum(each.messages for each in queue.awaited.values())
-        busy = [(each.id, min(each.under_way)) for each in servers if each.under_way]
+        busy = [(each.id, min(each.running)) for each in servers if each.running]
         sick = [each for each in servers if self._parts.endpoints.get(each.endpoint).breaker != "closed"]
         return QueueFigures(
             queue.topic,
             self._parts.amounts.count(name) - executing,
             executing,
             self._store.expires_ms(name, 0, flight) or 0,
-            len(servers) - len(busy) - sum(not each.under_way for each in sick),
+            len(servers) - len(busy) - sum(not each.running for each in sick),
             len(sick),
             tuple(busy),
         )

@@ -37,7 +37,7 @@ _NAMES_AT_ONCE = 256 * 1024
 
 # Bytes of a record, and of the records that wait for Kafka at a time.
 _MOST_BYTES = 1024 * 1024
-_UNDER_WAY_BYTES = 8 * 1024 * 1024
+_PENDING_BYTES = 8 * 1024 * 1024
 
 # The broker answers a fetch request when there is data, or after this time.
 _WAIT_MS = 2_000
@@ -102,7 +102,7 @@ class _Feed:
         # Kafka adds a key and some bytes to a record.
         self._most_bytes = min(_MOST_BYTES, kafka.max_record_bytes // 2)
         self._log = LogWriter(kafka, FEED_LOG)
-        self._under_way: Appending | None = None
+        self._pending: Appending | None = None
         self.began = -1
         """The offset of the last base."""
         self.steps = 0
@@ -130,8 +130,8 @@ class _Feed:
 
     def settle(self) -> int:
         """Wait for the last append; returns the offset of its last record, -1 without one."""
-        under_way, self._under_way = self._under_way, None
-        return -1 if under_way is None else under_way.wait()
+        pending, self._pending = self._pending, None
+        return -1 if pending is None else pending.wait()
 
     def close(self) -> None:
         self._log.close()
@@ -141,7 +141,7 @@ class _Feed:
         count = size = 0
         records: list[tuple[bytes, bytes | None]] = []
         for key, value in encode_feeds(messages, self._most_bytes):
-            if records and size + len(value) > _UNDER_WAY_BYTES:
+            if records and size + len(value) > _PENDING_BYTES:
                 self._append(records)
                 records, size = [], 0
             records.append((key, value))
@@ -152,7 +152,7 @@ class _Feed:
 
     def _append(self, records: list[tuple[bytes, bytes | None]]) -> None:
         self.settle()
-        self._under_way = self._log.begin(records)
+        self._pending = self._log.begin(records)
 
 
 class WorkerUpdates:

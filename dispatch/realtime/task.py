@@ -18,7 +18,7 @@ from arborcast.dispatch.hot.intake import HELD, Exclusions
 from arborcast.dispatch.hot.pump import SlowLanes
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
-from arborcast.dispatch.hot.task import REST_S, DriverLink, PartitionTask, TakenIn, TaskJob
+from arborcast.dispatch.hot.task import IDLE_S, DriverLink, PartitionTask, TakenIn, TaskJob
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.bases import SharedBase
@@ -187,7 +187,7 @@ class LogLink(DriverLink):
                     task.lanes.defer(subscription, waits(HELD))
 
     def due_s(self, task: PartitionTask, now: float) -> float:
-        return self._due_at - now if self._is_dirty(task) else REST_S
+        return self._due_at - now if self._is_dirty(task) else IDLE_S
 
     def report(self, task: PartitionTask, now: float) -> None:
         if not self._ready and self._view.complete:

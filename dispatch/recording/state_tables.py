@@ -30,8 +30,8 @@ class RoutesSnapshot(Work):
     """Writes the table when `version` has changed.
 
 
-    A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded: nobody could read a
-    million topics with a hundred subscribers; `arborcast why` uses the routing table.
+    A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded: a million
+    topics with a hundred subscribers would be unreadable; `arborcast why` uses the routing table.
     """
 
     name = "routes"

@@ -57,7 +57,7 @@ class Choice:
             if heads and heads[0].tries.was_refused:
                 heads = heads[:1]  # with others: one of them may be to blame
             return self._same_push(heads) if heads and self._is_due(lane, heads[0], now_ms) else []
-        if not lane.pushing and not self._store.under_way(lane.name):
+        if not lane.pushing and not self._store.in_flight(lane.name):
             several = subscription.form in SEVERAL and subscription.peer is None
             together = self._push.max_notify_messages if several and not probing else 1
             untried = self._same_push(self._store.untried(lane.name, together))
@@ -132,7 +132,7 @@ class RetryLanes(dict[str, RetryLane]):
             self._held.drained(lane.name)
 
     def _holds(self, name: str) -> bool:
-        if self._store.has_untried(name) or self._store.under_way(name):
+        if self._store.has_untried(name) or self._store.in_flight(name):
             return True
         subscription = self._subscriptions.subscription(name)
         return subscription is not None and subscription.in_turn and self._store.next_due_ms(name) is not None

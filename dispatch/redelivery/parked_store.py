@@ -19,7 +19,7 @@ from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.wall_clock import TOLERANCE_MS
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH
-from arborcast.dispatch.logs.parked import UNDER_WAY, Delivery, Parked, Place, Tries
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Delivery, Parked, Place, Tries
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 
@@ -80,7 +80,7 @@ _REQUESTED += " AND number = ?8 AND counted = ?9 AND awaits = '' AND decided_ms 
 
 # Results that workers will write.
 _OF_WORKERS = "awaits != '' AND awaits >= ? AND awaits < ?"
-_PUSHES = (UNDER_WAY, chr(ord(UNDER_WAY) + 1))
+_PUSHES = (UNANSWERED_PUSH, chr(ord(UNANSWERED_PUSH) + 1))
 
 _AGAIN = """UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?
 WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ? AND awaits != ''"""
@@ -332,7 +332,7 @@ class ParkedStore:
         rows = self._each(f"{condition} {_BY_PRIORITY}", lane, *values, limit)
         return (_waiting(lane, row) for row in rows)
 
-    def under_way(self, lane: str) -> bool:
+    def in_flight(self, lane: str) -> bool:
         """Whether a worker waits for the answer to the first push of deliveries of the lane."""
         found = f"SELECT 1 FROM waiting WHERE lane = ? AND {_OF_WORKERS} LIMIT 1"  # noqa: S608  # constants
         return self._one(found, lane, *_PUSHES) is not None

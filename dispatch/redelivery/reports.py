@@ -11,12 +11,12 @@ from typing import cast
 
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.logs.attempts import ErrorClass
-from arborcast.dispatch.logs.parked import UNDER_WAY
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import Result
 
-# A result without deliveries so long after its deadline belongs to a push that a crash has repeated.
+# A result without deliveries at this age after its deadline belongs to a push that a crash has repeated.
 _KEPT_MS = 900_000
 
 _SWEEP_MS = 60_000
@@ -27,7 +27,7 @@ NO_RESULT = Outcome("no-result", "its receiver accepted it and did not report th
 def outcome_of(result: Result) -> Outcome:
     """The outcome of a result for the deliveries of its push."""
     took_s = max(result.at_ms - result.promise.started_ms, 0) / 1000
-    if result.promise.push.startswith(UNDER_WAY):
+    if result.promise.push.startswith(UNANSWERED_PUSH):
         detail = f"answered after {took_s:.1f} s" if result.state == "delivered" else result.text
         return Outcome(cast(ErrorClass, result.error), detail, result.status, result.state == "refused")
     suffix = f": {result.text}" if result.text else ""

@@ -194,7 +194,7 @@ class Redelivery:
         self._reports.add(result, self._clock.now_ms())
 
     def check_reports(self) -> None:
-        """Give a turn to lanes with deliveries whose results have come."""
+        """Give a turn to lanes with known results."""
         for name in self._reports.ready_lanes():
             lane = self._lanes.get(name)
             if lane is not None:
@@ -292,7 +292,7 @@ class Redelivery:
         if not taken:
             return "due"
         first = taken[0]
-        if first.tries.under_way:
+        if first.tries.in_flight:
             self.outcomes.lost(lane, taken, now_ms)
             return "next"
         if first.tries.awaits:

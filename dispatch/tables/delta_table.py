@@ -265,7 +265,7 @@ def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:
 
 
 def _unknown(names: Sequence[str], table: DeltaTable) -> list[pa.Field]:
-    """The columns of a newer Arborcast, which this one does not know."""
+    """The columns of a newer Arborcast that are unknown to this one."""
     return [each for each in pa.schema(table.schema().to_arrow()) if each.name not in names]
 
 

@@ -117,7 +117,7 @@ class MemberRegister:
             raise UnknownMember(f"there is no member {name[:64]!r} with the number {number} (any more): register")
         self._beat(known, now)
 
-    def look(self, now: float) -> bool:
+    def check(self, now: float) -> bool:
         """Detect silent members; returns whether that changes the topology."""
         before = self.version
         for name, known in list(self._known.items()):

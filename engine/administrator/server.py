@@ -33,7 +33,7 @@ _LIMIT = 16 * 1024
 _JSON = b"application/json"
 _TEXT = b"text/plain; charset=utf-8"
 
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 
 # Maximum age of the stored heartbeats after a crash.
 _SAVE_S = 10.0
@@ -96,13 +96,13 @@ class AdministratorApp:
         """Detect silent members, until cancelled. Raises OSError if the state cannot be stored."""
         while True:
             now = self._clock()
-            if self._members.look(now):
+            if self._members.check(now):
                 self._save()
                 for each in self._members.topology(now).members:
                     logger.info("%s at %s is %s", each.engine, each.url, each.state)
             elif now >= self._saved + _SAVE_S:
                 self._save()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
     async def _answer(self, method: str, path: str, query: str, body: bytes) -> bytes:
         now = self._clock()

@@ -69,9 +69,11 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
-        if settings.stack.broker == "external" and (away := questions.why_away(settings.kafka)):
+        if settings.stack.broker == "external" and (unreachable := questions.unreachable_reason(settings.kafka)):
             # It may be starting, so this waits for it, and reports the reason.
-            options.report(f"Kafka cannot be reached yet: {away}. Is it up, and is kafka.bootstrap_servers right?")
+            options.report(
+                f"Kafka cannot be reached yet: {unreachable}. Is it up, and is kafka.bootstrap_servers right?"
+            )
         options.report(f"pushes may go to {describe(settings.outbound)}")
         tools = engine.find_tools()
         if tools.classes is None:
@@ -176,7 +178,9 @@ def _left_behind(first: ProcessId, home: Home) -> list[psutil.Process]:
     members = processes.session(first.pid)
     if first.process() is not None:
         return members
-    return members if any(str(home.path) in word for member in members for word in processes.words(member)) else []
+    return (
+        members if any(str(home.path) in argument for member in members for argument in processes.words(member)) else []
+    )
 
 
 def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> None:

@@ -340,7 +340,7 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
     drivers = []
     for process in processes:
         command, *arguments = words(process) or [""]
-        if Path(command).name.startswith("python") and any(_SCRIPT.name in word for word in arguments):
+        if Path(command).name.startswith("python") and any(_SCRIPT.name in argument for argument in arguments):
             drivers.append(process)
     return drivers or processes[:1]
 

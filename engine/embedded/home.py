@@ -60,7 +60,7 @@ class DiskWatch:
         self._free = free
         self._short = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check; must be called regularly."""
         try:
             free = self._free(self._folder)
@@ -200,7 +200,7 @@ class Home:
         if free_mb < min_free_mb:
             raise HomeError(
                 f"only {free_mb} MiB are free in the data directory {self.path}, and at least {min_free_mb} MiB are "
-                "asked for (stack.min_free_disk_mb); make room, or choose another with --home DIR"
+                "required (stack.min_free_disk_mb); free some space, or choose another with --home DIR"
             )
 
     def _unusable(self, error: OSError) -> HomeError:

@@ -137,7 +137,7 @@ class Part:
             return
         if self._watch is None:
             self._watch = LivenessWatch(self.name, spec.lives, spec.hang_timeout_s, at)
-        silent_s = self._watch.look(at)
+        silent_s = self._watch.silent_s(at)
         if self._watch.hangs(at):
             self._hangs += 1
             why = "; ".join([self._watch.why, *map(_stopped_text, processes.stopped(self.members()))])

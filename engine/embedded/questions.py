@@ -145,10 +145,10 @@ _ANSWER_S = 5.0
 
 def answers(kafka: KafkaSettings) -> bool:
     """Whether a process listens at the broker's address. The Kafka client would take half a minute to find out."""
-    return not why_away(kafka, check=False)
+    return not unreachable_reason(kafka, check=False)
 
 
-def why_away(kafka: KafkaSettings, *, check: bool = True) -> str:
+def unreachable_reason(kafka: KafkaSettings, *, check: bool = True) -> str:
     """The reason why each of the configured brokers is unreachable; empty if one is reachable. Takes a second, and
     longer only for a server that accepts the connection without an answer."""
     servers = [each.strip() for each in kafka.bootstrap_servers.split(",") if each.strip()]
@@ -207,7 +207,7 @@ class LivenessWatch:
         self._service = Service(f"watch-{name}", self._check, delay_s=pause_s, backoff=Backoff(pause_s, pause_s))
         self._service.start()
 
-    def look(self, at: float) -> float:
+    def silent_s(self, at: float) -> float:
         """Seconds without an answer, 0 if it answers. `at` is the owner's own time."""
         while True:
             try:

@@ -112,7 +112,7 @@ class Supervisor:
         now = time.monotonic()
         if now - self._rotated > _REST_S:
             self._rotated = now
-            self._disk.look()
+            self._disk.check()
             for part in self._parts:
                 logfiles.rotate(part.spec.log, self._settings.log_bytes)
 

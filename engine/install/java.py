@@ -200,7 +200,7 @@ def _has_module(home: Path, module: str) -> bool:
     return listed is None or module in listed[1].split()
 
 
-if __name__ == "__main__":  # python -m arborcast.engine.install.java: which one is it, and is there one
+if __name__ == "__main__":  # python -m arborcast.engine.install.java prints the Java to use
     import sys
 
     from arborcast.engine.terminal import print_error, print_line

@@ -205,9 +205,9 @@ def _of_objective(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
 
 
 def _of_endpoints(seen: EngineView) -> Iterator[Concern]:
-    words = [endpoint_health(one) for one in seen.failing or ()]
-    if failing := words.count("failing"):
-        more = "more than " if seen.failing_count > len(words) else ""
+    states = [endpoint_health(one) for one in seen.failing or ()]
+    if failing := states.count("failing"):
+        more = "more than " if seen.failing_count > len(states) else ""
         yield Concern("bad", "endpoints", f"{more}{figures.many(failing, 'endpoint')} failing")
-    if degraded := words.count("degraded"):
+    if degraded := states.count("degraded"):
         yield Concern("warn", "degraded", f"{figures.many(degraded, 'endpoint')} with some failures")

@@ -83,7 +83,7 @@ def _quantiles(name: str) -> Callable[[Sequence[MetricsSample]], Mapping[str, Va
     return lambda samples: {"p50": quantiles(samples, name, 0.5), "p99": quantiles(samples, name, 0.99)}
 
 
-def _under_way(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+def _in_flight(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
     return {
         "first attempts": [sample.in_flight.get("batch") for sample in samples],
         "retries": [sample.in_flight.get("redelivery") for sample in samples],
@@ -112,9 +112,9 @@ def _collecting(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
 
 def _heaps(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
     return {
-        f"{name}, {words}": [getattr(sample.jvms.get(name), attribute, None) for sample in samples]
+        f"{name}, {kind}": [getattr(sample.jvms.get(name), attribute, None) for sample in samples]
         for name in _names(samples, "jvms")
-        for words, attribute in (("used", "heap_used"), ("committed", "heap_committed"))
+        for kind, attribute in (("used", "heap_used"), ("committed", "heap_committed"))
     }
 
 
@@ -155,7 +155,7 @@ CHARTS: Sequence[Chart] = (
         "count",
         lambda sample: sample.waiting.get("due", 0.0),
     ),
-    Chart("pushes", "Pushes in flight", "count", _under_way),
+    Chart("pushes", "Pushes in flight", "count", _in_flight),
     Chart("stages", "Batch time by stage", "share", _by_stage, _STAGES),
     Chart("cpu", "CPU (% of a core)", "share", _cpu, _PROCESSES),
     Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes"), _PROCESSES),
@@ -166,7 +166,7 @@ CHARTS: Sequence[Chart] = (
         "Heap of the Java virtual machines",
         "bytes",
         _heaps,
-        tuple(f"{name}, {words}" for name in _JVMS for words in ("used", "committed")),
+        tuple(f"{name}, {kind}" for name in _JVMS for kind in ("used", "committed")),
     ),
     Chart("collecting", "Garbage collection (share of all time)", "share", _collecting, _JVMS),
     Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes"), _JVMS),

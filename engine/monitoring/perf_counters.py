@@ -30,7 +30,7 @@ _SPACE = re.compile(r"sun\.gc\.generation\.\d+\.space\.\d+\.(used|capacity)")
 _GENERATION_MAX = re.compile(r"sun\.gc\.generation\.\d+\.maxCapacity")
 
 
-def read_jvm(pid: int, folder: Path = Path("/tmp")) -> JvmFigures | None:  # noqa: S108  # HotSpot knows no other place
+def read_jvm(pid: int, folder: Path = Path("/tmp")) -> JvmFigures | None:  # noqa: S108  # HotSpot uses no other place
     """The figures of a process; None without a counter file (-XX:-UsePerfData), or after its end."""
     try:
         user = Path(f"/proc/{pid}").stat().st_uid

@@ -49,20 +49,20 @@ class Scrape:
 
     def sum(self, name: str, **labels: str) -> float:
         """The sum of all samples of this name with these labels; 0 without any."""
-        return math.fsum(sample.value for sample in self._found(name, labels))
+        return math.fsum(sample.value for sample in self._matching(name, labels))
 
     def most(self, name: str, **labels: str) -> float:
         """The largest of these samples; 0 without any."""
-        return max((sample.value for sample in self._found(name, labels)), default=0.0)
+        return max((sample.value for sample in self._matching(name, labels)), default=0.0)
 
     def least(self, name: str) -> float | None:
         """The smallest of all samples of this name; None without any."""
-        return min((sample.value for sample in self._found(name, {})), default=None)
+        return min((sample.value for sample in self._matching(name, {})), default=None)
 
     def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
         """Sums for each value of a label."""
         sums: dict[str, float] = {}
-        for sample in self._found(name, labels):
+        for sample in self._matching(name, labels):
             value = sample.labels.get(label, "")
             sums[value] = sums.get(value, 0.0) + sample.value
         return sums
@@ -72,7 +72,7 @@ class Scrape:
         sums = self.by(f"{name}_bucket", "le", **labels)
         return tuple(sorted((NO_BOUND if bound == "+Inf" else float(bound), sums[bound]) for bound in sums))
 
-    def _found(self, name: str, labels: Mapping[str, str]) -> list[ScrapedValue]:
+    def _matching(self, name: str, labels: Mapping[str, str]) -> list[ScrapedValue]:
         return [
             sample
             for sample in self._samples.get(name, ())

@@ -48,7 +48,7 @@ class ProcessAccounts:
         self._seen: dict[tuple[int, float], float] = {}
         self._cpu: dict[str, float] = {}
 
-    def look(self, uses: Iterable[Use]) -> dict[str, ProcessFigures]:
+    def update(self, uses: Iterable[Use]) -> dict[str, ProcessFigures]:
         """Figures by name, of names with a running process."""
         figures: dict[str, ProcessFigures] = {}
         seen = {}
@@ -121,7 +121,11 @@ def role(part: str, command: list[str]) -> str:
         return part
     if Path(command[0]).name == "java":
         return "dispatch-jvm"
-    return "dispatch-driver" if any(word.endswith("dispatch_stream.py") for word in command) else "dispatch-workers"
+    return (
+        "dispatch-driver"
+        if any(argument.endswith("dispatch_stream.py") for argument in command)
+        else "dispatch-workers"
+    )
 
 
 def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
@@ -154,7 +158,7 @@ _MOST_PAGE = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Look:
+class Reading:
     """The result of one reading."""
 
     at: float
@@ -189,7 +193,7 @@ class StackMonitor:
         self._registry = Registry()
         declare_stack(self._registry, status, lambda: self._figures)
         self._lock = threading.Lock()
-        self._last: Look | None = None
+        self._last: Reading | None = None
         self._service = Service("monitor", self._sample, delay_s=sample_s, backoff=Backoff(sample_s, sample_s))
 
     def start(self) -> None:
@@ -198,28 +202,28 @@ class StackMonitor:
     def stop(self) -> None:
         self._service.stop()
 
-    def look(self) -> Look:
+    def reading(self) -> Reading:
         """A reading that is at most a second old."""
         with self._lock:
             now = time.time()
             if self._last is None or not 0 <= now - self._last.at < _FRESH_S:
-                self._last = self._look(now)
+                self._last = self._collect(now)
             return self._last
 
     def pages(self) -> dict[str, Page]:
         return {
-            "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
+            "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.reading().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
             "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored()), self._history_page),
             "/recent.json": Page(_JSON, self._recent_page),
         }
 
-    def _look(self, now: float) -> Look:
+    def _collect(self, now: float) -> Reading:
         status = self._status()
         parts = status.parts if status else {}
         running = {name: part.process.pid for name, part in parts.items() if part.process}
         answering = {name for name, part in parts.items() if part.process and not part.silent_since}
-        self._figures = self._accounts.look(uses_of({pid: name for name, pid in running.items()}, self._memory))
+        self._figures = self._accounts.update(uses_of({pid: name for name, pid in running.items()}, self._memory))
         texts = {}
         for part, url in self._urls.items():
             if part in answering:  # a part that does not answer would delay the reading
@@ -233,10 +237,10 @@ class StackMonitor:
         if "dispatch" in texts:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 endpoints = {**endpoints, **json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))}
-        return Look(now, text, sample_of(now, Scrape.of(text)), endpoints)
+        return Reading(now, text, sample_of(now, Scrape.of(text)), endpoints)
 
     def _recent_page(self) -> bytes:
-        now = self.look().sample
+        now = self.reading().sample
         # The last stored sample may be this one.
         return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
 
@@ -248,12 +252,12 @@ class StackMonitor:
         return encode_samples(self._history.thinned(since, now, points))
 
     def _status_page(self) -> bytes:
-        look = self.look()
-        document = {"at": look.at, **look.endpoints, "now": msgspec.to_builtins(look.sample)}
+        reading = self.reading()
+        document = {"at": reading.at, **reading.endpoints, "now": msgspec.to_builtins(reading.sample)}
         return json.dumps(document).encode()
 
     def _sample(self) -> float:
-        self._history.add(self.look().sample)
+        self._history.add(self.reading().sample)
         return self._sample_s
 
 

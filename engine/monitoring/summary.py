@@ -31,7 +31,7 @@ RATE_S = 60.0
 _FIRST_PAUSE_S = 1.0
 
 
-def first_look(watch: EngineWatch, sleep: Callable[[float], None] = time.sleep) -> EngineView:
+def first_view(watch: EngineWatch, sleep: Callable[[float], None] = time.sleep) -> EngineView:
     """The current state of the engine, with rates if it is reachable."""
     seen = watch.look()
     if len(seen.samples) == 1:
@@ -67,7 +67,7 @@ class Summary:
         self.delivery_99 = self.quantile("delivery", 0.99)
         self.append_99 = self.quantile("append", 0.99)
         self.longest_lag_s = max(sample.lag_seconds for sample in samples)
-        self.under_way = sum(last.in_flight.values())
+        self.in_flight = sum(last.in_flight.values())
         self.waiting = last.waiting.get("parked", 0.0)  # deliveries
         self.due = last.waiting.get("due", 0.0)  # subscriptions
 
@@ -128,7 +128,7 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
         "ready": all(last.parts.values()) if last.parts else None,
         "parts": dict(last.parts),
         "rates": {"accepted": current.accepted, "delivered": current.delivered, "attempts": current.attempts},
-        "pushes_under_way": round(current.under_way),
+        "pushes_under_way": round(current.in_flight),
         "seconds": {
             "delivery_median": current.delivery_median,
             "delivery_99": current.delivery_99,

@@ -77,10 +77,10 @@ class EngineWatch:
         except ArborcastError as error:
             self._last = replace(self._last, problem=str(error))
         else:
-            self._last = self._look(urls)
+            self._last = self._read(urls)
         return self._last
 
-    def _look(self, urls: Sequence[str]) -> EngineView:
+    def _read(self, urls: Sequence[str]) -> EngineView:
         texts, problems = {}, []
         known = EngineView()
         for url in urls:

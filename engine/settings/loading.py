@@ -117,15 +117,15 @@ class Declaration:
         """The allowed values, as text."""
         if typing.get_origin(self.type) is Literal:
             return "one of " + ", ".join(repr(choice) for choice in typing.get_args(self.type))
-        words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[self.type]
+        text = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[self.type]
         low, high = self.info.minimum, self.info.maximum
         if low is not None and high is not None:
-            words += f" from {low:g} to {high:g}" if isinstance(low, float) else f" from {low} to {high}"
+            text += f" from {low:g} to {high:g}" if isinstance(low, float) else f" from {low} to {high}"
         elif low is not None:
-            words += f", at least {low}"
+            text += f", at least {low}"
         elif high is not None:
-            words += f", at most {high}"
-        return words + (f" ({self.info.unit})" if self.info.unit else "")
+            text += f", at most {high}"
+        return text + (f" ({self.info.unit})" if self.info.unit else "")
 
 
 def declarations() -> list[Declaration]:
@@ -244,8 +244,8 @@ def _config_file(config: Path | None, environ: Mapping[str, str]) -> Path | None
         return config.expanduser().absolute()
     if environ.get(ENV_PREFIX + "CONFIG"):
         return Path(environ[ENV_PREFIX + "CONFIG"]).expanduser().absolute()
-    here = Path(DEFAULT_FILE).absolute()
-    return here if here.exists() else None
+    default_file = Path(DEFAULT_FILE).absolute()
+    return default_file if default_file.exists() else None
 
 
 def _read_file(file: Path) -> dict[str, Any]:

@@ -44,16 +44,16 @@ def policy_of(
 
 def describe(settings: OutboundSettings) -> str:
     """The permitted addresses, as text for a log."""
-    words = [_SCOPES[settings.scope]]
+    parts = [_SCOPES[settings.scope]]
     if settings.allow:
-        words.append(f"also {settings.allow}")
+        parts.append(f"also {settings.allow}")
     if settings.deny:
-        words.append(f"never {settings.deny}")
+        parts.append(f"never {settings.deny}")
     if settings.ports:
-        words.append(f"ports {settings.ports}")
+        parts.append(f"ports {settings.ports}")
     if settings.https_only:
-        words.append("https only")
-    return f"{'; '.join(words)} (outbound.scope = {settings.scope})"
+        parts.append("https only")
+    return f"{'; '.join(parts)} (outbound.scope = {settings.scope})"
 
 
 def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]]:

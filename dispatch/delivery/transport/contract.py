@@ -8,10 +8,10 @@
   read, is a failed result, never an exception.
 - Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
 - Over https the receiver's certificate and name are verified, with TLS 1.2 or newer; there is no way to switch it off.
-- `total_timeout_s` bounds the whole push, `connect_timeout_s` the part until the connection stands, whatever the
-  receiver does: hang, or drip a byte now and then.
+- `total_timeout_s` bounds the whole push, `connect_timeout_s` the part until the connection is
+  established, even if the receiver hangs or sends single bytes.
 - No more than `max_response_bytes` of an answer are read; the first `keep_response_bytes` are kept. Compressed ones are
-  neither asked for nor unpacked. A head of more than 300 KiB is a failure.
+  neither requested nor decompressed. A head of more than 300 KiB is a failure.
 - Connections are kept alive and reused. When a kept connection turns out to have been closed by the receiver before a
   byte of the answer came, the push is sent once more on a new connection: that is no failure of the receiver's.
 - Data on a kept connection before a push is sent on it is no answer to that push: the connection is closed, and its

@@ -421,7 +421,7 @@ class _Handle:
         if code == pycurl.E_OPERATION_TIMEDOUT and not self.curl.getinfo(pycurl.PRETRANSFER_TIME):
             return "connect" if self.curl.getinfo(pycurl.NAMELOOKUP_TIME) > 0 else "dns"
         if "Too large response headers" in message:
-            return "protocol"  # for which libcurl has E_RECV_ERROR too
+            return "protocol"  # libcurl reports it as E_RECV_ERROR, too
         if "alert" in message and "tls" in message.lower():
             return "tls"  # TLS 1.3 reports a refused or missing client certificate only when reading
         return _FAILURES.get(code, "internal")

@@ -57,7 +57,7 @@ _MAX_STALE = 5
 
 @dataclass
 class _Push:
-    """A push under way; shared by the thread that sends it and the one that drives."""
+    """A push in flight; shared by the thread that sends it and the one that calls `drive`."""
 
     request: PushRequest
     callback: Callback

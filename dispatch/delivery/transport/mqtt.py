@@ -192,7 +192,7 @@ class WithMqtt:
         return next(iter(self._pushes.values())).started + self._push.total_timeout_s
 
     def _work(self) -> int:
-        """Take in events, and run the callbacks that are due; returns their number."""
+        """Process events, and run the callbacks that are due; returns their number."""
         self._take_in()
         finished = len(self._done)
         for _ in range(finished):
@@ -201,7 +201,7 @@ class WithMqtt:
         return finished
 
     def _take_in(self) -> None:
-        """Take in the events of the connection, and end it when a PUBACK is late."""
+        """Process the events of the connection, and end it if a PUBACK is late."""
         link = self._link
         while link is not None and link.events:
             kind, *facts = link.events.popleft()

@@ -35,7 +35,7 @@ from arborcast.topic_model.records.notifications import Notification, notificati
 from arborcast.topic_model.routing import History, RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
 
-_LOOK_AGAIN_S = 0.5
+_RETRY_S = 0.5
 
 
 def _parked_id(value: bytes) -> str:
@@ -81,7 +81,7 @@ def check_stored(
                 lacking = current[np.isin(current.key, lacking.key)]
             if not len(lacking) or time.monotonic() > deadline:
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
         found.report.add_problems(_problems(store.kind, ledger, found, lacking, limit), len(lacking), limit)
 
 
@@ -244,15 +244,17 @@ def _not_delivered(
             for notification, at in _notifications(log, begin, runs):
                 examined += 1
                 progress("matching again", examined, len(evaluations))
-                there, ended = matching_recipients(recipients, conditions, notification)
-                keys = [*there, *ended]
-                missing = _without(deliveries, notification.id, [each.id for each in keys])
-                if any(each.policy.interval_ms for each in keys):
-                    excused = spacing.excused(notification, int(evaluations.partition[at]), keys, set(missing))
-                    keys = [each for each in keys if each.id not in excused]
+                active, ended = matching_recipients(recipients, conditions, notification)
+                recipients_then = [*active, *ended]
+                missing = _without(deliveries, notification.id, [each.id for each in recipients_then])
+                if any(each.policy.interval_ms for each in recipients_then):
+                    excused = spacing.excused(
+                        notification, int(evaluations.partition[at]), recipients_then, set(missing)
+                    )
+                    recipients_then = [each for each in recipients_then if each.id not in excused]
                     missing = [each for each in missing if each not in excused]
                 count += len(missing)
-                matched, found = len(keys), len(keys) - len(missing)
+                matched, found = len(recipients_then), len(recipients_then) - len(missing)
                 problems += [
                     problem("not-delivered", ledger, evaluations, at, matched, found, subscription)
                     for subscription in missing[: limit - len(problems)]
@@ -266,8 +268,8 @@ def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -
         return subscriptions
     keys = np.array([delivery_key(notification, each) for each in subscriptions], np.int64)
     at = np.minimum(np.searchsorted(deliveries, keys), len(deliveries) - 1)
-    there = deliveries[at] == keys
-    return [each for each, known in zip(subscriptions, there.tolist(), strict=True) if not known]
+    active = deliveries[at] == keys
+    return [each for each, known in zip(subscriptions, active.tolist(), strict=True) if not known]
 
 
 def _runs(evaluations: Evaluations) -> Iterator[_Run]:

@@ -19,7 +19,7 @@ from arborcast.dispatch.operations.audit.order import check_order
 from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
 from arborcast.topic_model.records.notifications import notification_in
 
-_LOOK_AGAIN_S = 0.5
+_RETRY_S = 0.5
 
 
 def audit(
@@ -48,7 +48,7 @@ def audit(
         found = examination.compare()
         began = time.monotonic()
         while time.monotonic() < began + _patience_s(found, patience_s):
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
             found = examination.compare()
         report = found.report
         examination.name_gaps(found)

@@ -10,7 +10,7 @@ import pytest
 from arborcast.admin import control_log, waiting
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs.parked import UNDER_WAY, Delivery, Place, Tries
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Delivery, Place, Tries
 from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
@@ -60,7 +60,7 @@ def test_without_a_state_it_is_read(monkeypatch: pytest.MonkeyPatch, control: Co
     [
         (Tries(), "queued", "held", 0),
         (Tries(1, 1, NOW_MS - 1, NOW_MS - 2), "due", "held", 0),
-        (Tries(1, 0, LATER_MS, NOW_MS, f"{UNDER_WAY}p"), "under way", "under way", LATER_MS),
+        (Tries(1, 0, LATER_MS, NOW_MS, f"{UNANSWERED_PUSH}p"), "under way", "under way", LATER_MS),
         (Tries(1, 0, LATER_MS, NOW_MS, "p"), "awaited", "awaited", LATER_MS),
         (Tries(2, 2, LATER_MS, NOW_MS), "scheduled", "held", LATER_MS),
     ],

@@ -23,7 +23,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> li
         return answer
 
     monkeypatch.setattr(arborcast.dispatch.operations.audit, "audit", audit)
-    monkeypatch.setattr("arborcast.engine.embedded.questions.why_away", lambda _: "")
+    monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
     return asked
 

@@ -87,7 +87,7 @@ def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytes
 
     monkeypatch.setattr(arborcast.admin.topic_documents, "ControlLog", Log)
     monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda _kafka: TopicTree())
-    monkeypatch.setattr("arborcast.engine.embedded.questions.why_away", lambda _: "")
+    monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
     told: list[tuple[str, int, int]] = []
     monkeypatch.setattr(ProgressShown, "__call__", lambda _self, *what: told.append(what))

@@ -207,7 +207,7 @@ def test_a_look_at_what_waits_costs_no_more_for_a_notification_for_many() -> Non
     world.take("n", "a", 5, many(3_000))
     world.push(10)
     looked: list[Lane] = []
-    world.lanes.look(looked.append)
+    world.lanes.prune(looked.append)
     assert len(looked) <= 32
     assert len(list(world.lanes.waiting())) <= 32
     assert world.lanes.busy == 20

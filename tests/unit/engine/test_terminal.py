@@ -103,7 +103,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda *_: control.table.topics)
     monkeypatch.setattr(arborcast.dispatch.operations.audit, "audit", lambda *_, **__: audited)
     monkeypatch.setattr(arborcast.admin.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
-    monkeypatch.setattr("arborcast.engine.embedded.questions.why_away", lambda _: "")
+    monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     return home

@@ -75,7 +75,7 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
     """However additions, pushes, outcomes and what is parked are interleaved."""
     lanes = Lanes(LaneLimits(max_messages, 100))
     waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # by lane: what leaves first is the least
-    under_way: list[str] = []
+    in_flight: list[str] = []
     coming = list(enumerate(messages))
 
     while coming or not lanes.empty:
@@ -87,15 +87,15 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
             waiting[f"s{lane}"].append((-priority, number))
         elif step < 5 and (taken := lanes.take()) is not None:
             name, taken_names = names(taken)
-            assert name not in under_way
+            assert name not in in_flight
             assert 1 <= len(taken_names) <= max_messages
             assert len(taken_names) == 1 or sum(len(each.notification.payload) for each in taken[1]) <= 100
-            under_way.append(name)
+            in_flight.append(name)
             leaving = sorted(waiting[name])[: len(taken_names)]
             assert [str(number) for _, number in leaving] == taken_names
             waiting[name] = [each for each in waiting[name] if each not in leaving]
-        elif step == 5 and under_way:
-            lanes.settle(under_way.pop(random.randrange(len(under_way))), TOPIC)
+        elif step == 5 and in_flight:
+            lanes.settle(in_flight.pop(random.randrange(len(in_flight))), TOPIC)
         elif step == 6 and waiting and random.random() < 0.2:
             name = random.choice(sorted(waiting))
             assert [each.offset for each in lanes.drain(name)] == [number for _, number in waiting.pop(name)]
@@ -192,7 +192,7 @@ def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
         all_that_go(lanes)
         ends(lanes, topic)
     assert all_that_go(lanes) == ["5", "6"]
-    assert lanes.under_way("s") == 4
+    assert lanes.in_flight("s") == 4
     ends(lanes, "d", duration_s=1.0)
     assert all_that_go(lanes) == []
     ends(lanes, "e")
@@ -250,7 +250,7 @@ def test_of_each_topic_one_push_in_order_however_many_are_under_way(
     """However additions, pushes, outcomes and what is parked are interleaved, and however receivers answer."""
     lanes = Lanes(LIMITS, Limits(per_endpoint, 6))
     waiting: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)  # what leaves first is the least
-    under_way: dict[tuple[str, str], int] = {}
+    in_flight: dict[tuple[str, str], int] = {}
     coming = list(enumerate(messages))
 
     while coming or not lanes.empty:
@@ -262,14 +262,14 @@ def test_of_each_topic_one_push_in_order_however_many_are_under_way(
         elif step < 5 and (taken := lanes.take()) is not None:
             (message,) = taken[1]
             key = taken[0].id, message.notification.topic
-            assert key not in under_way
+            assert key not in in_flight
             assert (-message.notification.priority, message.offset) == min(waiting[key])
             waiting[key].remove(min(waiting[key]))
-            under_way[key] = message.offset
-            assert sum(name == key[0] for name, _ in under_way) == lanes.under_way(key[0]) <= per_endpoint
-        elif step == 5 and under_way:
-            name, of = random.choice(sorted(under_way))
-            del under_way[name, of]
+            in_flight[key] = message.offset
+            assert sum(name == key[0] for name, _ in in_flight) == lanes.in_flight(key[0]) <= per_endpoint
+        elif step == 5 and in_flight:
+            name, of = random.choice(sorted(in_flight))
+            del in_flight[name, of]
             lanes.answered(name, random.random() < 0.8, random.choice((0.0, 0.0, 1.0)))
             lanes.settle(name, TopicPath(of))
         elif step == 6 and random.random() < 0.1:
@@ -280,8 +280,8 @@ def test_of_each_topic_one_push_in_order_however_many_are_under_way(
                 waiting.pop((name, each), None)
         everything = [number for left in waiting.values() for _, number in left]
         assert lanes.size == len(everything)
-        assert lanes.oldest() == min([*everything, *under_way.values()], default=None)
-        assert lanes.busy == len({name for name, _ in under_way})
+        assert lanes.oldest() == min([*everything, *in_flight.values()], default=None)
+        assert lanes.busy == len({name for name, _ in in_flight})
 
     assert not any(waiting.values())
-    assert not under_way
+    assert not in_flight

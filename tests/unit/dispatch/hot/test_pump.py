@@ -16,7 +16,7 @@ from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt
-from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
@@ -232,7 +232,7 @@ def test_a_push_without_an_answer_goes_on_and_the_redelivery_waits_for_its_resul
 
     # A push that is lost with its worker is made again when it cannot have an answer any more.
     due_ms = NOW_MS + 15_000 + 1_000
-    waits = Tries(1, 0, due_ms, NOW_MS, UNDER_WAY + world.journal.rows[0].push)
+    waits = Tries(1, 0, due_ms, NOW_MS, UNANSWERED_PUSH + world.journal.rows[0].push)
     assert world.journal.parked == {("slow", "n1"): waits, ("slow", "n2"): Tries()}
     assert world.journal.states("slow") == [("n1", "parked", "waiting"), ("n2", "parked", "waiting")]
     assert world.outcomes.report.signs == [("http://slow/", Sign("slow", late=True))]

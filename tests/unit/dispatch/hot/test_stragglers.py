@@ -61,22 +61,22 @@ def test_where_no_batch_ends_a_lane_is_slow_that_has_not_got_through_in_the_budg
     slow = SlowLanes(BUDGET)
     crawling = lane("s", waiting=100, spent_s=5.0)
 
-    assert slow.look([crawling], 1, 10.0) == []
-    assert slow.look([crawling], 1, 12.0) == []
-    assert slow.look([crawling], 1, 12.1) == ["s"]
+    assert slow.late([crawling], 1, 10.0) == []
+    assert slow.late([crawling], 1, 12.0) == []
+    assert slow.late([crawling], 1, 12.1) == ["s"]
 
 
 def test_a_lane_that_was_empty_between_two_looks_is_not_slow_before_its_next_answer() -> None:
     slow = SlowLanes(BUDGET)
     for turn in range(1, 50):
         # It has just got something again, and no push of that has ended.
-        assert slow.look([LaneProgress("s", 150, 0, 0, 0.0, turn)], 1, turn * 0.25) == []
+        assert slow.late([LaneProgress("s", 150, 0, 0, 0.0, turn)], 1, turn * 0.25) == []
 
 
 def test_where_most_lanes_take_long_it_is_the_load() -> None:
     slow = SlowLanes(BUDGET)
     everybody = [lane(f"s{number}", 1_000, spent_s=10.0) for number in range(50)]
 
-    assert slow.look(everybody, 50, 0.0) == []
-    assert slow.look(everybody, 50, 3.0) == []
-    assert len(slow.look(everybody[:20], 50, 3.0)) == 20
+    assert slow.late(everybody, 50, 0.0) == []
+    assert slow.late(everybody, 50, 3.0) == []
+    assert len(slow.late(everybody[:20], 50, 3.0)) == 20

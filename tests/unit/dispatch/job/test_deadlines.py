@@ -132,7 +132,7 @@ class Watching:
         """Some time passes, and the watch comes round once; what it tells."""
         self.now_ms += after_ms
         before = len(self.told)
-        self.watch._look()
+        self.watch._step()
         return [f"{each.kind} {each.subscription}" for each in self.told[before:]]
 
     def _ends(self) -> dict[int, int]:

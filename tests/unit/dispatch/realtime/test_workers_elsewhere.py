@@ -203,7 +203,7 @@ def feeder_of(
 
     def write(messages: list[WorkerUpdate]) -> int:
         written.extend(messages)
-        feeder._feed._under_way = Appending(lambda: len(written) - 1)
+        feeder._feed._pending = Appending(lambda: len(written) - 1)
         return len(messages)
 
     monkeypatch.setattr(feeder._feed, "_write", write)

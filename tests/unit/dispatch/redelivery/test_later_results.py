@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.results import Promise, Result, State
 from tests.support.redelivery_world import LATER, OK, World, retry
@@ -157,7 +157,7 @@ def test_without_the_promise_in_the_push_its_202_is_the_result() -> None:
 
 def under_way(world: World, name: str = "n") -> Promise:
     """A worker parks what it still pushes, with the next message behind it."""
-    push, due_ms = f"{UNDER_WAY}p-1", world.now_ms + 16_000
+    push, due_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms + 16_000
     world.park("s", name, Tries(1, 0, due_ms, world.now_ms, push))
     world.park("s", "behind")
     return Promise("s", push, world.now_ms - 2_000, world.now_ms)
@@ -194,7 +194,7 @@ def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it
 def test_without_its_worker_it_is_not_pushed_when_its_publisher_wants_it_no_more() -> None:
     world = world_of()
     world.endpoint("s").answer = lambda ids: OK
-    push, now_ms = f"{UNDER_WAY}p-1", world.now_ms
+    push, now_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms
     world.park("s", "n", Tries(1, 0, now_ms + 16_000, now_ms, push), valid_until_ms=now_ms + 5_000)
     world.run(20_000)
     assert world.arrivals == []
@@ -207,7 +207,7 @@ def test_over_a_link_a_push_under_way_in_a_worker_does_not_travel_with_those_bef
     world.endpoint("link").answer = lambda ids: OK
     now_ms = world.now_ms
     world.park("link", "before", Tries(1, 1, now_ms + 1_000, now_ms))
-    tries = Tries(1, 0, now_ms + 16_000, now_ms, f"{UNDER_WAY}p-1")
+    tries = Tries(1, 0, now_ms + 16_000, now_ms, f"{UNANSWERED_PUSH}p-1")
     world.park("link", "under way", tries, valid_until_ms=now_ms + 5_000)
     world.run(15_000)
     assert [each.notifications for each in world.arrivals] == [("before",)]

@@ -42,7 +42,7 @@ def test_silence_makes_suspect_then_gone_and_who_returns_has_a_new_number() -> N
     states = []
     for second in range(1, 20):
         members.beat("b", 2, float(second))
-        changed = members.look(float(second))
+        changed = members.check(float(second))
         states.append((members.topology(float(second)).members[0].state, changed, representative(members, second)))
     assert states[int(SUSPECT_S) - 2] == ("live", False, "a")
     assert states[int(SUSPECT_S) - 1] == ("suspect", True, "a"), "a pause changes nobody's links"
@@ -60,7 +60,7 @@ def test_silence_makes_suspect_then_gone_and_who_returns_has_a_new_number() -> N
 def test_an_engine_that_is_started_again_at_once_keeps_its_number() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
-    members.look(SUSPECT_S)
+    members.check(SUSPECT_S)
     assert members.register(registration("a"), SUSPECT_S + 1).number == 1
     assert members.topology(SUSPECT_S + 1).members[0].state == "live"
 
@@ -71,7 +71,7 @@ def test_a_name_belongs_to_who_has_it_until_that_is_gone() -> None:
     for other in (registration("a", url="http://elsewhere"), registration("a", "H")):
         with pytest.raises(NameTaken, match="taken by the engine at http://a:8080, of the group G"):
             members.register(other, 1.0)
-    members.look(GONE_S + 1)
+    members.check(GONE_S + 1)
     assert members.register(registration("a", "H"), GONE_S + 1).number == 2
 
 
@@ -93,10 +93,10 @@ def test_after_a_start_everybody_has_time_to_be_heard_of() -> None:
     # The administrator was away for an hour, by a clock that began anew.
     later = MemberRegister(stored, 5.0, 1_010_000 + 3_600_000)
     assert later.version == members.version
-    later.look(5.0 + GONE_S - 1)
+    later.check(5.0 + GONE_S - 1)
     assert {each.state for each in later.topology(5.0 + GONE_S - 1).members} == {"suspect"}
     later.beat("b", 2, 5.0 + GONE_S - 1)
-    later.look(5.0 + GONE_S)
+    later.check(5.0 + GONE_S)
     a, b = later.topology(5.0 + GONE_S).members
     assert (a.state, b.state) == ("gone", "live")
     assert a.silent_ms == 10_000 + 3_600_000 + int(GONE_S * 1000), "as long as nobody has heard of it"
@@ -106,8 +106,8 @@ def test_after_a_start_everybody_has_time_to_be_heard_of() -> None:
 def test_who_is_gone_for_long_is_forgotten() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
-    members.look(GONE_S)
-    members.look(FORGOTTEN_S)
+    members.check(GONE_S)
+    members.check(FORGOTTEN_S)
     assert members.topology(FORGOTTEN_S).members == ()
     assert members.register(registration("a"), FORGOTTEN_S).number == 2
 

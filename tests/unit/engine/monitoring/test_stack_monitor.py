@@ -67,7 +67,7 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
         raise AssertionError("nobody is asked who does not answer")
 
     monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
-    readings = Scrape.of(monitor.look().text)
+    readings = Scrape.of(monitor.reading().text)
     assert readings.by("arborcast_part_ready", "part") == {"gateway": 0}
     assert readings.by("arborcast_part_restarts_total", "part") == {"gateway": 3}
     assert readings.by("arborcast_part_hangs_total", "part") == {"gateway": 2}
@@ -77,7 +77,7 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
 def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path, 60)
     monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
-    history.add(monitor.look().sample)
+    history.add(monitor.reading().sample)
     assert len(decode_samples(monitor.pages()["/recent.json"].make())) == 1
     assert len(decode_samples(monitor.pages()["/history.json"].make())) == 1
 
@@ -85,12 +85,12 @@ def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
 def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
     accounts = ProcessAccounts()
     old = Use("workers", (1, 0.0), 10.0, 100, 2, 3)
-    assert accounts.look([old, Use("workers", (2, 0.0), 5.0, 50, 1, 1)])["workers"].cpu_seconds == 15
-    later = accounts.look([Use("workers", (2, 0.0), 6.0, 50, 1, 1), Use("workers", (1, 7.0), 1.0, 10, 1, 1)])
+    assert accounts.update([old, Use("workers", (2, 0.0), 5.0, 50, 1, 1)])["workers"].cpu_seconds == 15
+    later = accounts.update([Use("workers", (2, 0.0), 6.0, 50, 1, 1), Use("workers", (1, 7.0), 1.0, 10, 1, 1)])
     assert later["workers"].cpu_seconds == 17
     assert later["workers"].memory_bytes == 60
     assert later["workers"].processes == 2
-    assert "workers" not in accounts.look([])
+    assert "workers" not in accounts.update([])
 
 
 def test_memory_is_read_again_when_it_has_changed_or_after_a_minute() -> None:

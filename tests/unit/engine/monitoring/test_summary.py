@@ -14,7 +14,7 @@ from arborcast.cli.top_frame import frame
 from arborcast.console.screens.engine.feed import _shown
 from arborcast.engine.monitoring.attention import tiles
 from arborcast.engine.monitoring.samples import MetricsSample
-from arborcast.engine.monitoring.summary import Summary, document, first_look
+from arborcast.engine.monitoring.summary import Summary, document, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from tests.unit.cli.test_top_frame import busy_engine
 
@@ -68,7 +68,7 @@ def test_one_sample_is_no_rate_so_it_looks_twice() -> None:
     watch = EngineWatch(["h:1"])
     watch.look = lambda: next(views)  # type: ignore[method-assign]
     slept: list[float] = []
-    assert len(first_look(watch, slept.append).samples) == 2
+    assert len(first_view(watch, slept.append).samples) == 2
     assert len(slept) == 1
 
 

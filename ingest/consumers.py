@@ -107,20 +107,20 @@ class OwnershipProof:
         self._under_way = 0
         self._of: Counter[str] = Counter()
         self._agreed: Recent[str, bool] = Recent(_REMEMBERED, age_s=_AGREED_S)
-        self._asking: SingleFlight[str, None] = SingleFlight()
+        self._challenges: SingleFlight[str, None] = SingleFlight()
 
-    async def ask_once(self, url: str, owner: str = "") -> None:
+    async def prove_once(self, url: str, owner: str = "") -> None:
         """As `ask`; a consumer that agreed within the last hour is not asked again, nor at the same time twice."""
         key = f"{owner}\n{url}"
 
-        async def ask() -> None:
-            await self.ask(url, owner)
+        async def prove() -> None:
+            await self.prove(url, owner)
             self._agreed.put(key, True, len(key))
 
         if not self._agreed.get(key):
-            await self._asking.run(key, ask)
+            await self._challenges.run(key, prove)
 
-    async def ask(self, url: str, owner: str = "", hook_of: str = "") -> None:
+    async def prove(self, url: str, owner: str = "", hook_of: str = "") -> None:
         """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many
         are being asked, in all or of this owner (empty without authentication). With `hook_of`, the address of this
         engine, it is asked as a web hook."""
@@ -129,7 +129,7 @@ class OwnershipProof:
         self._under_way += 1
         self._of[owner] += 1
         word = secrets.token_urlsafe(32)
-        asked = asyncio.wrap_future(
+        challenge = asyncio.wrap_future(
             self._client.call(
                 "OPTIONS" if hook_of else "POST",
                 url,
@@ -142,10 +142,10 @@ class OwnershipProof:
                 max_answer=1_024,
             )
         )
-        asked.add_done_callback(partial(self._done, owner))
+        challenge.add_done_callback(partial(self._done, owner))
         try:
             # A client that hangs up does not free the thread that asks for it.
-            answer = await asyncio.shield(asked)
+            answer = await asyncio.shield(challenge)
         except NotCalled as error:
             raise ConsumerRefused(
                 f"the ConsumerReference {url[:200]!r} may not be reached (rule {error.rule})", error.rule
@@ -172,10 +172,10 @@ class OwnershipProof:
                 "ownership",
             )
 
-    def _done(self, owner: str, asked: asyncio.Future[HttpAnswer]) -> None:
+    def _done(self, owner: str, challenge: asyncio.Future[HttpAnswer]) -> None:
         self._under_way -= 1
         self._of[owner] -= 1
         if not self._of[owner]:
             del self._of[owner]
-        if not asked.cancelled():
-            asked.exception()  # or asyncio logs an exception that was never retrieved
+        if not challenge.cancelled():
+            challenge.exception()  # or asyncio logs an exception that was never retrieved

@@ -173,7 +173,7 @@ class Users:
         # By the keyed hash of the credentials; by name for other methods. Expired entries stay: they are checked again,
         # but their owner is not guessing.
         self._known: BoundedDict[bytes | str, tuple[float, Identity | None]] = BoundedDict(_REMEMBERED)
-        self._asked: SingleFlight[bytes | str, Identity | None] = SingleFlight()
+        self._checks: SingleFlight[bytes | str, Identity | None] = SingleFlight()
 
     def recall(self, sent: bytes) -> Identity | None:
         """The user recently authenticated by these bytes, given as `sent` to `check`."""
@@ -184,25 +184,25 @@ class Users:
         correct before does not count, so other clients' failures do not lock it out. `sent` are the credentials for
         `recall`."""
         # With the name's length, so that name and password cannot be split differently.
-        said = b"=" + sent if sent else f"{len(name)};{name}{password}".encode("utf-8", "surrogatepass")
-        key = self._digest(said)
+        secret_bytes = b"=" + sent if sent else f"{len(name)};{name}{password}".encode("utf-8", "surrogatepass")
+        key = self._digest(secret_bytes)
         known = self._remembered(key)
         if known is not None:
             return known
 
-        def ask() -> asyncio.Future[Identity | None]:
+        def begin() -> asyncio.Future[Identity | None]:
             if key not in self._known:
                 self.guesses.may_begin(address, name)
-            asked = self._question(key, lambda: self._source.check(name, password))
-            asked.add_done_callback(partial(self._judged, address, name))
+            check = self._question(key, lambda: self._source.check(name, password))
+            check.add_done_callback(partial(self._judged, address, name))
             # Counted before the answer, since parallel connections would otherwise exceed the limit.
             self.guesses.wrong(address, name)
-            return asked
+            return check
 
-        return await self._asked.run(key, ask)
+        return await self._checks.run(key, begin)
 
-    def _judged(self, address: str, name: str, asked: asyncio.Future[Identity | None]) -> None:
-        if asked.cancelled() or asked.exception() is not None or asked.result() is not None:
+    def _judged(self, address: str, name: str, check: asyncio.Future[Identity | None]) -> None:
+        if check.cancelled() or check.exception() is not None or check.result() is not None:
             self.guesses.not_wrong(address, name)
 
     async def find(self, name: str) -> Identity | None:
@@ -210,15 +210,15 @@ class Users:
         known = self._remembered(name)
         if known is not None:
             return known
-        return await self._asked.run(name, lambda: self._question(name, lambda: self._source.find(name)))
+        return await self._checks.run(name, lambda: self._question(name, lambda: self._source.find(name)))
 
     def clear_password(self, name: str) -> str:
         """The password itself, empty where it is not known."""
         return self._source.clear_password(name)
 
-    def _digest(self, said: bytes) -> bytes:
+    def _digest(self, secret_bytes: bytes) -> bytes:
         digest = self._keyed.copy()
-        digest.update(said)
+        digest.update(secret_bytes)
         return digest.digest()
 
     def _remembered(self, key: bytes | str) -> Identity | None:
@@ -227,12 +227,12 @@ class Users:
             return None
         return found[1]
 
-    def _question(self, key: bytes | str, ask: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
-        if len(self._asked) >= _WAITING and key not in self._known:
+    def _question(self, key: bytes | str, begin: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
+        if len(self._checks) >= _WAITING and key not in self._known:
             raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
-        asked = asyncio.get_running_loop().run_in_executor(self._threads, ask)
-        asked.add_done_callback(lambda done: self._answered(key, done))
-        return asked
+        check = asyncio.get_running_loop().run_in_executor(self._threads, begin)
+        check.add_done_callback(lambda done: self._answered(key, done))
+        return check
 
     def _answered(self, key: bytes | str, done: asyncio.Future[Identity | None]) -> None:
         if done.cancelled() or done.exception() is not None:

@@ -70,16 +70,16 @@ class DigestAccess:
         uri = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         realm, server_nonce = challenge.get("realm", ""), challenge.get("nonce", "")
         secret = hashed(f"{user}:{realm}:{self._credentials.password}")
-        asked = hashed(f"{method}:{uri}")
+        method_hash = hashed(f"{method}:{uri}")
         fields = {"username": user, "realm": realm, "nonce": server_nonce, "uri": uri}
         more = ""
         if "auth" in challenge.get("qop", "").replace(" ", "").split(","):
             self._count += 1
             count, own = f"{self._count:08x}", nonce or os.urandom(8).hex()
-            fields["response"] = hashed(f"{secret}:{server_nonce}:{count}:{own}:auth:{asked}")
+            fields["response"] = hashed(f"{secret}:{server_nonce}:{count}:{own}:auth:{method_hash}")
             more = f', qop=auth, nc={count}, cnonce="{own}"'
         else:
-            fields["response"] = hashed(f"{secret}:{server_nonce}:{asked}")
+            fields["response"] = hashed(f"{secret}:{server_nonce}:{method_hash}")
         fields |= {name: challenge[name] for name in ("opaque",) if name in challenge}
         if "algorithm" in challenge:
             more += f", algorithm={challenge['algorithm']}"

@@ -12,12 +12,12 @@ from lxml import etree
 from arborcast.core.http_client import HttpAnswer
 from arborcast.ingest.cameras.conversation import (
     LEASE_S,
-    Ask,
     Broken,
     Clock,
     Done,
     Fault,
     Granted,
+    Operation,
     Outcome,
     Request,
     Services,
@@ -35,13 +35,13 @@ from arborcast.wire.xml_reading import Xml, read_xml
 MESSAGES_AT_ONCE = 100
 
 _ACTIONS = {
-    Ask.CLOCK: f"{TDS}/GetSystemDateAndTime",
-    Ask.SERVICES: f"{TDS}/GetCapabilities",
-    Ask.CREATE: f"{TEV}/EventPortType/CreatePullPointSubscriptionRequest",
-    Ask.SUBSCRIBE: f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
-    Ask.PULL: f"{TEV}/PullPointSubscription/PullMessagesRequest",
-    Ask.RENEW: f"{ACTION_BW}/SubscriptionManager/RenewRequest",
-    Ask.SYNCHRONIZE: f"{TEV}/PullPointSubscription/SetSynchronizationPointRequest",
+    Operation.CLOCK: f"{TDS}/GetSystemDateAndTime",
+    Operation.SERVICES: f"{TDS}/GetCapabilities",
+    Operation.CREATE: f"{TEV}/EventPortType/CreatePullPointSubscriptionRequest",
+    Operation.SUBSCRIBE: f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
+    Operation.PULL: f"{TEV}/PullPointSubscription/PullMessagesRequest",
+    Operation.RENEW: f"{ACTION_BW}/SubscriptionManager/RenewRequest",
+    Operation.SYNCHRONIZE: f"{TEV}/PullPointSubscription/SetSynchronizationPointRequest",
 }
 
 # Envelope, Body, PullMessagesResponse, NotificationMessage, Message, payload; also that of reference parameters.
@@ -72,8 +72,8 @@ class Notice(NamedTuple):
 
 def written(request: Request, credentials: Credentials, clock: datetime, consumer: str) -> tuple[bytes, str]:
     """The message and its media type. `clock` is the time of the camera's clock, `consumer` the address for pushes."""
-    action = _ACTIONS[request.ask]
-    secured = "" if request.ask is Ask.CLOCK else credentials.header(clock)
+    action = _ACTIONS[request.operation]
+    secured = "" if request.operation is Operation.CLOCK else credentials.header(clock)
     to = request.to.address if request.to is not None else request.url
     parameters = parameter_blocks(request.to.reference_parameters) if request.to is not None else ""
     message = (
@@ -88,30 +88,30 @@ def written(request: Request, credentials: Credentials, clock: datetime, consume
 def _body(request: Request, clock: datetime, consumer: str) -> str:
     # Whole seconds: cameras misread minutes, fractions and offsets.
     until = times.written(clock + timedelta(seconds=LEASE_S)) if request.absolute else f"PT{LEASE_S}S"
-    match request.ask:
-        case Ask.CLOCK:
+    match request.operation:
+        case Operation.CLOCK:
             return "<tds:GetSystemDateAndTime/>"
-        case Ask.SERVICES:
+        case Operation.SERVICES:
             return "<tds:GetCapabilities><tds:Category>Events</tds:Category></tds:GetCapabilities>"
-        case Ask.CREATE:
+        case Operation.CREATE:
             return (
                 f"<tev:CreatePullPointSubscription><tev:InitialTerminationTime>{until}</tev:InitialTerminationTime>"
                 "</tev:CreatePullPointSubscription>"
             )
-        case Ask.SUBSCRIBE:
+        case Operation.SUBSCRIBE:
             return (
                 f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{answers.text(consumer)}</wsa:Address>"
                 f"</wsnt:ConsumerReference><wsnt:InitialTerminationTime>{until}</wsnt:InitialTerminationTime>"
                 "</wsnt:Subscribe>"
             )
-        case Ask.PULL:
+        case Operation.PULL:
             return (
                 f"<tev:PullMessages><tev:Timeout>PT{request.wait_s}S</tev:Timeout>"
                 f"<tev:MessageLimit>{MESSAGES_AT_ONCE}</tev:MessageLimit></tev:PullMessages>"
             )
-        case Ask.RENEW:
+        case Operation.RENEW:
             return f"<wsnt:Renew><wsnt:TerminationTime>{until}</wsnt:TerminationTime></wsnt:Renew>"
-        case Ask.SYNCHRONIZE:
+        case Operation.SYNCHRONIZE:
             return "<tev:SetSynchronizationPoint/>"
 
 
@@ -124,7 +124,7 @@ def read_answer(request: Request, answer: HttpAnswer, now: datetime) -> tuple[Ou
             return Fault(f"HTTP {answer.status}", denied=True), []
         if answer.status in _NO_OPERATION:
             return Fault(f"HTTP {answer.status}", unsupported=True), []
-        if 200 <= answer.status < 300 and not answer.body.strip() and request.ask is Ask.SYNCHRONIZE:
+        if 200 <= answer.status < 300 and not answer.body.strip() and request.operation is Operation.SYNCHRONIZE:
             return Done(), []
         return Broken(f"HTTP {answer.status} and no SOAP message: {error}"), []
     fault = next((each for name in (SOAP12, SOAP11) for each in xml.root.iter(f"{{{name}}}Fault")), None)
@@ -133,7 +133,7 @@ def read_answer(request: Request, answer: HttpAnswer, now: datetime) -> tuple[Ou
     try:
         return _good(request, xml, now)
     except (ValueError, OverflowError, InvalidRequest, TooLarge, MalformedMessage) as error:
-        return Broken(f"the answer to {request.ask.value} cannot be read: {error}"), []
+        return Broken(f"the answer to {request.operation.value} cannot be read: {error}"), []
 
 
 def _fault(fault: etree._Element | None, status: int) -> Fault:
@@ -145,21 +145,21 @@ def _fault(fault: etree._Element | None, status: int) -> Fault:
 
 def _good(request: Request, xml: Xml, now: datetime) -> tuple[Outcome, list[Notice]]:
     root = xml.root
-    match request.ask:
-        case Ask.CLOCK:
+    match request.operation:
+        case Operation.CLOCK:
             return Clock((_camera_time(root) - now).total_seconds()), []
-        case Ask.SERVICES:
+        case Operation.SERVICES:
             return Services((root.findtext(f".//{{{TT}}}Events/{{{TT}}}XAddr") or "").strip()), []
-        case Ask.CREATE | Ask.SUBSCRIBE:
+        case Operation.CREATE | Operation.SUBSCRIBE:
             return Granted(_granted_s(root, now), _reference(xml)), []
-        case Ask.RENEW:
+        case Operation.RENEW:
             return Granted(_granted_s(root, now)), []
-        case Ask.PULL:
+        case Operation.PULL:
             if root.find(f".//{{{TEV}}}PullMessagesResponse") is None:
                 raise ValueError("it has no PullMessagesResponse")
             found = notices(xml)
             return Done(len(found)), found
-        case Ask.SYNCHRONIZE:
+        case Operation.SYNCHRONIZE:
             return Done(), []
 
 

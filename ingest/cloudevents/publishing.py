@@ -131,9 +131,9 @@ class PublishEvents(Publish):
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
         notifications = [self._notification(gateway, each, key, request.traceparent) for each in self._events]
-        publisher, said = PublishingClient(request.caller, request.client, target), self._said()
+        publisher, publication = PublishingClient(request.caller, request.client, target), self._publication()
         return await publish(
-            gateway, PublishRequest(notifications, publisher, {each.id: said for each in notifications})
+            gateway, PublishRequest(notifications, publisher, {each.id: publication for each in notifications})
         )
 
     def _notification(self, gateway: Gateway, event: _Event, key: str, traceparent: str) -> Notification:

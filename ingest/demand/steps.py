@@ -88,7 +88,7 @@ def is_wanted(path: TopicPath, table: RoutingTable, now_ms: int) -> bool:
     return any(not (one.paused or one.expired(now_ms)) for one in table.match(path))
 
 
-def may_want(subscription: Subscription, topic: TopicFilter, now_ms: int) -> bool:
+def may_need(subscription: Subscription, topic: TopicFilter, now_ms: int) -> bool:
     """Whether an active subscription wants something that a registered topic with wildcards stands for.
 
     Topics that do not exist yet count too; when in doubt, it does.

@@ -139,12 +139,12 @@ class DemandWorker:
         for normal, topic in topics.items():
             # Mostly it is still the same subscription that wants it.
             before = table.get(seen.wanted.get(normal, ""))
-            if before is not None and steps.may_want(before, topic, now_ms):
+            if before is not None and steps.may_need(before, topic, now_ms):
                 wanted[normal] = before.id
         missing = {normal: topic for normal, topic in topics.items() if normal not in wanted}
         subscriptions = list(table.subscriptions()) if missing else []
         for number, subscription in enumerate(subscriptions, 1):
-            for normal in [normal for normal, topic in missing.items() if steps.may_want(subscription, topic, now_ms)]:
+            for normal in [normal for normal, topic in missing.items() if steps.may_need(subscription, topic, now_ms)]:
                 wanted[normal] = subscription.id
                 del missing[normal]
             if not missing:

@@ -156,9 +156,9 @@ def read_old_delivery(policy: etree._Element | None) -> DeliveryPolicy:
     """What a subscriber in the older form asks for: FragmentBytes and nothing else. Raises as read_delivery_policy."""
     if policy is None:
         return DEFAULT_POLICY
-    asked = read_delivery_policy(policy)
-    only = DeliveryPolicy(fragment_bytes=asked.fragment_bytes)
-    if asked != only:
+    requested = read_delivery_policy(policy)
+    only = DeliveryPolicy(fragment_bytes=requested.fragment_bytes)
+    if requested != only:
         raise UnsupportedPolicy(
             "a subscription with a SubscriberAddress, which is known by that and its topic, takes FragmentBytes in "
             "p:Delivery and nothing else",

@@ -69,15 +69,19 @@ class Publication(NamedTuple):
         return min(ends, self.valid_until_ms) if self.valid_until_ms else ends
 
 
-NOTHING_SAID = Publication()
+NO_ATTRIBUTES = Publication()
 
 
 def by_id(
-    notifications: Sequence[Notification], said: Mapping[int, Publication], messages: int
+    notifications: Sequence[Notification], publications: Mapping[int, Publication], messages: int
 ) -> Mapping[str, Publication]:
     """The options of so many messages by the ids of their notifications. One message may mean several of them."""
     numbers = range(1, messages + 1) if messages == len(notifications) else [1] * len(notifications)
-    return {each.id: said[number] for number, each in zip(numbers, notifications, strict=True) if number in said}
+    return {
+        each.id: publications[number]
+        for number, each in zip(numbers, notifications, strict=True)
+        if number in publications
+    }
 
 
 def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
@@ -101,7 +105,7 @@ def read_publications(elements: Sequence[etree._Element], messages: int) -> Mapp
     return found
 
 
-def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], where: str) -> Publication:
+def read_attributes(texts: Mapping[str, str], namespaces: Mapping[str | None, str], where: str) -> Publication:
     """What attributes, or headers of their kind, say. `where` begins the sentence when one cannot be read.
 
     Raises InvalidRequest.
@@ -150,7 +154,9 @@ def checked_key(key: str) -> str:
     return key
 
 
-def said_in(valid_until_ms: int, lifespan_s: float, kind: str, priority: int | None, reliable: bool) -> Publication:
+def publication_with(
+    valid_until_ms: int, lifespan_s: float, kind: str, priority: int | None, reliable: bool
+) -> Publication:
     """The same options as numbers; 0, empty and None for those that are not given. Raises InvalidRequest."""
     if priority is not None and abs(priority) > MAX_PRIORITY:
         raise InvalidRequest(f"priority is from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}")
@@ -178,7 +184,7 @@ def _read(element: etree._Element) -> Publication:
         raise InvalidRequest(f"p:Publication has {', '.join(sorted(_ATTRIBUTES))}, no {unknown[0]:.100}")
     if len(element) or (element.text or "").strip():
         raise InvalidRequest("p:Publication has attributes and nothing inside")
-    return read_said(attributes, element.nsmap, "p:Publication")
+    return read_attributes(attributes, element.nsmap, "p:Publication")
 
 
 def _numbers(text: str | None, messages: int) -> Iterator[int]:

@@ -96,8 +96,8 @@ def call(
 
     def checked(answer: HttpAnswer) -> T:
         if answer.status >= 300:
-            said = answer.body[:300].decode(errors="replace").strip()
-            raise AdministratorRefused(f"{url} answered {answer.status}: {said}", answer.status)
+            text = answer.body[:300].decode(errors="replace").strip()
+            raise AdministratorRefused(f"{url} answered {answer.status}: {text}", answer.status)
         if answers:
             try:
                 keys.check_answer(headers, {name.lower(): each for name, each in answer.headers.items()}, answer.body)

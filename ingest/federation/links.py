@@ -145,20 +145,20 @@ class ToPeer(NamedTuple):
     others: list[tuple[str, ...]]
 
 
-def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, ToPeer]:
+def reports_of(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, ToPeer]:
     """The reports by engine or group, as in Peer. `wanted` is the interest of the own subscribers. To the members of
     the group the representative reports the interest of other groups, too; to other groups, that of the whole group.
     The interest of members is not reported back to them."""
     group = group_of(own)
-    speaks = is_representative(own, topology)
-    abroad = [each for each in topology.groups() if each != group] if speaks else []
+    represents = is_representative(own, topology)
+    abroad = [each for each in topology.groups() if each != group] if represents else []
     others = [interests.topics(f"{each}/") for each in abroad]
     members = [each for each in topology.members if each.group == group and each.engine != own]
-    told = {each.engine: ToPeer([wanted], others) for each in members if each.state != "gone"}
-    told.update(
+    found = {each.engine: ToPeer([wanted], others) for each in members if each.state != "gone"}
+    found.update(
         (f"{each}/", ToPeer([wanted, *(interests.topics(one.engine) for one in members)], [])) for each in abroad
     )
-    return told
+    return found
 
 
 def _subscription(own: str, link: Link, old: Subscription | None, now_ms: int) -> Subscription:

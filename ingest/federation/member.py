@@ -54,7 +54,7 @@ _RESOLVE_S = 60.0
 
 # Interval of checks of required links and interest.
 _LOOK_S = 0.25
-_TELL_S = 1.0
+_SEND_S = 1.0
 
 # Interval at which interest is sent again, for peers that missed it.
 _AGAIN_S = 30.0
@@ -68,21 +68,21 @@ _TAKEOVER_S = 4.0
 _BACKOFF = Backoff(0.5, 5.0)
 
 # Peers may not answer; a missing heartbeat makes this engine count as gone.
-_CALLS, _TELLING = 4, 16
+_CALLS, _SENDERS = 4, 16
 
 
-_Said = tuple[tuple[str, ...], tuple[str, ...]]
+_Interest = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class _InThread(Protocol):
     async def __call__(self, call: Callable[[], T]) -> T: ...
 
 
-class _Told(NamedTuple):
-    """The last report to a peer, and its time; `number` is that of the peer's registration: after a restart it knows
-    nothing."""
+class _Sent(NamedTuple):
+    """The last report to a peer, and its time; `number` is that of the peer's registration: after a restart it needs
+    another report."""
 
-    said: _Said
+    summary: _Interest
     version: int
     number: int
     at: float
@@ -182,34 +182,34 @@ class _Summary:
         return self._wanted
 
 
-class _ToldPeers:
+class _InterestSender:
     """The summaries that other engines have, as far as this engine sent them."""
 
     def __init__(self, engine: str, peers: HttpClient, keys: SharedKeys) -> None:
         self.peers = peers
         self._engine = engine
         self._keys = keys
-        self._told: dict[str, _Told] = {}
+        self._sent: dict[str, _Sent] = {}
         self._under_way: set[str] = set()
 
-    def is_due(self, to: str, said: _Said, number: int, now: float) -> bool:
-        """Whether to `tell` this engine now. Changed summaries are sent at once, others again from time to time."""
+    def is_due(self, to: str, summary: _Interest, number: int, now: float) -> bool:
+        """Whether to `send` to this engine now. Changed summaries are sent at once, others again from time to time."""
         if to in self._under_way:
             return False
-        told = self._told.get(to)
-        same = told is not None and told.said == said
-        if told is not None and same and told.number == number and told.taken and now <= told.at + _AGAIN_S:
+        sent = self._sent.get(to)
+        same = sent is not None and sent.summary == summary
+        if sent is not None and same and sent.number == number and sent.taken and now <= sent.at + _AGAIN_S:
             return False
         # Versions grow over starts, too.
-        version = told.version if told is not None and same else int(time.time() * 1000)
-        self._told[to] = _Told(said, version, number, now, False)
+        version = sent.version if sent is not None and same else int(time.time() * 1000)
+        self._sent[to] = _Sent(summary, version, number, now, False)
         return True
 
-    async def tell(self, to: str, url: str) -> None:
+    async def send(self, to: str, url: str) -> None:
         """Send the summary of the last `is_due`."""
         self._under_way.add(to)
-        told = self._told[to]
-        body = encode_interest(self._engine, to, told.version, *told.said)
+        sent = self._sent[to]
+        body = encode_interest(self._engine, to, sent.version, *sent.summary)
         try:
             await asyncio.wrap_future(
                 call(self.peers, url, "POST", INTEREST_PATH, body, self._keys, lambda _: None, answers=False)
@@ -218,7 +218,7 @@ class _ToldPeers:
             # Sent again in a moment; whether the engine is there is the administrator's to decide.
             logger.debug("%s could not be notified of the interest of this engine: %s", to, error)
         else:
-            self._told[to] = told._replace(taken=True)
+            self._sent[to] = sent._replace(taken=True)
         finally:
             self._under_way.discard(to)
 
@@ -251,8 +251,8 @@ class FederationMember:
         self._outbound = _LoggedPolicy(gateway.outbound)
         self._datagrams = _DatagramAddresses(settings, self._outbound, self._in_thread)
         self._summary = _Summary(gateway.table, self._in_thread)
-        self._told = _ToldPeers(
-            settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_TELLING, name="interest"), keys
+        self._sent = _InterestSender(
+            settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_SENDERS, name="interest"), keys
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: tuple[int, int, bytes, Mapping[str, str]] | None = None
@@ -268,7 +268,7 @@ class FederationMember:
                     ("the administrator", self._membership.renew, BEAT_S),
                     ("the topology", self._follow, 0.0),
                     ("links to other engines", self._keep_links, _LOOK_S),
-                    ("wanted topics", self._tell, _TELL_S),
+                    ("wanted topics", self._send_interests, _SEND_S),
                 ):
                     tasks.create_task(repeated(f"federation, {what}", work, pause_s, _BACKOFF, *known))
         finally:
@@ -276,14 +276,14 @@ class FederationMember:
                 task.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._membership.administrator.close()
-            self._told.peers.close()
+            self._sent.peers.close()
 
     # The administrator
 
     async def _follow(self) -> None:
         known = self.topology
         found = await asyncio.wrap_future(self._membership.administrator.topology(known.version))
-        if found.says_as(known):
+        if found.agrees_with(known):
             return
         self.topology = found
         await self._in_thread(lambda: _write(self._file, found))
@@ -351,15 +351,15 @@ class FederationMember:
 
     # Interest
 
-    async def _tell(self) -> None:
+    async def _send_interests(self) -> None:
         own, now = self._settings.engine, time.monotonic()
         wanted = await self._summary.current(now)
-        for to, tell in links.told_to(own, self.topology, self._interests, wanted).items():
+        for to, send in links.reports_of(own, self.topology, self._interests, wanted).items():
             member = links.reached(to, self.topology)
             if member is not None and self._outbound.allows_url(to, member.url):
-                said = interest.merged(tell.topics), interest.merged(tell.others)
-                if self._told.is_due(to, said, member.number, now):
-                    self._spawn(self._told.tell(to, member.url))
+                summary = interest.merged(send.topics), interest.merged(send.others)
+                if self._sent.is_due(to, summary, member.number, now):
+                    self._spawn(self._sent.send(to, member.url))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -79,7 +79,7 @@ class PeerReceiver:
         self._memory = memory
         self._clock = clock
         self._under_way: SingleFlight[bytes, None] = SingleFlight()
-        self._told: set[TopicPath] = set()
+        self._logged_topics: set[TopicPath] = set()
         self.taken: Counter[str] = Counter()
         """Stored notifications by sender."""
         self.dropped: Counter[str] = Counter()
@@ -128,7 +128,7 @@ class PeerReceiver:
             known = _fingerprint(each.id)
             if why := drop_reason(each, self._own):
                 self.dropped[why] += 1
-            elif known in fresh or self._memory.knows(known, self._clock()):
+            elif known in fresh or self._memory.has(known, self._clock()):
                 self.dropped["repeat"] += 1
             elif (other := self._under_way.get(known)) is not None:
                 self.dropped["repeat"] += 1
@@ -167,17 +167,17 @@ class PeerReceiver:
             self._drop("unreadable", forwarded.topic, error)
             return None
         priority = max(-MAX_PRIORITY, min(forwarded.priority, MAX_PRIORITY))
-        said = {notification.id: Publication(max(0, forwarded.valid_until_ms), priority=priority)}
+        record = {notification.id: Publication(max(0, forwarded.valid_until_ms), priority=priority)}
         try:
-            return await publishing.check(self._gateway, PublishRequest([notification], None, said))
+            return await publishing.check(self._gateway, PublishRequest([notification], None, record))
         except (TopicNotSupported, InvalidRequest, Forbidden) as error:
             self._drop("topic", notification.topic, error)
             return None
 
     def _drop(self, why: str, topic: TopicPath, error: Exception) -> None:
         self.dropped[why] += 1
-        if topic not in self._told and len(self._told) < _MOST_TEXT:
-            self._told.add(topic)
+        if topic not in self._logged_topics and len(self._logged_topics) < _MOST_TEXT:
+            self._logged_topics.add(topic)
             logger.warning("notifications of other engines on the topic %.200s is dropped: %s", topic, error)
 
     async def _take_interest(self, interest: peers.Interest) -> None:
@@ -198,8 +198,8 @@ class PeerReceiver:
         if before is not None and before.sender == interest.sender and before.version >= interest.version:
             return
         if before is None or (before.topics, before.others) != (interest.topics, interest.others):
-            said = PeerInterest(peer, interest.sender, interest.version, interest.topics, interest.others)
-            await self._gateway.changes.commit([said])
+            record = PeerInterest(peer, interest.sender, interest.version, interest.topics, interest.others)
+            await self._gateway.changes.commit([record])
 
     def _check_way(self, sender: str, to: str) -> None:
         if not is_engine(sender):

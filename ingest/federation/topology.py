@@ -36,7 +36,7 @@ class Topology(msgspec.Struct, frozen=True):
     version: int = 0
     members: tuple[Member, ...] = ()
 
-    def says_as(self, other: Topology) -> bool:
+    def agrees_with(self, other: Topology) -> bool:
         """Whether it is equal except for times of silence."""
         return [msgspec.structs.replace(each, silent_ms=0) for each in self.members] == [
             msgspec.structs.replace(each, silent_ms=0) for each in other.members

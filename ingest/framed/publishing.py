@@ -14,7 +14,7 @@ from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.ingest.elements.properties import producer_with
-from arborcast.ingest.elements.publication import checked_key, said_in
+from arborcast.ingest.elements.publication import checked_key, publication_with
 from arborcast.ingest.framed.messages import topic_of
 from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
@@ -119,13 +119,13 @@ class Publisher:
         publisher = self._enter(frame)
         body = frames.read_body(frame, frames.PublishBody)
         topic, key = topic_of(body.topic), checked_key(body.key)
-        said = said_in(body.valid_until, body.lifespan, body.type.strip(), body.priority, body.reliable)
+        publication = publication_with(body.valid_until, body.lifespan, body.type.strip(), body.priority, body.reliable)
         return await check_message(
             self._gateway,
             publisher,
             topic,
             loose_payload(body.payload) if frame.flags & LOOSE else body.payload,
-            said,
+            publication,
             producer=producer_with(body.properties) if body.properties else b"",
             message_id=key,
         )

@@ -63,7 +63,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._ending = False
         self._unknown = True
         self.session: FramedSession | None = None
-        self.made_at = self.heard_at = 0.0
+        self.made_at = self.received_at = 0.0
         self.whole_at = 0.0  # when nothing was unfinished last
         self.unread_since = 0.0
 
@@ -72,7 +72,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         connected = self._transport = cast(asyncio.Transport, transport)
         client, server = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
         self._peer = client[0]
-        self.made_at = self.heard_at = self.whole_at = asyncio.get_running_loop().time()
+        self.made_at = self.received_at = self.whole_at = asyncio.get_running_loop().time()
         connected.set_write_buffer_limits(_UNREAD)
         refusal = self._server.opened(self, self._peer)
         if refusal:
@@ -98,12 +98,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing() or self.session is None:
             return
-        self.heard_at = asyncio.get_running_loop().time()
+        self.received_at = asyncio.get_running_loop().time()
         another = False  # not by the clock: that of uvloop has milliseconds
         try:
             for frame in self._decoder.feed(self._server.buffer[:nbytes]):
                 another = True
-                self.whole_at = self.heard_at
+                self.whole_at = self.received_at
                 self.session.received(frame)
                 if transport.is_closing():
                     return
@@ -111,7 +111,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self.refuse("FrameError", str(error))
             return
         if not self._decoder.pending:
-            self.whole_at = self.heard_at
+            self.whole_at = self.received_at
         self._reserve(another=another)
 
     def _reserve(self, *, another: bool) -> None:
@@ -171,7 +171,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self._held:
             transport.pause_reading()
         else:
-            self.heard_at = self.whole_at = asyncio.get_running_loop().time()
+            self.received_at = self.whole_at = asyncio.get_running_loop().time()
             transport.resume_reading()
 
     def close(self) -> None:
@@ -313,7 +313,7 @@ class FramedServer:
                 each.session.look(now)  # what it sends is left in the network
             elif each.unfinished and now - each.whole_at > frame_s:
                 each.refuse("FrameError", f"a frame was not there as a whole within {frame_s:g} s")
-            elif now - each.heard_at > idle_s:
+            elif now - each.received_at > idle_s:
                 each.refuse("Idle", f"nothing came for {idle_s:g} s: send PING")
             elif each.session is not None:
                 each.session.look(now)

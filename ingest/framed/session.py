@@ -172,10 +172,10 @@ class FramedSession:
         early: list[Frame] = []
         try:
             self._edge.gateway.check_started()
-            said = frames.read_body(frame, frames.ConnectBody)
-            if said.protocol != frames.VERSION:
-                raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {said.protocol}")
-            self._scope = {**self._scope, "headers": _credentials(said)}
+            connect = frames.read_body(frame, frames.ConnectBody)
+            if connect.protocol != frames.VERSION:
+                raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {connect.protocol}")
+            self._scope = {**self._scope, "headers": _credentials(connect)}
             await self._ask_who()
             self._asked_at = asyncio.get_running_loop().time()
             settings = self._edge.settings
@@ -311,11 +311,11 @@ _ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})
 _NOBODY = etree.Element("connect")
 
 
-def _credentials(said: frames.ConnectBody) -> list[tuple[bytes, bytes]]:
-    if said.bearer:
-        return [(b"authorization", f"Bearer {said.bearer}".encode("utf-8", "replace"))]
-    if said.user:
-        return [(b"authorization", b"Basic " + base64.b64encode(f"{said.user}:{said.password}".encode()))]
+def _credentials(connect: frames.ConnectBody) -> list[tuple[bytes, bytes]]:
+    if connect.bearer:
+        return [(b"authorization", f"Bearer {connect.bearer}".encode("utf-8", "replace"))]
+    if connect.user:
+        return [(b"authorization", b"Basic " + base64.b64encode(f"{connect.user}:{connect.password}".encode()))]
     return []
 
 

@@ -44,19 +44,19 @@ class FreedMemory:
 
     def __init__(self) -> None:
         self._trim = trimming()
-        self._asked = False
+        self._requested = False
         self._next = 0.0
 
     def give_back_soon(self) -> None:
         """On the event loop. Cheap when it was asked a moment ago."""
-        if self._trim is None or self._asked:
+        if self._trim is None or self._requested:
             return
-        self._asked = True
+        self._requested = True
         loop = asyncio.get_running_loop()
         loop.call_later(max(_PAUSE_S, self._next - loop.time()), self._give_back, self._trim)
 
     def _give_back(self, trim: Callable[[], object]) -> None:
-        self._asked = False
+        self._requested = False
         loop = asyncio.get_running_loop()
         self._next = loop.time() + _BETWEEN_S
         loop.run_in_executor(None, trim)

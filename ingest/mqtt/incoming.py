@@ -117,9 +117,9 @@ class Incoming:
             payload = loose_payload(payload)
         if len(payload) > gateway.settings.max_body_bytes:
             raise TooLarge(f"the message has {len(payload)} bytes, {gateway.settings.max_body_bytes} are taken")
-        said = Publication(lifespan_ms=min(message.lifespan_s * 1000, limits.LIFESPAN_MS))
+        publication = Publication(lifespan_ms=min(message.lifespan_s * 1000, limits.LIFESPAN_MS))
         publisher = again(gateway, self._user, len(message.payload))
-        return await check_message(gateway, publisher, topic, payload, said)
+        return await check_message(gateway, publisher, topic, payload, publication)
 
     async def _store(self, together: Sequence[Checked]) -> None:
         """Raises InfrastructureError when Kafka does not have all of them."""

@@ -308,4 +308,4 @@ async def check_callable(gateway: Gateway, url: str, owner: str, *, once: bool =
     await check_name(gateway.dns_check, url)
     if gateway.proof is not None:
         base = gateway.own.base if hook else ""
-        await (gateway.proof.ask_once(url, owner) if once else gateway.proof.ask(url, owner, base))
+        await (gateway.proof.prove_once(url, owner) if once else gateway.proof.prove(url, owner, base))

@@ -23,7 +23,7 @@ from arborcast.ingest.elements.publication import (
     VALID_UNTIL,
     Publication,
     checked_key,
-    read_said,
+    read_attributes,
 )
 from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
 from arborcast.ingest.operations.publishing import (
@@ -56,7 +56,7 @@ _XML = (b"application/xml", b"text/xml")
 _JSON = b"application/json"
 
 # Headers that say what p:Publication does in a Notify.
-_SAID = {
+_HEADERS = {
     b"arborcast-valid-until": VALID_UNTIL,
     b"arborcast-lifespan": LIFESPAN,
     b"arborcast-type": TYPE,
@@ -115,11 +115,11 @@ class Publish:
         return payload
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
-        topic, said = self._path(self._topic), self._said()
+        topic, publication = self._path(self._topic), self._publication()
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
         notification = notification_of(gateway, topic, request, message_id=key)
         publisher = PublishingClient(request.caller, request.client, target)
-        return await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))
+        return await publish(gateway, PublishRequest([notification], publisher, {notification.id: publication}))
 
     def _path(self, topic: str) -> TopicPath:
         try:
@@ -127,16 +127,16 @@ class Publish:
         except TopicError as error:
             raise TopicError(f"{error}: a topic is names with slashes, {ROOT}/a/b or {ROOT}/{{urn:my}}a/b") from error
 
-    def _said(self) -> Publication:
+    def _publication(self) -> Publication:
         texts: dict[str, str] = {}
-        for name, attribute in _SAID.items():
+        for name, attribute in _HEADERS.items():
             value = self._headers.get(name)
             if value:
                 try:
                     texts[attribute] = value.decode()
                 except UnicodeDecodeError as error:
                     raise InvalidRequest(f"the header {name.decode()} is not UTF-8") from error
-        return read_said(texts, {}, "the headers")
+        return read_attributes(texts, {}, "the headers")
 
 
 _STATUS: Mapping[type[PeerError], int] = {

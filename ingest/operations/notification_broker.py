@@ -58,9 +58,9 @@ _SLASHED = re.compile(rb"([\"'])(http://docs\.oasis-open\.org/wsn/b-2)/\1")
 _topics = TopicMemory()
 
 # What stands around a payload says the topic, and the producer (empty for none).
-_Said = tuple[PublishedTopic, bytes]
-_Known = FoundPayload[_Said]
-_shapes: Shapes[_Said] = Shapes()
+_TopicAndProducer = tuple[PublishedTopic, bytes]
+_Known = FoundPayload[_TopicAndProducer]
+_shapes: Shapes[_TopicAndProducer] = Shapes()
 
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
@@ -153,8 +153,8 @@ def _learn(request: Request, notification: Notification) -> None:
     parts = [part.tag for part in request.operation[0]]
     if _TOPIC in parts and _CONTENT in parts:
         topic = PublishedTopic(notification.topic, notification.prefixes)
-        said = topic, notification.producer
-        _shapes.learn(request, request.source(PAYLOAD_DEPTH), parts.index(_CONTENT), said)
+        value = topic, notification.producer
+        _shapes.learn(request, request.source(PAYLOAD_DEPTH), parts.index(_CONTENT), value)
 
 
 async def _read_notify(
@@ -182,7 +182,7 @@ async def _read_notify(
 
     if known is not None:
         check_payload(known.payload, known.element)
-        add(known.said[0], known.payload, known.said[1], known.name)
+        add(known.value[0], known.payload, known.value[1], known.name)
         return notifications, 1
     source = request.source(PAYLOAD_DEPTH)
     messages = 0

@@ -46,9 +46,9 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     """Create a subscription whose messages wait to be pulled from its own address."""
     operation = request.operation
     now = gateway.now()
-    asked = operation.find(_tev("InitialTerminationTime"))
-    if asked is not None:
-        terminates_ms = requested_termination(asked, now, initial=True)
+    requested = operation.find(_tev("InitialTerminationTime"))
+    if requested is not None:
+        terminates_ms = requested_termination(requested, now, initial=True)
     else:
         terminates_ms = times.to_ms(now + timedelta(seconds=gateway.settings.pull_subscription_s))
     created, *_ = await create_subscription(

@@ -19,7 +19,7 @@ from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
 from arborcast.core.xml import xml_parser
 from arborcast.ingest.access.grants import ClientRequest, check_publish, check_reserved, may_manage, owner_of
 from arborcast.ingest.addresses import Target
-from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
+from arborcast.ingest.elements.publication import NO_ATTRIBUTES, Publication
 from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, Stored, check_callable, endpoint_of
 from arborcast.ingest.state.repeats import fingerprint
@@ -66,7 +66,7 @@ class PublishRequest(NamedTuple):
     notifications: Sequence[Notification]
     publisher: PublishingClient | None
     """None where rights were checked before: a push of another engine, a message whose parts were accepted."""
-    said: Mapping[str, Publication] = NO_PUBLICATIONS
+    publications: Mapping[str, Publication] = NO_PUBLICATIONS
     """Delivery options, by the id of the notification."""
     senders: Callable[[], Sequence[Iterable[str]]] | None = None
     """Producer addresses in each notification; called only where a registration may be required."""
@@ -80,7 +80,7 @@ class Checked(NamedTuple):
     """A request that may be stored."""
 
     notifications: Sequence[Notification]
-    said: Mapping[str, Publication]
+    publications: Mapping[str, Publication]
     owner: str
     accepted_ms: int | None
 
@@ -137,7 +137,7 @@ async def check_message(
     publisher: PublishingClient,
     topic: TopicPath,
     payload: bytes,
-    said: Publication,
+    publications: Publication,
     *,
     producer: bytes = b"",
     message_id: str = "",
@@ -155,7 +155,7 @@ async def check_message(
     finally:
         reservation.release()
     notification = notification_of(gateway, topic, request, producer=producer, message_id=message_id)
-    checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: said}))
+    checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: publications}))
     await gateway.admit({topic: ""})
     return checked
 
@@ -179,14 +179,17 @@ async def check(gateway: Gateway, request: PublishRequest) -> Checked:
     else:
         check_rights(gateway, publisher, topics, request.senders)
     if gateway.topics.check_types:
-        check_types(gateway.table.topics, notifications, request.said)
+        check_types(gateway.table.topics, notifications, request.publications)
     gateway.check_new(topics)
     if publisher is not None:
         check_rate(gateway, publisher, topics)
         if request.reply_to is not None and any(map(gateway.is_queue, topics)):
             notifications = await _with_reply_to(gateway, publisher, notifications, request.reply_to)
     return Checked(
-        notifications, request.said, "" if publisher is None else owner_of(publisher.caller), request.accepted_ms
+        notifications,
+        request.publications,
+        "" if publisher is None else owner_of(publisher.caller),
+        request.accepted_ms,
     )
 
 
@@ -196,8 +199,8 @@ async def store(gateway: Gateway, checked: Checked) -> bool:
     Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
     if checked.notifications[0].message_id and gateway.repeats.enabled:
-        said = [checked.said.get(each.id, NOTHING_SAID) for each in checked.notifications]
-        request = fingerprint(checked.notifications, checked.owner, said)
+        publications = [checked.publications.get(each.id, NO_ATTRIBUTES) for each in checked.notifications]
+        request = fingerprint(checked.notifications, checked.owner, publications)
         return await gateway.repeats.once(request, lambda: _store(gateway, checked, request))
     await _store(gateway, checked)
     return True
@@ -225,8 +228,10 @@ def joined(requests: Sequence[Checked]) -> Checked:
     first = requests[0]
     if len(requests) == 1:
         return first
-    said = {name: each for request in requests for name, each in request.said.items()}
-    return first._replace(notifications=[each for request in requests for each in request.notifications], said=said)
+    publications = {name: each for request in requests for name, each in request.publications.items()}
+    return first._replace(
+        notifications=[each for request in requests for each in request.notifications], publications=publications
+    )
 
 
 def check_rights(
@@ -282,7 +287,7 @@ def check_rate(gateway: Gateway, publisher: PublishingClient, topics: Iterable[T
 
 
 def check_types(
-    tree: TopicTree, notifications: Sequence[Notification], said: Mapping[str, Publication] = NO_PUBLICATIONS
+    tree: TopicTree, notifications: Sequence[Notification], publications: Mapping[str, Publication] = NO_PUBLICATIONS
 ) -> None:
     """Raises InvalidRequest when a notification is of none of the types that its topic names; one that names none has
     them all."""
@@ -290,7 +295,7 @@ def check_types(
         record = tree.get(each.topic)
         if record is None or not record.message_types:
             continue
-        kind = said.get(each.id, NOTHING_SAID).type or type_of(each)
+        kind = publications.get(each.id, NO_ATTRIBUTES).type or type_of(each)
         if kind not in record.message_types:
             raise InvalidRequest(
                 f"message {number} is of the type {kind:.200}, and the topic {each.topic:.200} takes "
@@ -342,7 +347,7 @@ def merge_key(payload: bytes, key: str) -> bytes:
 def _accepted(
     notification: Notification,
     table: RoutingTable,
-    said: Publication,
+    publications: Publication,
     request: tuple[int, bytes, int],
     split_bytes: int,
     federation: AnswersPeers | None,
@@ -351,7 +356,7 @@ def _accepted(
     request, the rest is what its publisher says of it, else what its topic does. `split_bytes` is for topics that say
     split."""
     tree = table.topics
-    policy, priority = tree.policy(notification.topic), said.priority
+    policy, priority = tree.policy(notification.topic), publications.priority
     accepted_ms, known_as, request_size = request
     distribution, fast = "", False
     if federation is not None:
@@ -368,13 +373,13 @@ def _accepted(
         request=known_as,
         request_size=request_size,
         control=table.position,
-        valid_until_ms=said.until_ms(accepted_ms),
+        valid_until_ms=publications.until_ms(accepted_ms),
         priority=priority,
-        type=said.type or notification.type,
-        reliable=said.reliable or notification.reliable or policy.reliable,
+        type=publications.type or notification.type,
+        reliable=publications.reliable or notification.reliable or policy.reliable,
         split_bytes=split_bytes if policy.split else 0,
         queue=policy.queue,
-        merge=merge_key(notification.payload, said.merge) if policy.queue and policy.merge else b"",
+        merge=merge_key(notification.payload, publications.merge) if policy.queue and policy.merge else b"",
         distribution=distribution,
         fast=fast,
         unchanged=UNSTAMPED if notification.only else table.changed_before(notification.topic),
@@ -384,7 +389,7 @@ def _accepted(
 async def _store(gateway: Gateway, checked: Checked, request: bytes = b"") -> None:
     """`request` is the fingerprint of the request; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
-    notifications, said, table = checked.notifications, checked.said, gateway.table
+    notifications, publications, table = checked.notifications, checked.publications, gateway.table
     if new := {each.topic: each.prefixes for each in notifications if each.topic not in table.topics}:
         await gateway.admit(new)
     await gateway.changes.keep_up()
@@ -393,7 +398,7 @@ async def _store(gateway: Gateway, checked: Checked, request: bytes = b"") -> No
     facts = accepted_ms, request, len(notifications) if request else 1
     split_bytes, federation = gateway.fragments.bytes, gateway.federation
     stored = [
-        _accepted(each, table, said.get(each.id, NOTHING_SAID), facts, split_bytes, federation)
+        _accepted(each, table, publications.get(each.id, NO_ATTRIBUTES), facts, split_bytes, federation)
         for each in notifications
     ]
     # The last of each topic that keeps it.

@@ -18,7 +18,7 @@ from arborcast.core.errors import InfrastructureError, SecretError, UnknownResou
 from arborcast.ingest import addresses
 from arborcast.ingest.access.grants import may_manage, owner_of
 from arborcast.ingest.addresses import FACTORIES, Target
-from arborcast.ingest.elements.publication import NOTHING_SAID, of_request
+from arborcast.ingest.elements.publication import NO_ATTRIBUTES, of_request
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import reference_element
 from arborcast.topic_model.namespaces import ACTION_BW, WSNT, wsa, wsnt
@@ -146,12 +146,12 @@ async def put(gateway: Gateway, request: Request, target: Target) -> None:
             _check_readable(message, elements[-1], len(elements))
     if not elements:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
-    said = of_request(request, len(elements))
+    publications = of_request(request, len(elements))
     messages = [
         StoredMessage(
             element,
             accepted_ms=accepted_ms,
-            valid_until_ms=said.get(number, NOTHING_SAID).until_ms(accepted_ms),
+            valid_until_ms=publications.get(number, NO_ATTRIBUTES).until_ms(accepted_ms),
         )
         for number, element in enumerate(elements, start=1)
     ]

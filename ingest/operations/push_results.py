@@ -58,7 +58,7 @@ class PushResults:
         self._log = log
         self._keys = keys
         self._now = now
-        self._said: Recent[str, State] = Recent(_REMEMBERED, age_s=3_600.0)
+        self._reported: Recent[str, State] = Recent(_REMEMBERED, age_s=3_600.0)
         self._locks = KeyedLocks()
 
     async def take(self, path: str, body: bytes) -> None:
@@ -70,9 +70,9 @@ class PushResults:
             raise InfrastructureError(f"{error} of this gateway", _NEW_KEY_S) from error
         except SecretError as error:
             raise ResultRefused(f"{error}: take the one in the push's Arborcast-Callback", 403) from error
-        said = _read(body)
-        if said.push and said.push != promise.push:
-            raise ResultRefused(f"this is the address of the push {promise.push}, not of {said.push[:100]!r}", 403)
+        report = _read(body)
+        if report.push and report.push != promise.push:
+            raise ResultRefused(f"this is the address of the push {promise.push}, not of {report.push[:100]!r}", 403)
         now_ms = int(self._now() * 1000)
         if now_ms > promise.until_ms:
             raise ResultRefused(
@@ -82,13 +82,13 @@ class PushResults:
             )
         # A repetition waits until it is known what became of the first.
         async with self._locks.hold(promise.push):
-            before = self._said.get(promise.push)
-            if before == said.state:
+            before = self._reported.get(promise.push)
+            if before == report.state:
                 return
             if before is not None:
                 raise ResultRefused(f"this push was said to be {before} before; the first report counts", 409)
-            await self._log.commit([Result(promise, said.state, now_ms, said.text[:_MOST_TEXT])])
-            self._said.put(promise.push, said.state, len(promise.push))
+            await self._log.commit([Result(promise, report.state, now_ms, report.text[:_MOST_TEXT])])
+            self._reported.put(promise.push, report.state, len(promise.push))
 
     def close(self) -> None:
         """Take nothing more."""

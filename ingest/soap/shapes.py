@@ -40,7 +40,7 @@ class _Shape(Generic[_T]):
     place: int
     inherited: Inherited
     behind: str | None
-    said: _T
+    value: _T
 
 
 class FoundPayload(NamedTuple, Generic[_T]):
@@ -48,7 +48,7 @@ class FoundPayload(NamedTuple, Generic[_T]):
 
     payload: bytes
     element: etree._Element
-    said: _T
+    value: _T
 
     @property
     def name(self) -> str:
@@ -80,9 +80,9 @@ class Shapes(Generic[_T]):
         if content[0].tail != shape.behind:
             return None
         payload = self_contained(document, element_between(document, start, end), shape.inherited)
-        return FoundPayload(payload, content[0], shape.said)
+        return FoundPayload(payload, content[0], shape.value)
 
-    def learn(self, request: Request, source: Source, place: int, said: _T) -> None:
+    def learn(self, request: Request, source: Source, place: int, value: _T) -> None:
         """`source` has found the payload of the one message in its part number `place`; this is said around it."""
         lead = _lead(request)
         if lead is None:
@@ -97,7 +97,7 @@ class Shapes(Generic[_T]):
         if size <= _LONGEST:
             inherited = source.inherited(payload)
             message = request.operation[0]
-            shape = _Shape(head, tail, len(message), place, inherited, message[place][0].tail, said)
+            shape = _Shape(head, tail, len(message), place, inherited, message[place][0].tail, value)
             self._known.put(document[begin:start], shape, size + sum(len(each[2]) for each in inherited))
 
 

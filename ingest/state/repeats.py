@@ -47,7 +47,7 @@ def steady_now() -> float:
     return _EARLIER_S + time.monotonic()
 
 
-def fingerprint(notifications: Sequence[Notification], owner: str = "", said: Sequence[object] = ()) -> bytes:
+def fingerprint(notifications: Sequence[Notification], owner: str = "", attributes: Sequence[object] = ()) -> bytes:
     """The fingerprint of a request: its message id, its sender (`owner`, empty without authentication), and its whole
     contents: of each notification also the delivery options. Empty for a request without a message id.
 
@@ -59,7 +59,7 @@ def fingerprint(notifications: Sequence[Notification], owner: str = "", said: Se
         return b""
     digest = hashlib.blake2b(message_id.encode(), digest_size=_FINGERPRINT)
     # With the lengths of all, see below.
-    digest.update(msgspec.msgpack.encode((owner, said, [each.reply_to for each in notifications])))
+    digest.update(msgspec.msgpack.encode((owner, attributes, [each.reply_to for each in notifications])))
     for each in notifications:
         topic = each.topic.encode()
         # With the lengths, or what stands at the end of one part could stand at the beginning of the next.
@@ -92,7 +92,7 @@ class RepeatMemory:
         entry = known + int(at_s).to_bytes(_STAMP)
         self._memory[start : start + _BUCKET] = entry + self._memory[start : start + _BUCKET - _ENTRY]
 
-    def knows(self, wanted: bytes, now_s: float) -> bool:
+    def has(self, wanted: bytes, now_s: float) -> bool:
         """Whether this fingerprint was acknowledged within the window."""
         start = self._start(wanted)
         bucket = self._memory[start : start + _BUCKET]
@@ -133,7 +133,7 @@ class Repeats:
         if not known or not self.enabled:
             await store()
             return True
-        if self._memory.knows(known, self._clock()):
+        if self._memory.has(known, self._clock()):
             self.count += 1
             return False
         first = self._under_way.get(known)
@@ -165,7 +165,7 @@ def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float
         found[each.request] = found.get(each.request, 0) + 1
         if found[each.request] == each.request_size:
             complete += 1
-            if not memory.knows(each.request, steady_now()):
+            if not memory.has(each.request, steady_now()):
                 memory.add(each.request, then_s)
     if complete:
         logger.info("%d requests of the last %g s are remembered", complete, window_s)

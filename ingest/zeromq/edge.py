@@ -43,10 +43,10 @@ _TURN = 100
 _BEAT_S = 1.0
 
 # Poll timeout of the loop; shorter while a client waits for the state of a subscription.
-_TURN_MS, _ASKED_MS = 200, 20
+_TURN_MS, _PENDING_MS = 200, 20
 
 # Errors of each kind are logged once in so long.
-_SAY_AGAIN_S = 60.0
+_LOG_AGAIN_S = 60.0
 
 # What the gateway could not store is sent again after so long.
 _AGAIN_S = 0.5
@@ -60,7 +60,7 @@ _REMEMBERED = 4 * 1024 * 1024
 _MOST_PARTS = 7
 
 # So many REQ may wait until a subscription is in force.
-_MOST_ASKED = 1_000
+_MAX_PENDING = 1_000
 
 # A publication that was under way when the connection was lost so often is sent by itself, and then given up.
 _SUSPECT, _MOST_LOST = 3, 6
@@ -88,7 +88,7 @@ class _Inlet(NamedTuple):
     is_read: Callable[[], bool]
 
 
-class _Asked(NamedTuple):
+class _PendingReady(NamedTuple):
     """A REQ that waits until what it asks for is in force."""
 
     identity: bytes
@@ -108,7 +108,7 @@ class _Outcomes(Counter[tuple[str, ...]]):
         self[socket, outcome] += 1
         if why:
             now = time.monotonic()
-            if now - self._logged_at.get(outcome, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
+            if now - self._logged_at.get(outcome, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
                 self._logged_at[outcome] = now
                 logger.warning("zmq.%s: %s: %s", socket, outcome, why)
 
@@ -230,7 +230,7 @@ class ZmqEdge:
         self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()
         self._wanted = Prefixes()
         self._prefixes: dict[str, set[bytes]] = {}  # by expression
-        self._asked: list[_Asked] = []
+        self._pending: list[_PendingReady] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
         self._retries = _Retries()
         self._inlets = self._open_inlets()
@@ -279,14 +279,14 @@ class ZmqEdge:
                 poller.register(each.socket, zmq.POLLIN)
         if self._sockets.tasks is not None and self._tasks:
             poller.register(self._sockets.tasks, zmq.POLLOUT)
-        ready = dict(poller.poll(_TURN_MS if not self._asked else _ASKED_MS))
+        ready = dict(poller.poll(_TURN_MS if not self._pending else _PENDING_MS))
         self._calls.run()
         for each in self._inlets:
             if each.socket in ready:
                 self._take(each)
         if self._sockets.tasks in ready:
             self._hand_out()
-        if self._asked:
+        if self._pending:
             self._answer_ready()
         for publication in self._retries.due(time.monotonic()):
             self._store(publication)
@@ -360,16 +360,16 @@ class ZmqEdge:
     def _read_request(self, identity: bytes, rest: list[bytes], user: str) -> None:
         if len(rest) < 2 or rest[0]:
             raise MessageError("parts", "a request is: publish, topic, payload [, properties]; or ready, prefix")
-        word, *said = rest[1:]
-        if word == b"ready" and len(said) == 1:
-            if len(self._asked) >= _MOST_ASKED or len(said[0]) > LONGEST_PREFIX:
+        word, *arguments = rest[1:]
+        if word == b"ready" and len(arguments) == 1:
+            if len(self._pending) >= _MAX_PENDING or len(arguments[0]) > LONGEST_PREFIX:
                 self._reply(identity, b"error", b"too many wait for their subscriptions, or the prefix is too long")
                 return
-            self._asked.append(_Asked(identity, expression_of(said[0]), time.monotonic() + _READY_S))
+            self._pending.append(_PendingReady(identity, expression_of(arguments[0]), time.monotonic() + _READY_S))
             return
         if word != b"publish":
             raise MessageError("word", f"publish and ready are known, not {word[:60].decode('utf-8', 'replace')!r}")
-        body, flags = read_publication(said)
+        body, flags = read_publication(arguments)
 
         def answer(name: str, error: ArborcastError | None) -> None:
             self.counts.note("asked", "refused" if error else "accepted", str(error or ""))
@@ -439,15 +439,15 @@ class ZmqEdge:
                 self._task_source.acknowledge(frame)
 
     def _answer_ready(self) -> None:
-        now, waiting = time.monotonic(), list[_Asked]()
-        for each in self._asked:
+        now, waiting = time.monotonic(), list[_PendingReady]()
+        for each in self._pending:
             if self._gateway.own.is_in_force(each.expression):
                 self._reply(each.identity, b"ok", b"")
             elif now >= each.until:
                 self._reply(each.identity, b"error", b"no subscription for this prefix, or the gateway is unavailable")
             else:
                 waiting.append(each)
-        self._asked = waiting
+        self._pending = waiting
 
     def _reply(self, identity: bytes, *parts: bytes) -> None:
         if self._sockets.router is not None:

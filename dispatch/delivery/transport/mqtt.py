@@ -87,7 +87,8 @@ class _Link:
             if isinstance(opened, socket.socket):
                 with suppress(OSError):
                     socket.socket.shutdown(opened, socket.SHUT_RDWR)  # not that of TLS, which waits for the broker
-            client.loop_stop()
+            with suppress(RuntimeError):  # its thread is made, but not started
+                client.loop_stop()
 
     def _run(self) -> None:
         try:

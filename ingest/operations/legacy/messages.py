@@ -95,10 +95,10 @@ class Notify:
     messages: tuple[Message, ...]
 
 
-Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify | MessagePart
+Action = Subscribe | Unsubscribe | CreatePullPoint | Notify | MessagePart
 
 
-def read(text: str, default: TopicPath | None = None) -> Asked:
+def read(text: str, default: TopicPath | None = None) -> Action:
     """What the text asks for; `default` is the topic of messages that name none.
 
     Raises MalformedMessage, InvalidRequest or ExpressionError.
@@ -107,7 +107,7 @@ def read(text: str, default: TopicPath | None = None) -> Asked:
     return _read(root, lambda: Source(document, root, _PAYLOAD_DEPTH), default, text)
 
 
-def read_request(request: Request, default: TopicPath | None = None) -> Asked:
+def read_request(request: Request, default: TopicPath | None = None) -> Action:
     """What a WsnProcess asks for: its message is escaped text, or an element. Raises as `read`."""
     holder = request.operation
     if not len(holder):
@@ -129,7 +129,7 @@ def read_subscribe(root: etree._Element) -> Subscribe:
     return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint), delivery)
 
 
-def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None, text: str | None) -> Asked:
+def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None, text: str | None) -> Action:
     """`text` is what the root was read from, before it was mended; None where it came as an element."""
     namespace, name = _split(root)
     match name if namespace in _NAMESPACES else "":
@@ -183,10 +183,10 @@ def _message(
 ) -> Message:
     path, content = _topic_and_content(element, default)
     fragment, identification = package
-    said = write_package(fragment, identification if fragment.part else "") if fragment.alone else ""
+    package_text = write_package(fragment, identification if fragment.part else "") if fragment.alone else ""
     inside = node.children[element.index(content)]
     # Of a part the blanks at its ends belong to the message.
-    return Message(path, *_payload(content, inside, source, strip=not fragment.part), said)
+    return Message(path, *_payload(content, inside, source, strip=not fragment.part), package_text)
 
 
 def _part(
@@ -229,12 +229,12 @@ def _package(element: etree._Element) -> tuple[Fragment, str]:
     if package is None:
         return _NO_PACKAGE
     # Its own children are written without a prefix.
-    said = {name: _text(child) for child in reversed(package) if (name := _split(child)[1]) in _PACKAGE}
+    package_text = {name: _text(child) for child in reversed(package) if (name := _split(child)[1]) in _PACKAGE}
     try:
-        fragment = read_fragment(said["Fragment"]) if said.get("Fragment") else Fragment()
+        fragment = read_fragment(package_text["Fragment"]) if package_text.get("Fragment") else Fragment()
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
-    identification = said.get("Identification", "")
+    identification = package_text.get("Identification", "")
     if fragment.part and not 0 < len(identification) <= MAX_IDENTIFICATION:
         raise InvalidRequest(
             f"Fragment {fragment} is a part, and its Package has no Identification, which says of what message"

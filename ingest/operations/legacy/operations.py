@@ -75,23 +75,23 @@ async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Rep
 
 
 async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
-    asked = messages.read_request(request, gateway.default_topic)
-    match asked:
+    action = messages.read_request(request, gateway.default_topic)
+    match action:
         case Notify():
-            return await _notify(gateway, asked, target, request)
+            return await _notify(gateway, action, target, request)
         case MessagePart():
-            await parts.take(gateway, asked, target, request)
+            await parts.take(gateway, action, target, request)
             return NOTIFIED
         case Subscribe():
-            return await _subscribe(gateway, asked, request.caller)
+            return await _subscribe(gateway, action, request.caller)
         case Unsubscribe():
-            return await _unsubscribe(gateway, asked, request.caller)
+            return await _unsubscribe(gateway, action, request.caller)
         case CreatePullPoint():
             owner = owner_of(request.caller)
-            return _reference("PullPoint", await open_pull_point(gateway, asked.name, owner, provisional=True))
+            return _reference("PullPoint", await open_pull_point(gateway, action.name, owner, provisional=True))
 
 
-async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Request) -> str:
+async def _notify(gateway: Gateway, action: Notify, target: Target, request: Request) -> str:
     notifications = [
         Notification(
             gateway.ids.next(),
@@ -102,9 +102,9 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
             type=stored_type(message.type),
             package=message.package,
         )
-        for message in asked.messages
+        for message in action.messages
     ]
-    for message in asked.messages:
+    for message in action.messages:
         if message.package:
             parts.check_alone(gateway, request, message.package.partition(" ")[2])
     # The older envelope names no producer, so where registration is required only the address can tell the publisher.
@@ -112,23 +112,23 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
     return NOTIFIED
 
 
-async def _subscribe(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> str:
+async def _subscribe(gateway: Gateway, action: Subscribe, caller: Caller | None) -> str:
     try:
-        created = await subscribed(gateway, asked, caller)
+        created = await subscribed(gateway, action, caller)
     except PeerError as error:
         logger.warning("a Subscribe in the older envelope was refused: %s", error)
         return REFUSED
     return _reference("SubscriptionReference", created.subscription.address) if created.new else REPEATED
 
 
-async def subscribed(gateway: Gateway, asked: Subscribe, caller: Caller | None) -> CreatedSubscription:
+async def subscribed(gateway: Gateway, action: Subscribe, caller: Caller | None) -> CreatedSubscription:
     """The subscription that is asked for, new or found. Raises PeerError or InfrastructureError."""
-    return await create_subscription(gateway, _request(asked, caller, _named_endpoint(gateway, asked)))
+    return await create_subscription(gateway, _request(action, caller, _named_endpoint(gateway, action)))
 
 
-def _named_endpoint(gateway: Gateway, asked: Subscribe) -> str:
+def _named_endpoint(gateway: Gateway, action: Subscribe) -> str:
     """The id in the address of the pull point that ConsumerReference names; empty where it names none."""
-    target = gateway.own.target_of_url(asked.endpoint)
+    target = gateway.own.target_of_url(action.endpoint)
     return target.id if target is not None and target.kind is Kind.PULL_POINT and len(target.id) <= _MAX_ID else ""
 
 
@@ -136,10 +136,10 @@ def _named_endpoint(gateway: Gateway, asked: Subscribe) -> str:
 _ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
 
 
-async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | None) -> str:
+async def _unsubscribe(gateway: Gateway, action: Unsubscribe, caller: Caller | None) -> str:
     await gateway.changes.catch_up()
     try:
-        like = subscription_of(gateway, _request(asked, caller), _ANYWHERE)
+        like = subscription_of(gateway, _request(action, caller), _ANYWHERE)
     except PeerError as error:
         logger.info("an Unsubscribe in the older envelope names no subscription: %s", error)
         return REFUSED
@@ -150,26 +150,26 @@ async def _unsubscribe(gateway: Gateway, asked: Unsubscribe, caller: Caller | No
                     continue  # changed or ended while we waited for it
                 await gateway.changes.commit(ending(existing.id, "unsubscribed", times.to_ms(gateway.now())))
                 return ENDED
-    logger.info("an Unsubscribe in the older envelope names no subscription: %r", asked)
+    logger.info("an Unsubscribe in the older envelope names no subscription: %r", action)
     return REFUSED
 
 
-def _request(asked: Subscribe | Unsubscribe, caller: Caller | None, endpoint: str = "") -> SubscriptionRequest:
+def _request(action: Subscribe | Unsubscribe, caller: Caller | None, endpoint: str = "") -> SubscriptionRequest:
     """The subscription of an address to a topic; two with the same address and topic are equal
     (`Subscription.identity`). It has no end: these clients know neither times nor renewal.
 
     Raises ExpressionError, and ConsumerRefused without an address.
     """
-    if not asked.address:
+    if not action.address:
         raise ConsumerRefused("there is no SubscriberAddress, which says where to push")
-    delivery = asked.delivery if isinstance(asked, Subscribe) else DEFAULT_POLICY
+    delivery = action.delivery if isinstance(action, Subscribe) else DEFAULT_POLICY
     return SubscriptionRequest(
-        Filters(topics=(expressions.parse(asked.topic, None, {}, legacy=True),)),
+        Filters(topics=(expressions.parse(action.topic, None, {}, legacy=True),)),
         caller,
-        consumer=EndpointReference(to_uri(asked.address)),
+        consumer=EndpointReference(to_uri(action.address)),
         policy=SubscriptionPolicy("legacy", delivery=delivery),
         endpoint=endpoint,
-        paused=asked.address == DUMMY,
+        paused=action.address == DUMMY,
     )
 
 

@@ -155,7 +155,7 @@ def test_who_does_not_agree_is_not_subscribed(behave: Behaviour, consumer: Calla
 def test_nobody_is_asked_where_nobody_may_be_called() -> None:
     with Receiver() as receiver:
         with pytest.raises(ConsumerRefused) as refused:
-            asyncio.run(OwnershipProof(AddressPolicy()).ask(receiver.url("/")))
+            asyncio.run(OwnershipProof(AddressPolicy()).prove(receiver.url("/")))
 
         assert refused.value.rule == "loopback"
         assert receiver.connections == 0
@@ -190,7 +190,7 @@ def test_only_so_many_are_asked_at_once(
     url = consumer(slow)
 
     async def ask_many() -> list[object]:
-        asked = [asyncio.ensure_future(proof.ask(url, owner)) for owner in owners]
+        asked = [asyncio.ensure_future(proof.prove(url, owner)) for owner in owners]
         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         assert done
         release.set()

@@ -414,7 +414,7 @@ def without_row() -> set[tuple[str, str]]:
 
 def test_each_operation_and_each_frame_has_a_row() -> None:
     assert without_row() == set()
-    assert len(get_args(messages.Asked)) == len(list(legacy_rows())), "what WsnProcess carries out"
+    assert len(get_args(messages.Action)) == len(list(legacy_rows())), "what WsnProcess carries out"
     said = {FrameKind.PUBLISH, FrameKind.SUBSCRIBE, FrameKind.UNSUBSCRIBE}
     # CONNECT says who it is; the rest is about messages that the connection was given, or about the connection.
     about_itself = {FrameKind.CONNECT, FrameKind.ACK, FrameKind.REFUSE, FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE}

@@ -174,7 +174,7 @@ async def test_right_passwords_of_one_address_are_no_guesses() -> None:
     await asyncio.sleep(0)
     hung_up.cancel()
     await asyncio.wait([hung_up])
-    while users._asked:
+    while users._checks:
         await asyncio.sleep(0)
     assert await users.check("a", "right", "h") == Identity("a")
 

@@ -13,7 +13,7 @@ from arborcast.ingest.demand.steps import (
     Step,
     SubscribeUpstream,
     is_wanted,
-    may_want,
+    may_need,
     overlap,
     single_topic,
     steps,
@@ -82,7 +82,7 @@ def test_who_wants_a_registered_topic(registered: str, subscribed: Subscription,
     if path is not None:
         assert is_wanted(path, table, 100) is wanted
     else:
-        assert any(may_want(one, topic, 100) for one in table.subscriptions()) is wanted
+        assert any(may_need(one, topic, 100) for one in table.subscriptions()) is wanted
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from arborcast.ingest.federation.interests import PeerInterests
-from arborcast.ingest.federation.links import ToPeer, absent_groups, changes, forgotten, resumed, told_to, wanted_links
+from arborcast.ingest.federation.links import (
+    ToPeer,
+    absent_groups,
+    changes,
+    forgotten,
+    reports_of,
+    resumed,
+    wanted_links,
+)
 from arborcast.ingest.federation.topology import Member, State, Topology
 from arborcast.topic_model.records.control import (
     PeerInterest,
@@ -95,19 +103,19 @@ def test_subscriptions_of_others_are_left_alone() -> None:
 def test_who_is_told_what() -> None:
     wants = interests(G_b="b", H_="h")
     wants.apply(PeerInterest("G/b", "G/b", 2, ("b",), ("for others",)))
-    assert told_to("G/a", ALL, wants, ("own",)) == {
+    assert reports_of("G/a", ALL, wants, ("own",)) == {
         "G/b": ToPeer([("own",)], [("h",), ()]),
         "H/": ToPeer([("own",), ("b",)], []),
         "I/": ToPeer([("own",), ("b",)], []),
     }
-    assert told_to("G/b", ALL, wants, ("own",)) == {"G/a": ToPeer([("own",)], [])}
+    assert reports_of("G/b", ALL, wants, ("own",)) == {"G/a": ToPeer([("own",)], [])}
 
 
 def test_what_a_representative_wanted_for_others_is_not_told_to_them_by_its_successor() -> None:
     wants = interests(H_="h")
     wants.apply(PeerInterest("G/a", "G/a", 2, ("a",), ("h",)))
     after = topology("G/a", "G/b", "H/x", gone="G/a")
-    assert told_to("G/b", after, wants, ()) == {"H/": ToPeer([(), ("a",)], [])}
+    assert reports_of("G/b", after, wants, ()) == {"H/": ToPeer([(), ("a",)], [])}
     assert [each.topics for each in wanted_links("G/b", after, wants)] == [("a", "h"), ("h",)]
 
 

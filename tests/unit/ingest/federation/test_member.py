@@ -10,7 +10,7 @@ import pytest
 from arborcast.core.http_client import HttpClient
 from arborcast.ingest.federation.calls import Administrator
 from arborcast.ingest.federation.keys import SharedKeys
-from arborcast.ingest.federation.member import _Membership, _ToldPeers, address_of
+from arborcast.ingest.federation.member import _InterestSender, _Membership, address_of
 from arborcast.ingest.federation.topology import AdministratorRefused, Member, MemberRegistration, Registered
 
 
@@ -67,16 +67,16 @@ async def test_a_member_that_was_removed_registers_again(status: int, numbers: l
 
 
 def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
-    told = _ToldPeers("G/a", cast("HttpClient", None), cast("SharedKeys", None))
+    told = _InterestSender("G/a", cast("HttpClient", None), cast("SharedKeys", None))
     one, other = (("a",), ()), (("b",), ())
     assert told.is_due("G/b", one, 1, 100.0)
     assert told.is_due("G/b", one, 1, 101.0), "until it is taken"
-    version = told._told["G/b"].version
-    told._told["G/b"] = told._told["G/b"]._replace(taken=True)
+    version = told._sent["G/b"].version
+    told._sent["G/b"] = told._sent["G/b"]._replace(taken=True)
     assert not told.is_due("G/b", one, 1, 131.0)
     assert told.is_due("G/b", one, 1, 131.1)
-    assert told._told["G/b"].version == version
-    told._told["G/b"] = told._told["G/b"]._replace(taken=True)
+    assert told._sent["G/b"].version == version
+    told._sent["G/b"] = told._sent["G/b"]._replace(taken=True)
     assert told.is_due("G/b", one, 2, 132.0), "a member that registered again knows nothing"
     assert told.is_due("G/b", other, 2, 132.0)
     told._under_way.add("G/b")

@@ -552,7 +552,7 @@ def test_pings_are_no_connect(edge: FramedEdge, dial: Connects) -> None:
 
     async def pinged() -> None:
         (each,) = edge.server._connections
-        each.heard_at = each.whole_at = each.made_at + 20.5
+        each.received_at = each.whole_at = each.made_at + 20.5
         edge.server.sweep(each.made_at + 21)
 
     edge.on_loop(pinged)

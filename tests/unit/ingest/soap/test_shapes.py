@@ -53,7 +53,7 @@ def test_a_payload_in_a_known_place_is_found_as_the_scan_finds_it() -> None:
         found = shapes.find(request)
         assert found is not None
         assert (found.payload, found.name) == scanned(request)
-        assert found.said == "known"
+        assert found.value == "known"
 
 
 @pytest.mark.parametrize(

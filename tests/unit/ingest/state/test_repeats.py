@@ -45,30 +45,30 @@ def test_what_is_remembered_does_not_depend_on_the_clock_on_the_wall(monkeypatch
     memory = RepeatMemory(600)
     memory.add(key(1), steady_now())
     memory.add(key(2), steady_now() - 590)  # what an earlier gateway has accepted, before this start
-    assert memory.knows(key(1), steady_now())
-    assert memory.knows(key(2), steady_now())
+    assert memory.has(key(1), steady_now())
+    assert memory.has(key(2), steady_now())
     up_s += 20
-    assert not memory.knows(key(2), steady_now())
+    assert not memory.has(key(2), steady_now())
     up_s += 590
-    assert not memory.knows(key(1), steady_now())
+    assert not memory.has(key(1), steady_now())
     assert Repeats(memory)._clock is steady_now
 
 
 def test_a_memory_forgets_after_its_window_and_never_grows() -> None:
     memory = RepeatMemory(60)
     memory.add(key(1), 1_000)
-    assert [memory.knows(key(1), 1_060), memory.knows(key(1), 1_061), memory.knows(key(2), 1_000)] == [
+    assert [memory.has(key(1), 1_060), memory.has(key(1), 1_061), memory.has(key(2), 1_000)] == [
         True,
         False,
         False,
     ]
     memory.add(key(1), 1_100)
-    assert memory.knows(key(1), 1_160)
+    assert memory.has(key(1), 1_160)
     memory = RepeatMemory(60)
     for number in range(20_000):
         memory.add(key(number), 5)
     assert len(memory._memory) == TABLE_BYTES
-    assert all(memory.knows(key(number), 5) for number in range(20_000))
+    assert all(memory.has(key(number), 5) for number in range(20_000))
 
 
 async def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:

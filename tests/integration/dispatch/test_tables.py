@@ -37,12 +37,10 @@ from arborcast.dispatch.tables import (
     TOPICS,
 )
 from arborcast.dispatch.tables.spec import TableSpec
-from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import Claimed, Settled, encode
-from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, Row, RunningJob, job_settings, running, wait_for_rows
 from tests.support.receiver import Receiver, refusing_url
@@ -213,67 +211,6 @@ def test_a_push_is_a_span_at_the_collector_and_its_receiver_gets_the_context(
     for each in (SPAN, told[36:52]):
         assert bytes.fromhex(each) in spans[0]
     assert b"arborcast-dispatch" in spans[0]
-
-
-NAMES = [
-    *("well", "paused", "pulls", "filters", "timed-out", "impatient", "forbidden"),
-    *("elsewhere", "over", "late", "nobody"),
-]
-
-
-def test_why_each_subscription_has_it_or_has_it_not(
-    own: Own, job_logs: Logs, receiver: Receiver, gatherer: Gatherer
-) -> None:
-    add_topics(own, job_logs, "a", "a/b")
-    url, now_ms = receiver.url("/well"), int(time.time() * 1000)
-    own.subscribe("well", url, "a//.")
-    own.subscribe("paused", url, "a/b", paused=True)
-    own.subscribe("pulls", "urn:pull:p", "a/b", paused=True, pull_point="p")
-    own.subscribe("filters", url, "a/b", content=(XPathFilter(XPATH_1, "//level > 5"),))
-    own.subscribe("timed-out", url, "a/b", created_ms=1, terminates_ms=now_ms - 1_000)
-    own.subscribe("impatient", url, "a/b", policy=DeliveryPolicy(lifespan_ms=1))
-    own.subscribe("forbidden", "http://10.0.0.1/", "a/b")
-    own.subscribe("elsewhere", url, "a/c")
-    own.subscribe("over", url, "a/b")
-    own.end("over")
-    sent = own.notify("a/b", b"<x><level>3</level></x>")
-    receiver.wait_for(1, "/well")
-    own.subscribe("late", url, "a/b", created_ms=int(time.time() * 1000))
-    rows(own, ATTEMPTS, lambda found: len(found) == 4)
-    rows(own, SUBSCRIPTIONS, lambda found: len(found) == 10)
-    known = gatherer.gather(sent)
-    stories = {name: explain(gatherer.gather(sent, own.name(name)), own.name(name)).deliveries[0] for name in NAMES}
-
-    assert {name: (each.outcome, each.why) for name, each in stories.items()} == {
-        "well": ("delivered", "delivered on attempt 1"),
-        "paused": (
-            "waiting",
-            "held: the subscription is paused: the subscription is paused",
-        ),
-        "pulls": ("skipped", "the subscription was paused then, and for pull points nothing is stored meanwhile"),
-        "filters": ("skipped", "filtered: the payload does not fulfil //level > 5"),
-        "timed-out": ("skipped", stories["timed-out"].why),
-        "impatient": ("expired", "expired: too old when read"),
-        "forbidden": ("dead", stories["forbidden"].why),
-        "elsewhere": (
-            "no match",
-            f"{own.topic('a/c')} doesn't match {own.topic('a/b')}; "
-            f"{own.topic('a/b')} would, and so would {own.topic('a//.')}",
-        ),
-        "over": ("no match", stories["over"].why),
-        "late": ("no match", stories["late"].why),
-        "nobody": ("no match", "there is no such subscription, and there was none lately"),
-    }
-    assert stories["timed-out"].why.startswith("the subscription's time was over at ")
-    assert stories["forbidden"].why.startswith("not permitted, kept as a dead letter: ")
-    assert stories["over"].why.endswith("(unsubscribed)")
-    assert stories["late"].why.startswith("the subscription was made later, at ")
-
-    # Those that were to have it, as the batch has counted them; found again when the tables have long had it.
-    assert known.evaluated is not None
-    assert known.evaluated.subscriptions == 4
-    assert gatherer._evaluated(known, known.attempts) == known.evaluated
-    assert explain(known).steps[-1].what == "matched by the dispatch"
 
 
 def test_a_trace_shows_the_fetch_from_a_pull_point(own: Own, job_logs: Logs, gatherer: Gatherer) -> None:

@@ -58,7 +58,7 @@ def audit(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that deliveries = delivered + failed + expired + cancelled + dropped + pending, and name every violation.
+    """Check that deliveries = delivered + failed + expired + cancelled + dropped + pending.
     The exit status is 0 without violations, 1 with violations, 2 when the check could not be completed."""
     since_ms = moment_ms("since", since)
     until_ms = moment_ms("until", until) if until else None

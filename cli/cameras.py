@@ -66,7 +66,7 @@ def resume(name: NameArgument, config: ConfigOption = None, home: HomeOption = N
 
 @cameras_app.command("list")
 def list_cameras(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """List the cameras: the state of each, its last event, renewals, the offset of its clock, and its last error."""
+    """List the cameras: state, last event, renewals, offset of the clock, last error."""
     from arborcast.admin import cameras, control_log
     from arborcast.admin.moments import moment
 

@@ -37,7 +37,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file that is there.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
 ) -> None:
-    """Write a settings file with the most common settings, commented out, at their defaults."""
+    """Write a settings file with the most common settings, commented out."""
     from arborcast.admin.configuration import example
 
     if stdout:
@@ -72,7 +72,7 @@ def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption 
 
 
 def schema() -> None:
-    """Print the JSON Schema of a settings file: an editor then checks it and completes it."""
+    """Print the JSON Schema of a settings file, for editors."""
     from arborcast.engine.settings.loading import json_schema
 
     print_json(json_schema())
@@ -83,7 +83,7 @@ def spark(
     home: HomeOption = None,
     master: MasterOption = None,
 ) -> None:
-    """Print the properties file for spark-submit: the tuned settings, and the jars."""
+    """Print the properties file for spark-submit."""
     from arborcast.admin.bundle import spark_properties
 
     print_document(spark_properties(settings_of(config, home).dispatch, master).encode())

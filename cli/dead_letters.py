@@ -105,7 +105,7 @@ def show(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print everything that is stored of a dead letter: the notification, the reason, and the message."""
+    """Print a dead letter: the notification, the reason, and the message."""
     from arborcast.admin.dead_letters import whole
 
     for each in whole(kafka_of(config, home), notification, subscription or ""):
@@ -246,7 +246,7 @@ def replay(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Deliver notifications that match a subscription's filters again, to it alone, labelled as a replay."""
+    """Deliver notifications again, to one subscription alone, labelled as a replay."""
     from arborcast.admin.replay import plan
 
     since_ms, until_ms = moment_ms("since", since), moment_ms("until", until) if until else None

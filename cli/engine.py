@@ -56,7 +56,7 @@ def up(
     demo: Annotated[bool, typer.Option("--demo", help="Show notifications arriving, once it is ready.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Start Kafka, the gateway and the streaming job, and keep them running."""
+    """Start Kafka, the gateway and the streaming job, and supervise them."""
     if detach and demo:
         raise typer.BadParameter("--demo needs the terminal, --detach leaves it: choose one")
     if json and not detach:
@@ -88,7 +88,7 @@ def up(
 
 
 def down(config: ConfigOption = None, home: HomeOption = None) -> None:
-    """Stop the engine; returns when all of it has stopped."""
+    """Stop the engine."""
     from arborcast.engine.embedded.commands import down as bring_down
 
     settings = settings_of(config, home)
@@ -177,7 +177,7 @@ def _since(text: str | None) -> str:
 
 
 def doctor(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """Check everything the engine needs: Java, jars, ports, disk, memory, versions, broker, directory."""
+    """Check Java, jars, ports, disk, memory, versions, broker, directory."""
     from dataclasses import asdict
 
     from arborcast.admin.doctor import doctor as examine
@@ -205,7 +205,7 @@ def fetch(
         typer.Option("--from", help="Take the jars from this folder instead of the network.", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Fetch and verify the jars, and make the archive of their classes; does nothing when that is done."""
+    """Fetch and verify the jars, and make the archive of their classes."""
     from arborcast.engine.embedded.commands import to_stderr
     from arborcast.engine.embedded.engine import find_tools
     from arborcast.engine.install import class_archive, jars

@@ -76,7 +76,7 @@ def erase(
 
 
 def erasures(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """List erasures, the latest first: the removed copies, and until when Kafka keeps others."""
+    """List erasures, the latest first, with the removed copies."""
     from arborcast.admin import erasures as admin
 
     found = admin.listed(kafka_of(config, home))

@@ -96,7 +96,7 @@ def restore(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create the logs in a Kafka that has none with this prefix, and fill them from a backup, before the first start.
+    """Create the logs in an empty Kafka from a backup, before the first start.
 
     A copy of a data directory is restored to one that is empty or does not exist.
     """
@@ -152,7 +152,7 @@ def new(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Put a new key first in the key file, which is created if missing; older keys stay and still open secrets.
+    """Put a new key first in the key file, which is created if missing.
 
     Every gateway and every host that pushes needs the same file: copy it to the hosts that push first.
     """
@@ -185,7 +185,7 @@ def reseal(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Seal all secrets with the first key, so that older keys are no longer needed; the engine may run meanwhile.
+    """Seal all secrets with the first key, so that older keys are no longer needed.
 
     May be cut off and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
     older key.
@@ -210,7 +210,7 @@ def remove(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Take a key out of the key file, unless a secret in the control log is still sealed with it."""
+    """Remove a key from the key file, unless a secret is still sealed with it."""
     from arborcast.admin.keys import key_file
     from arborcast.admin.resealing import remove_key
 

@@ -232,7 +232,7 @@ def rotate_secret(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
+    """Sign a subscription's pushes with another secret."""
     given = _read_secret(secret_file)
     broker = url or _broker_url(config, home, subscription)
     with client_of(broker, config, home) as client:
@@ -275,7 +275,7 @@ def publish(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
+    """Publish a notification, and wait until the broker has stored it. Prints its id, for `trace` and `why`."""
     payload = _element(read_file(file))
     topic = topic_of(topic, url, namespace, config, home)
     until = _time(valid_until) if valid_until is not None else None

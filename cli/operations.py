@@ -43,7 +43,7 @@ def operations(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List changes by command, in the console and in the directory, the newest first: who, what, before and after."""
+    """List changes by operators, the newest first: who, what, before and after."""
     from arborcast.admin.operations import OperationFilter, listed
 
     wanted = OperationFilter(moment_ms("since", since), who, what, subject)

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def list_queues(
     url: UrlOption = None, config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False
 ) -> None:
-    """List the queues: how many requests wait and are executed, and how many servers there are."""
+    """List the queues: requests that wait and are executed, and servers."""
     from arborcast.admin import control_log
     from arborcast.admin import queues as admin
 
@@ -69,7 +69,7 @@ def show_queue(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a queue: its servers, the request and working time of each, and waiting and running requests."""
+    """Show a queue: its servers and requests."""
     from arborcast.admin import control_log
     from arborcast.admin import queues as admin
 

@@ -37,7 +37,7 @@ def slo(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the share of deliveries in time over 28 days, the error budget left, and how fast it is spent."""
+    """Print the share of deliveries in time over 28 days, and the error budget left."""
     from arborcast.admin.slo import measured
 
     settings = settings_of(config, home)

@@ -58,7 +58,7 @@ def list_subscriptions(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List subscriptions, the suspended ones first, then by address."""
+    """List subscriptions, the suspended ones first."""
     from arborcast.admin import control_log
     from arborcast.admin import subscriptions as admin
     from arborcast.admin.topics import topic_named
@@ -148,7 +148,7 @@ def link(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a signed link that opens the page of one subscription, for its subscriber."""
+    """Print a signed link to the page of one subscription, for its subscriber."""
     from arborcast.admin import control_log, receiver_page
 
     control = control_log.read_control(kafka_of(config, home))

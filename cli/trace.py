@@ -52,7 +52,7 @@ def trace(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show every step of a notification: accepted, stored, matched by which expression, each attempt, and the outcome.
+    """Show every step of a notification, from acceptance to the outcome.
     Reads the tables and the newer records of the logs, so it covers the last second too."""
     _print(_story(notification, "", config, home), json)
     note_no_job(config, home)

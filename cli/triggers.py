@@ -102,7 +102,7 @@ def remove(
     config: ConfigOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Remove a trigger: notifications accepted from now on do not start it."""
+    """Remove a trigger."""
     with client_of(url, config, home) as client, _recorded("triggers remove", name, None, url, config, home):
         client.destroy_trigger(name)
 
@@ -114,7 +114,7 @@ def list_triggers(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the triggers that there are, by name."""
+    """List the triggers."""
     from arborcast.admin import control_log, triggers
 
     found = triggers.listed(control_log.read_control(kafka_of(config, home)), limit)

@@ -83,7 +83,7 @@ def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = N
 
 
 def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """List the users, their groups, and whether a password is kept in clear text."""
+    """List the users and their groups."""
     from arborcast.admin import users
 
     found = users.listed(users.users_file(existing(settings_of(config, home))))

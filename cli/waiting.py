@@ -66,7 +66,7 @@ def list_waiting(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List pending deliveries, the oldest first, with the result of the last attempt."""
+    """List pending deliveries, the oldest first, with the last result."""
     from arborcast.admin.waiting import WaitingFilter, oldest
 
     wanted = WaitingFilter(subscription or "", endpoint or "", topic_filter(topic, namespace), notification or "")
@@ -96,7 +96,7 @@ def retry(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Attempt pending deliveries now, before their next attempt is due; an open breaker allows a probe."""
+    """Attempt pending deliveries now."""
     from arborcast.admin import waiting
     from arborcast.admin.waiting import WaitingFilter
 

@@ -41,7 +41,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end; also without a terminal.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the engine's state, live: throughput, latency, lag, waiting deliveries, and usage of every process. With
+    """Show throughput, latency, lag, waiting deliveries and usage of every process, live. With
     --json the figures are printed once."""
     watch, where = _watch(config, home, url)
     if json:
@@ -73,7 +73,7 @@ def report(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write what `top` shows, over a longer time, as one HTML page that loads nothing else."""
+    """Write the figures of `top`, over a longer time, as one HTML page."""
     from arborcast.engine.monitoring.report import history_for, write_report
 
     now = time.time()

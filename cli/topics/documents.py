@@ -72,7 +72,7 @@ def import_topics(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring the topics of a document in, all or none; or those of another system's LDAP tree that are not here yet."""
+    """Import the topics of a document, all or none, or of another system's LDAP tree."""
     if from_ldap is None:
         if file is None or base or root or bind_dn or stdin or start_tls or ca_file:
             raise ConfigError("say what to import: a file, or --from-ldap URL and --base DN with what belongs to them")

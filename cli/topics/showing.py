@@ -88,7 +88,7 @@ def find(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Find the topic that has a code; where others may name topics, code:CODE means it, too."""
+    """Find the topic that has a code."""
     from arborcast.admin import control_log, topics
 
     records = topics.with_code(control_log.read_tree(kafka_of(config, home)), code)
@@ -128,7 +128,7 @@ def who(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the subscriptions that match a topic, with the matching expression and the further conditions."""
+    """Show the subscriptions that match a topic, with the matching expression."""
     from arborcast.admin import control_log
     from arborcast.admin.subscriptions import recipients
 
@@ -148,7 +148,7 @@ def who(
 
 
 def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """Show entries and topics that cannot be synchronized with the directory, with the reason and the remedy."""
+    """Show topics that cannot be synchronized with the directory, with the remedy."""
     from arborcast.admin import directory
 
     found = directory.problems(existing(settings_of(config, home)).home)

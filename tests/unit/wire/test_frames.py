@@ -77,7 +77,7 @@ def test_bodies_are_read_and_nothing_is_kept_of_them() -> None:
     data = frames.encode(FrameKind.PUBLISH, 9, body, frames.LOOSE)
     decoder = Decoder(LIMIT)
     frame, *again = decoder.feed(data * 4 + data[:20])
-    assert (again, decoder.pending) == ([frame] * 3, 20)
+    assert (again, decoder.pending, decoder.expected) == ([frame] * 3, 20, len(data))
     assert (frame.kind, frame.flags, frame.correlation) == (FrameKind.PUBLISH, frames.LOOSE, 9)
     assert frames.read_body(frame, frames.PublishBody) == body
     for wrong, reason in ((b"\xc1", "SUBSCRIBE"), (frame.body, "expression")):

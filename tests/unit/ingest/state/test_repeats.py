@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.state import repeats
 from arborcast.ingest.state.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint, steady_now
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
@@ -92,6 +94,19 @@ async def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
     await repeats.once(key(1), store)
     assert len(stored) == 2
     assert repeats.count == 2
+
+
+def test_of_the_log_requests_with_all_their_notifications_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stored(number: int, size: int) -> tuple[Notification, float]:
+        return Notification("n", TopicPath("a"), b"<n/>", 1, request=key(number), request_size=size), steady_now()
+
+    log = [stored(1, 2), stored(2, 2), stored(1, 2), stored(3, 1)]
+    monkeypatch.setattr(repeats, "accepted_lately", lambda *_: log)
+    memory = RepeatMemory(60)
+    assert repeats.remember_history(KafkaSettings(), memory, 60) == 2
+    assert [memory.knows(key(number), steady_now()) for number in (1, 2, 3)] == [True, False, True], (
+        "cut off by a crash"
+    )
 
 
 @pytest.fixture

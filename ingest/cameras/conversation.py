@@ -55,7 +55,7 @@ _BROKEN, _BARREN = 3, 2
 _USUAL_PATHS = ("/onvif/event_service", "/onvif/Events")
 
 
-class Operation(Enum):
+class CameraOperation(Enum):
     """The requests."""
 
     CLOCK = "GetSystemDateAndTime"
@@ -72,7 +72,7 @@ class Request:
     """A request to the address `url`. `to` is the subscription as the camera named it; `wait_s` is the time that a pull
     waits; `absolute`: the end of a lease is written as a time, not as a duration."""
 
-    operation: Operation
+    operation: CameraOperation
     url: str
     patience_s: float
     to: EndpointReference | None = None
@@ -216,32 +216,34 @@ class Conversation:
         if self._trouble_since is None:
             self._trouble_since = now
         if self._clock_due <= now:
-            return self._request(now, Operation.CLOCK, self._url)
+            return self._request(now, CameraOperation.CLOCK, self._url)
         current = self._subscription
         if current is None or current.replace:
             if not self._services:
-                return self._request(now, Operation.SERVICES, self._url)
-            return self._request(now, Operation.SUBSCRIBE if self.by_push else Operation.CREATE, self._services[0])
+                return self._request(now, CameraOperation.SERVICES, self._url)
+            return self._request(
+                now, CameraOperation.SUBSCRIBE if self.by_push else CameraOperation.CREATE, self._services[0]
+            )
         if self._old is not None and not hold:
-            return self._request(now, Operation.PULL, self._old.urls[0], self._old.reference, 1)
+            return self._request(now, CameraOperation.PULL, self._old.urls[0], self._old.reference, 1)
         if current.renew_at <= now:
-            return self._request(now, Operation.RENEW, current.urls[0], current.reference)
+            return self._request(now, CameraOperation.RENEW, current.urls[0], current.reference)
         if current.synchronize:
-            return self._request(now, Operation.SYNCHRONIZE, current.urls[0], current.reference)
+            return self._request(now, CameraOperation.SYNCHRONIZE, current.urls[0], current.reference)
         if self.by_push or hold:
             self._trouble_since = self._trouble_since if self.by_push else None
             return min(self._clock_due, current.renew_at)
         # A short one shows soon that events can arrive.
         long = current.pulled and self.status.state == "connected"
         wait_s = int(min(PULL_S, current.renew_at - now)) if long else 1
-        return self._request(now, Operation.PULL, current.urls[0], current.reference, max(1, wait_s))
+        return self._request(now, CameraOperation.PULL, current.urls[0], current.reference, max(1, wait_s))
 
     def take(self, request: Request, outcome: Outcome, now: float) -> None:
         """Apply the outcome of a request."""
         match outcome:
             case Silent(text):
                 self._silent(request, text, now)
-            case Fault(text, denied=True) if request.operation is not Operation.CLOCK:
+            case Fault(text, denied=True) if request.operation is not CameraOperation.CLOCK:
                 self._denied(text, now)
             case Fault() | Broken():
                 self._refused(request, outcome, now)
@@ -249,7 +251,7 @@ class Conversation:
                 self._good(request, outcome, now)
 
     def _request(
-        self, now: float, operation: Operation, url: str, to: EndpointReference | None = None, wait_s: int = 0
+        self, now: float, operation: CameraOperation, url: str, to: EndpointReference | None = None, wait_s: int = 0
     ) -> Request:
         patience_s = _SHORT_S
         if self.status.state == "connected" and self._trouble_since is not None:
@@ -259,7 +261,7 @@ class Conversation:
 
     def _good(self, request: Request, outcome: Clock | Services | Granted | Done, now: float) -> None:
         current = self._subscription
-        if request.operation is not Operation.CLOCK:
+        if request.operation is not CameraOperation.CLOCK:
             self._denied_at = None
         match outcome:
             case Clock(offset_s):
@@ -285,7 +287,7 @@ class Conversation:
                 self._old = None
             case Done(events) if current is not None:
                 current.is_at(request.url)
-                if request.operation is Operation.SYNCHRONIZE:
+                if request.operation is CameraOperation.SYNCHRONIZE:
                     current.synchronize = False
                     return
                 self._barren, current.broken, current.pulled = 0, 0, True
@@ -314,13 +316,13 @@ class Conversation:
         current = self._subscription
         if current is not None:
             match request.operation:
-                case Operation.CLOCK if not self.by_push:
+                case CameraOperation.CLOCK if not self.by_push:
                     self._clock_due = now + _HEARTBEAT_S  # the next pull decides
-                case Operation.PULL:
+                case CameraOperation.PULL:
                     current.synchronize = True  # an answer may be lost
-                case Operation.SYNCHRONIZE:
+                case CameraOperation.SYNCHRONIZE:
                     current.synchronize = False
-                case Operation.RENEW:
+                case CameraOperation.RENEW:
                     current.renew_at = now + _RENEW_AFTER_S[0]
                 case _ if current.replace:
                     current.is_kept()
@@ -340,17 +342,17 @@ class Conversation:
         """A Fault, or an unreadable answer."""
         current = self._subscription
         match request.operation:
-            case Operation.CLOCK:
+            case CameraOperation.CLOCK:
                 self._clock_read(now)
-            case Operation.SERVICES:
+            case CameraOperation.SERVICES:
                 self._services = self._usual_services()
-            case Operation.SYNCHRONIZE if current is not None:
+            case CameraOperation.SYNCHRONIZE if current is not None:
                 current.synchronize = False
-            case Operation.RENEW if current is not None and isinstance(outcome, Broken):
+            case CameraOperation.RENEW if current is not None and isinstance(outcome, Broken):
                 current.renew_at = now + _RENEW_AFTER_S[0]
-            case Operation.CREATE if current is not None:
+            case CameraOperation.CREATE if current is not None:
                 current.is_kept()
-            case Operation.CREATE if isinstance(outcome, Fault) and outcome.unsupported:
+            case CameraOperation.CREATE if isinstance(outcome, Fault) and outcome.unsupported:
                 self.by_push = True
             case _ if not self._goes_on_without(request):
                 self._ended(request, outcome, now)
@@ -358,7 +360,7 @@ class Conversation:
     def _ended(self, request: Request, outcome: Fault | Broken, now: float) -> None:
         """A subscription is not granted, or does not go on."""
         current = self._subscription
-        if current is not None and request.operation is Operation.RENEW:
+        if current is not None and request.operation is CameraOperation.RENEW:
             current.absolute, current.replace = not current.absolute, current.absolute
             if current.replace and self.by_push:
                 self._subscription = None  # nothing waits in it
@@ -367,7 +369,7 @@ class Conversation:
             current.broken, current.synchronize = current.broken + 1, True
         if current is None or isinstance(outcome, Fault) or current.broken >= _BROKEN:
             self._subscription, self._clock_due = None, now
-        if current is not None and request.operation is Operation.PULL and isinstance(outcome, Fault):
+        if current is not None and request.operation is CameraOperation.PULL and isinstance(outcome, Fault):
             if current.pulled:
                 return  # another one at once
             self._barren += 1
@@ -377,7 +379,7 @@ class Conversation:
     def _goes_on_without(self, request: Request) -> bool:
         """Whether another address can be tried, or the request was the last to an old subscription."""
         current = self._subscription
-        if request.operation in (Operation.CREATE, Operation.SUBSCRIBE):
+        if request.operation in (CameraOperation.CREATE, CameraOperation.SUBSCRIBE):
             self.by_push = False
             del self._services[:1]
             return bool(self._services)

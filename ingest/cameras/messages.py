@@ -13,11 +13,11 @@ from arborcast.core.http_client import HttpAnswer
 from arborcast.ingest.cameras.conversation import (
     LEASE_S,
     Broken,
+    CameraOperation,
     Clock,
     Done,
     Fault,
     Granted,
-    Operation,
     Outcome,
     Request,
     Services,
@@ -35,13 +35,13 @@ from arborcast.wire.xml_reading import Xml, read_xml
 MESSAGES_AT_ONCE = 100
 
 _ACTIONS = {
-    Operation.CLOCK: f"{TDS}/GetSystemDateAndTime",
-    Operation.SERVICES: f"{TDS}/GetCapabilities",
-    Operation.CREATE: f"{TEV}/EventPortType/CreatePullPointSubscriptionRequest",
-    Operation.SUBSCRIBE: f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
-    Operation.PULL: f"{TEV}/PullPointSubscription/PullMessagesRequest",
-    Operation.RENEW: f"{ACTION_BW}/SubscriptionManager/RenewRequest",
-    Operation.SYNCHRONIZE: f"{TEV}/PullPointSubscription/SetSynchronizationPointRequest",
+    CameraOperation.CLOCK: f"{TDS}/GetSystemDateAndTime",
+    CameraOperation.SERVICES: f"{TDS}/GetCapabilities",
+    CameraOperation.CREATE: f"{TEV}/EventPortType/CreatePullPointSubscriptionRequest",
+    CameraOperation.SUBSCRIBE: f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
+    CameraOperation.PULL: f"{TEV}/PullPointSubscription/PullMessagesRequest",
+    CameraOperation.RENEW: f"{ACTION_BW}/SubscriptionManager/RenewRequest",
+    CameraOperation.SYNCHRONIZE: f"{TEV}/PullPointSubscription/SetSynchronizationPointRequest",
 }
 
 # Envelope, Body, PullMessagesResponse, NotificationMessage, Message, payload; also that of reference parameters.
@@ -73,7 +73,7 @@ class Notice(NamedTuple):
 def written(request: Request, credentials: Credentials, clock: datetime, consumer: str) -> tuple[bytes, str]:
     """The message and its media type. `clock` is the time of the camera's clock, `consumer` the address for pushes."""
     action = _ACTIONS[request.operation]
-    secured = "" if request.operation is Operation.CLOCK else credentials.header(clock)
+    secured = "" if request.operation is CameraOperation.CLOCK else credentials.header(clock)
     to = request.to.address if request.to is not None else request.url
     parameters = parameter_blocks(request.to.reference_parameters) if request.to is not None else ""
     message = (
@@ -89,29 +89,29 @@ def _body(request: Request, clock: datetime, consumer: str) -> str:
     # Whole seconds: cameras misread minutes, fractions and offsets.
     until = times.written(clock + timedelta(seconds=LEASE_S)) if request.absolute else f"PT{LEASE_S}S"
     match request.operation:
-        case Operation.CLOCK:
+        case CameraOperation.CLOCK:
             return "<tds:GetSystemDateAndTime/>"
-        case Operation.SERVICES:
+        case CameraOperation.SERVICES:
             return "<tds:GetCapabilities><tds:Category>Events</tds:Category></tds:GetCapabilities>"
-        case Operation.CREATE:
+        case CameraOperation.CREATE:
             return (
                 f"<tev:CreatePullPointSubscription><tev:InitialTerminationTime>{until}</tev:InitialTerminationTime>"
                 "</tev:CreatePullPointSubscription>"
             )
-        case Operation.SUBSCRIBE:
+        case CameraOperation.SUBSCRIBE:
             return (
                 f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{answers.text(consumer)}</wsa:Address>"
                 f"</wsnt:ConsumerReference><wsnt:InitialTerminationTime>{until}</wsnt:InitialTerminationTime>"
                 "</wsnt:Subscribe>"
             )
-        case Operation.PULL:
+        case CameraOperation.PULL:
             return (
                 f"<tev:PullMessages><tev:Timeout>PT{request.wait_s}S</tev:Timeout>"
                 f"<tev:MessageLimit>{MESSAGES_AT_ONCE}</tev:MessageLimit></tev:PullMessages>"
             )
-        case Operation.RENEW:
+        case CameraOperation.RENEW:
             return f"<wsnt:Renew><wsnt:TerminationTime>{until}</wsnt:TerminationTime></wsnt:Renew>"
-        case Operation.SYNCHRONIZE:
+        case CameraOperation.SYNCHRONIZE:
             return "<tev:SetSynchronizationPoint/>"
 
 
@@ -124,7 +124,7 @@ def read_answer(request: Request, answer: HttpAnswer, now: datetime) -> tuple[Ou
             return Fault(f"HTTP {answer.status}", denied=True), []
         if answer.status in _NO_OPERATION:
             return Fault(f"HTTP {answer.status}", unsupported=True), []
-        if 200 <= answer.status < 300 and not answer.body.strip() and request.operation is Operation.SYNCHRONIZE:
+        if 200 <= answer.status < 300 and not answer.body.strip() and request.operation is CameraOperation.SYNCHRONIZE:
             return Done(), []
         return Broken(f"HTTP {answer.status} and no SOAP message: {error}"), []
     fault = next((each for name in (SOAP12, SOAP11) for each in xml.root.iter(f"{{{name}}}Fault")), None)
@@ -146,20 +146,20 @@ def _fault(fault: etree._Element | None, status: int) -> Fault:
 def _good(request: Request, xml: Xml, now: datetime) -> tuple[Outcome, list[Notice]]:
     root = xml.root
     match request.operation:
-        case Operation.CLOCK:
+        case CameraOperation.CLOCK:
             return Clock((_camera_time(root) - now).total_seconds()), []
-        case Operation.SERVICES:
+        case CameraOperation.SERVICES:
             return Services((root.findtext(f".//{{{TT}}}Events/{{{TT}}}XAddr") or "").strip()), []
-        case Operation.CREATE | Operation.SUBSCRIBE:
+        case CameraOperation.CREATE | CameraOperation.SUBSCRIBE:
             return Granted(_granted_s(root, now), _reference(xml)), []
-        case Operation.RENEW:
+        case CameraOperation.RENEW:
             return Granted(_granted_s(root, now)), []
-        case Operation.PULL:
+        case CameraOperation.PULL:
             if root.find(f".//{{{TEV}}}PullMessagesResponse") is None:
                 raise ValueError("it has no PullMessagesResponse")
             found = notices(xml)
             return Done(len(found)), found
-        case Operation.SYNCHRONIZE:
+        case CameraOperation.SYNCHRONIZE:
             return Done(), []
 
 

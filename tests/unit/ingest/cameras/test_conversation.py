@@ -13,12 +13,12 @@ from arborcast.ingest.cameras.conversation import (
     LEASE_S,
     PATIENCE_S,
     Broken,
+    CameraOperation,
     Clock,
     Conversation,
     Done,
     Fault,
     Granted,
-    Operation,
     Outcome,
     Request,
     Services,
@@ -74,7 +74,7 @@ class VirtualCamera:
     """Events that no client could get: there was no subscription, or the camera has dropped it."""
     queues: dict[str, Queue] = field(default_factory=dict)
     pushed: list[int] = field(default_factory=list)
-    asked: list[Operation] = field(default_factory=list)
+    asked: list[CameraOperation] = field(default_factory=list)
     created: int = 0
 
     def live(self, now: float) -> list[Queue]:
@@ -109,7 +109,7 @@ class VirtualCamera:
         done, outcome, events = self._answer(request, offset_s, now)
         if done > now + request.patience_s:
             return now + request.patience_s, Silent("timed out"), []
-        if self.broken and request.operation is Operation.PULL:
+        if self.broken and request.operation is CameraOperation.PULL:
             self.broken -= 1
             self.lost.update(events)
             return done, Broken("<broken"), []
@@ -117,14 +117,14 @@ class VirtualCamera:
 
     def _answer(self, request: Request, offset_s: float, now: float) -> tuple[float, Outcome, list[int]]:
         done = now + self.delay_s
-        if request.operation is Operation.CLOCK:
+        if request.operation is CameraOperation.CLOCK:
             return done, Clock(self.clock_s), []
         if self.denies or abs(offset_s - self.clock_s) > self.clock_window_s:
             return done, Fault("the sender is not authorized", denied=True), []
-        if request.operation is Operation.SERVICES:
+        if request.operation is CameraOperation.SERVICES:
             return done, Services(self.service), []
-        if request.operation in (Operation.CREATE, Operation.SUBSCRIBE):
-            push = request.operation is Operation.SUBSCRIBE
+        if request.operation in (CameraOperation.CREATE, CameraOperation.SUBSCRIBE):
+            push = request.operation is CameraOperation.SUBSCRIBE
             if not (self.pushes if push else self.pulls):
                 return done, Fault("not implemented", unsupported=True), []
             if len(self.live(now)) >= self.most:
@@ -138,12 +138,12 @@ class VirtualCamera:
         queue = self.queues.get(request.to.address)
         if queue is None:
             return done, UNKNOWN, []
-        if request.operation is Operation.RENEW:
+        if request.operation is CameraOperation.RENEW:
             if not self.renews:
                 return done, Fault("Renew fails"), []
             queue.until = done + self._granted(request)
             return done, Granted(self._granted(request)), []
-        if request.operation is Operation.SYNCHRONIZE:
+        if request.operation is CameraOperation.SYNCHRONIZE:
             return done, Done(), []
         while not queue.waiting and done < now + self.delay_s + request.wait_s and not self.ignores_wait:
             done = min((self.events + 1) * self.every_s + self.delay_s, now + self.delay_s + request.wait_s)
@@ -254,7 +254,7 @@ def test_no_event_is_lost_and_the_state_is_true_within_half_a_minute(name: str) 
     run.until(2 * DAY)
     assert run.conversation.status.state == "connected"
     assert not run.missed()
-    assert run.camera.asked.count(Operation.PULL) < 2 * DAY * (1 + 1 / 7), "it asks in a loop"
+    assert run.camera.asked.count(CameraOperation.PULL) < 2 * DAY * (1 + 1 / 7), "it asks in a loop"
     # Nothing comes twice but from an old subscription beside a new one.
     assert len(run.received) <= len(set(run.received)) * 1.2
     # A change of a slow camera is seen after some answers.
@@ -267,10 +267,10 @@ def test_a_day_costs_few_requests() -> None:
     run = Run(VirtualCamera(every_s=DAY))
     run.until(DAY)
     asked = run.camera.asked
-    assert asked.count(Operation.PULL) <= DAY / 6
-    assert asked.count(Operation.RENEW) <= DAY / (LEASE_S / 2) + 1
-    assert asked.count(Operation.CREATE) == 1
-    assert asked.count(Operation.CLOCK) == 24
+    assert asked.count(CameraOperation.PULL) <= DAY / 6
+    assert asked.count(CameraOperation.RENEW) <= DAY / (LEASE_S / 2) + 1
+    assert asked.count(CameraOperation.CREATE) == 1
+    assert asked.count(CameraOperation.CLOCK) == 24
 
 
 def test_refused_credentials_are_tried_rarely_and_said() -> None:
@@ -278,7 +278,7 @@ def test_refused_credentials_are_tried_rarely_and_said() -> None:
     run.until(HOUR)
     assert run.states == ["refused"]
     # With the clock read again each time: two attempts each.
-    assert run.camera.asked.count(Operation.SERVICES) <= 2 * HOUR / 300 + 2
+    assert run.camera.asked.count(CameraOperation.SERVICES) <= 2 * HOUR / 300 + 2
     run.camera.denies = False
     run.until(2 * HOUR)
     assert run.conversation.status.state == "connected"
@@ -287,10 +287,10 @@ def test_refused_credentials_are_tried_rarely_and_said() -> None:
 def test_while_events_cannot_be_stored_the_lease_goes_on_and_nothing_is_pulled() -> None:
     run = Run(VirtualCamera())
     run.until(60)
-    run.hold, pulls = True, run.camera.asked.count(Operation.PULL)
+    run.hold, pulls = True, run.camera.asked.count(CameraOperation.PULL)
     run.until(HOUR)
-    assert run.camera.asked.count(Operation.PULL) == pulls
-    assert run.camera.asked.count(Operation.CREATE) == 1
+    assert run.camera.asked.count(CameraOperation.PULL) == pulls
+    assert run.camera.asked.count(CameraOperation.CREATE) == 1
     run.hold = False
     run.until(2 * HOUR)
     assert not run.missed()
@@ -303,8 +303,8 @@ def test_a_known_subscription_is_continued_and_the_states_are_requested() -> Non
     known = first.conversation.subscription
     second = Run(first.camera, Conversation(URL, known), now=first.now + 10, received=first.received)
     second.until(300)
-    assert second.camera.asked.count(Operation.CREATE) == 1
-    assert Operation.SYNCHRONIZE in second.camera.asked
+    assert second.camera.asked.count(CameraOperation.CREATE) == 1
+    assert CameraOperation.SYNCHRONIZE in second.camera.asked
     assert not second.missed()
 
 
@@ -327,17 +327,17 @@ def test_a_renewal_is_given_up_only_on_a_fault() -> None:
     exchange(Granted(120.0, EndpointReference(f"{SERVICE}/1")))
     exchange(Done(1))
     now += 70
-    assert exchange(Silent("timed out")).operation is Operation.RENEW
+    assert exchange(Silent("timed out")).operation is CameraOperation.RENEW
     now += 10
-    assert exchange(Broken("<")).operation is Operation.RENEW
+    assert exchange(Broken("<")).operation is CameraOperation.RENEW
     now += 10
-    assert exchange(Granted(120.0)).operation is Operation.RENEW
+    assert exchange(Granted(120.0)).operation is CameraOperation.RENEW
     assert conversation.subscription == EndpointReference(f"{SERVICE}/1")
     now += 70
     assert not exchange(Fault("no")).absolute
     # Once more, with a time in place of the duration; then there is a new subscription beside the old one.
     assert exchange(Fault("no")).absolute
-    assert exchange(Granted(120.0, EndpointReference(f"{SERVICE}/2"))).operation is Operation.CREATE
+    assert exchange(Granted(120.0, EndpointReference(f"{SERVICE}/2"))).operation is CameraOperation.CREATE
     assert exchange(Done(0)).to == EndpointReference(f"{SERVICE}/1")
     assert exchange(Done(0)).to == EndpointReference(f"{SERVICE}/2")
 
@@ -347,11 +347,11 @@ def test_push_is_for_cameras_without_pull_points_and_for_those_whose_pulls_fail(
     run.until(HOUR)
     assert run.conversation.by_push
     assert set(run.camera.asked) == {
-        Operation.CLOCK,
-        Operation.SERVICES,
-        Operation.CREATE,
-        Operation.SUBSCRIBE,
-        Operation.RENEW,
+        CameraOperation.CLOCK,
+        CameraOperation.SERVICES,
+        CameraOperation.CREATE,
+        CameraOperation.SUBSCRIBE,
+        CameraOperation.RENEW,
     }
     asked = iter([Clock(0.0), Services(SERVICE), *_barren(1), Clock(0.0), *_barren(2), Clock(0.0)])
     conversation, now = Conversation(URL, pause=lambda _: 1.0), 0.0
@@ -363,7 +363,7 @@ def test_push_is_for_cameras_without_pull_points_and_for_those_whose_pulls_fail(
         conversation.take(request, outcome, now)
     request = conversation.next(now + 1)
     assert isinstance(request, Request)
-    assert request.operation is Operation.SUBSCRIBE
+    assert request.operation is CameraOperation.SUBSCRIBE
 
 
 def _barren(number: int) -> Iterator[Outcome]:

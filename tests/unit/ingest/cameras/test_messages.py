@@ -14,11 +14,11 @@ from requests.auth import HTTPDigestAuth
 from arborcast.core.http_client import HttpAnswer
 from arborcast.ingest.cameras.conversation import (
     Broken,
+    CameraOperation,
     Clock,
     Done,
     Fault,
     Granted,
-    Operation,
     Outcome,
     Request,
     Services,
@@ -46,18 +46,18 @@ def envelope(body: str) -> bytes:
     return f"<s:Envelope {DECLARED}><s:Body>{body}</s:Body></s:Envelope>".encode()
 
 
-def asked(operation: Operation, **fields: Any) -> Request:
+def asked(operation: CameraOperation, **fields: Any) -> Request:
     return Request(operation, URL, 29.0, **fields)
 
 
-def outcome(operation: Operation, body: str | bytes, status: int = 200) -> Outcome:
+def outcome(operation: CameraOperation, body: str | bytes, status: int = 200) -> Outcome:
     document = envelope(body) if isinstance(body, str) else body
     return read_answer(asked(operation), HttpAnswer(status, {}, document), NOW)[0]
 
 
 def test_a_request_is_addressed_and_signed_by_the_clock_of_the_camera() -> None:
     to = EndpointReference(f"{URL}?a=1&b=2", ('<x:Id xmlns:x="urn:x">7</x:Id>',))
-    message, media_type = written(asked(Operation.PULL, to=to, wait_s=8), Credentials("u", "p"), NOW, "")
+    message, media_type = written(asked(CameraOperation.PULL, to=to, wait_s=8), Credentials("u", "p"), NOW, "")
     root = etree.fromstring(message)
     assert media_type.endswith(
         'action="http://www.onvif.org/ver10/events/wsdl/PullPointSubscription/PullMessagesRequest"'
@@ -69,19 +69,19 @@ def test_a_request_is_addressed_and_signed_by_the_clock_of_the_camera() -> None:
     digest = hashlib.sha1(nonce + created.encode() + b"p", usedforsecurity=False).digest()
     assert (created, root.findtext(".//{*}Password")) == ("2026-01-01T12:00:00Z", base64.b64encode(digest).decode())
     assert b"p</" not in message
-    clock, _ = written(asked(Operation.CLOCK), Credentials("u", "p"), NOW, "")
+    clock, _ = written(asked(CameraOperation.CLOCK), Credentials("u", "p"), NOW, "")
     assert b"Security" not in clock, "it is asked without credentials, which need it"
 
 
-@pytest.mark.parametrize("ask", Operation)
-def test_leases_are_in_whole_seconds_and_no_header_must_be_understood(operation: Operation) -> None:
+@pytest.mark.parametrize("ask", CameraOperation)
+def test_leases_are_in_whole_seconds_and_no_header_must_be_understood(operation: CameraOperation) -> None:
     for absolute in (False, True):
         message, _ = written(
             asked(operation, absolute=absolute), NONE, NOW + timedelta(milliseconds=17), "http://gw/cameras/k"
         )
         assert b"mustUnderstand" not in message
         text = "".join(map(str, etree.fromstring(message).itertext()))
-        if operation in (Operation.CREATE, Operation.RENEW, Operation.SUBSCRIBE):
+        if operation in (CameraOperation.CREATE, CameraOperation.RENEW, CameraOperation.SUBSCRIBE):
             assert ("2026-01-01T12:02:00Z" if absolute else "PT120S") in text
 
 
@@ -96,41 +96,41 @@ REFERENCE = f"<tev:SubscriptionReference><wsa:Address>{URL}/1</wsa:Address></tev
     ("ask", "body", "expected"),
     [
         (
-            Operation.CLOCK,
+            CameraOperation.CLOCK,
             "<tt:UTCDateTime><tt:Time><tt:Hour>12</tt:Hour><tt:Minute>1</tt:Minute><tt:Second>60</tt:Second></tt:Time>"
             "<tt:Date><tt:Year>2026</tt:Year><tt:Month>1</tt:Month><tt:Day>1</tt:Day></tt:Date></tt:UTCDateTime>",
             Clock(119.0),
         ),
-        (Operation.SERVICES, "<tt:Events><tt:XAddr> http://a/b </tt:XAddr></tt:Events>", Services("http://a/b")),
-        (Operation.SERVICES, "<tt:Device/>", Services("")),
-        (Operation.CREATE, f"{REFERENCE}{GRANTED}", Granted(90.0, EndpointReference(f"{URL}/1"))),
-        (Operation.CREATE, REFERENCE, Granted(60.0, EndpointReference(f"{URL}/1"))),
-        (Operation.RENEW, f"<wsnt:RenewResponse>{GRANTED}</wsnt:RenewResponse>", Granted(90.0)),
-        (Operation.RENEW, "<wsnt:TerminationTime>soon</wsnt:TerminationTime>", Granted(60.0)),
-        (Operation.RENEW, "<wsnt:TerminationTime>2000-01-01T00:00:00Z</wsnt:TerminationTime>", Granted(1.0)),
-        (Operation.PULL, "<tev:PullMessagesResponse/>", Done(0)),
-        (Operation.SYNCHRONIZE, "<tev:SetSynchronizationPointResponse/>", Done()),
+        (CameraOperation.SERVICES, "<tt:Events><tt:XAddr> http://a/b </tt:XAddr></tt:Events>", Services("http://a/b")),
+        (CameraOperation.SERVICES, "<tt:Device/>", Services("")),
+        (CameraOperation.CREATE, f"{REFERENCE}{GRANTED}", Granted(90.0, EndpointReference(f"{URL}/1"))),
+        (CameraOperation.CREATE, REFERENCE, Granted(60.0, EndpointReference(f"{URL}/1"))),
+        (CameraOperation.RENEW, f"<wsnt:RenewResponse>{GRANTED}</wsnt:RenewResponse>", Granted(90.0)),
+        (CameraOperation.RENEW, "<wsnt:TerminationTime>soon</wsnt:TerminationTime>", Granted(60.0)),
+        (CameraOperation.RENEW, "<wsnt:TerminationTime>2000-01-01T00:00:00Z</wsnt:TerminationTime>", Granted(1.0)),
+        (CameraOperation.PULL, "<tev:PullMessagesResponse/>", Done(0)),
+        (CameraOperation.SYNCHRONIZE, "<tev:SetSynchronizationPointResponse/>", Done()),
     ],
 )
-def test_answers(operation: Operation, body: str, expected: Outcome) -> None:
+def test_answers(operation: CameraOperation, body: str, expected: Outcome) -> None:
     assert outcome(operation, body) == expected
 
 
 @pytest.mark.parametrize(
     ("ask", "body"),
     [
-        (Operation.CLOCK, "<tt:UTCDateTime/>"),
-        (Operation.CLOCK, "<tds:GetSystemDateAndTimeResponse/>"),
-        (Operation.CREATE, GRANTED),
-        (Operation.CREATE, "<tev:SubscriptionReference/>"),
-        (Operation.PULL, "<wsnt:RenewResponse/>"),
-        (Operation.PULL, b"<html>login"),
-        (Operation.PULL, envelope("<tev:PullMessagesResponse/>")[:-20]),
-        (Operation.PULL, b""),
-        (Operation.PULL, b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><x>&e;</x>'),
+        (CameraOperation.CLOCK, "<tt:UTCDateTime/>"),
+        (CameraOperation.CLOCK, "<tds:GetSystemDateAndTimeResponse/>"),
+        (CameraOperation.CREATE, GRANTED),
+        (CameraOperation.CREATE, "<tev:SubscriptionReference/>"),
+        (CameraOperation.PULL, "<wsnt:RenewResponse/>"),
+        (CameraOperation.PULL, b"<html>login"),
+        (CameraOperation.PULL, envelope("<tev:PullMessagesResponse/>")[:-20]),
+        (CameraOperation.PULL, b""),
+        (CameraOperation.PULL, b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><x>&e;</x>'),
     ],
 )
-def test_unreadable_answers(operation: Operation, body: str | bytes) -> None:
+def test_unreadable_answers(operation: CameraOperation, body: str | bytes) -> None:
     assert isinstance(outcome(operation, body), Broken)
 
 
@@ -156,7 +156,7 @@ def fault(subcode: str, text: str) -> str:
     ],
 )
 def test_faults(body: str | bytes, status: int, denied: bool, unsupported: bool) -> None:
-    found = outcome(Operation.CREATE, body, status)
+    found = outcome(CameraOperation.CREATE, body, status)
     assert isinstance(found, Fault)
     assert (found.denied, found.unsupported) == (denied, unsupported)
 
@@ -255,7 +255,9 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     )
     assert [each.topic for each in found.notifications] == ["cameras/gate/A", "cameras/gate/B"]
     assert found.unreadable == 1
-    assert isinstance(outcome(Operation.PULL, f"<tev:PullMessagesResponse>{deep}</tev:PullMessagesResponse>"), Broken)
+    assert isinstance(
+        outcome(CameraOperation.PULL, f"<tev:PullMessagesResponse>{deep}</tev:PullMessagesResponse>"), Broken
+    )
 
 
 def test_a_camera_cannot_make_topics_without_end() -> None:

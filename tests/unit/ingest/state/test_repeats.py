@@ -104,9 +104,7 @@ def test_of_the_log_requests_with_all_their_notifications_are_remembered(monkeyp
     monkeypatch.setattr(repeats, "accepted_lately", lambda *_: log)
     memory = RepeatMemory(60)
     assert repeats.remember_history(KafkaSettings(), memory, 60) == 2
-    assert [memory.knows(key(number), steady_now()) for number in (1, 2, 3)] == [True, False, True], (
-        "cut off by a crash"
-    )
+    assert [memory.has(key(number), steady_now()) for number in (1, 2, 3)] == [True, False, True], "cut off by a crash"
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_log_that_was_made_anew_is_read_from_its_beginning(log: KafkaSettings, t
 def test_partition_that_was_added_is_read_too(
     log: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arborcast.core.eventlog.client._ALONE_MS", 500)
+    monkeypatch.setattr("arborcast.core.eventlog.client._METADATA_AGE_ONE_BROKER_MS", 500)
     table = tmp_path / "notifications"
     append(log, ["a"])
     writer, clock = archive(log, table)

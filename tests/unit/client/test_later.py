@@ -123,7 +123,7 @@ def test_in_a_coroutine() -> None:
 )
 def test_where_no_result_is_wanted_the_callback_is_told(headers: dict[str, str]) -> None:
     def received(message: ReceivedMessage) -> None:
-        with pytest.raises(ClientError, match="this push names"):
+        with pytest.raises(ClientError, match="this push"):
             message.later()
         kept.append(message)
 

@@ -138,7 +138,7 @@ def test_who_is_no_user_any_more_is_out(parts: ConsoleParts, browser: Browser, t
     assert parts.console.settings.access.users_file
     users = tmp_path / "users.toml"
     users.write_text(users.read_text().replace("[users.anna]", "[users.other]"))
-    parts.app._callers.users._source._users._next_look = 0.0  # as if some time had passed
+    parts.app._callers.users._source._users._next_check = 0.0  # as if some time had passed
     assert browser.get("/topics").url.path == "/sign-in"
 
 

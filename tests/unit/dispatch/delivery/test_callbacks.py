@@ -78,7 +78,7 @@ def test_where_it_cannot_be_used_it_is_not_there(target: Subscription, vault: Va
 
 
 def test_the_keys_are_those_of_the_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arborcast.core.security.keyring._LOOK_S", 0.0)  # between two looks at the file
+    monkeypatch.setattr("arborcast.core.security.keyring._CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
     vault = Vault(SecretSettings(key_file=str(file)))
     envelope = Envelope(subscription("raw"), vault, 60.0)

@@ -73,7 +73,7 @@ def test_a_request_is_addressed_and_signed_by_the_clock_of_the_camera() -> None:
     assert b"Security" not in clock, "it is asked without credentials, which need it"
 
 
-@pytest.mark.parametrize("ask", CameraOperation)
+@pytest.mark.parametrize("operation", CameraOperation)
 def test_leases_are_in_whole_seconds_and_no_header_must_be_understood(operation: CameraOperation) -> None:
     for absolute in (False, True):
         message, _ = written(
@@ -93,7 +93,7 @@ REFERENCE = f"<tev:SubscriptionReference><wsa:Address>{URL}/1</wsa:Address></tev
 
 
 @pytest.mark.parametrize(
-    ("ask", "body", "expected"),
+    ("operation", "body", "expected"),
     [
         (
             CameraOperation.CLOCK,
@@ -117,7 +117,7 @@ def test_answers(operation: CameraOperation, body: str, expected: Outcome) -> No
 
 
 @pytest.mark.parametrize(
-    ("ask", "body"),
+    ("operation", "body"),
     [
         (CameraOperation.CLOCK, "<tt:UTCDateTime/>"),
         (CameraOperation.CLOCK, "<tds:GetSystemDateAndTimeResponse/>"),

@@ -142,7 +142,7 @@ def test_a_mark_goes_before_the_charset_and_that_before_the_declaration(
         pytest.param(b"<a/>", b"text/xml; charset=utf-16be", "no byte-order mark", id="a byte order and no mark"),
         pytest.param(codecs.BOM_UTF16_LE + b"<\0a", b"", "truncated data", id="half a character"),
         pytest.param("<a>é</a>".encode("latin-1"), b"", "its declared encoding", id="Latin-1 that does not say so"),
-        pytest.param(b"<?xml version='1.0' encoding='shift_jis'?><a>\\</a>", b"", "shift_jis .* not accepted", id="other"),
+        pytest.param(b"<?xml version='1.0' encoding='shift_jis'?><a>\\</a>", b"", "jis .* not accepted", id="other"),
         pytest.param(b"<?xml version='1.0'?><?xml version='1.0' encoding='latin1'?><a/>", b"", "XML decl", id="two"),
         pytest.param(
             b"<?xml version='1.0' encoding='latin1'?><?xml version='1.0'?><a/>", b"", "XML decl", id="two, one replaced"

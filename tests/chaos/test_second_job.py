@@ -43,7 +43,7 @@ def test_only_one_works_at_a_time(tmp_path: Path, kafka_settings: KafkaSettings)
                 second.start()
             driver = first.processes()["driver"][0]
             assert f"process {driver.pid} on host" in second.log()
-            assert "stop that one first" in second.log()
+            assert "stop it first" in second.log()
             assert first.processes()["driver"][0] == driver, "the first one has not noticed anything"
 
             first.kill()

@@ -129,7 +129,7 @@ def test_a_second_one_is_refused_and_goes_on_where_the_first_has_stopped(jobs: J
     said = second.says()
     assert said.startswith("end another dispatch job works on these logs")
     assert f"process {first.process.pid} on host" in said
-    assert "stop that one first" in said
+    assert "stop it first" in said
     assert second.process.wait(60) == 75
     assert not second.pushes_file.exists()
 

@@ -180,10 +180,10 @@ class Oldest:
     def oldest(self) -> int | None:
         return self.position
 
-    def look(self) -> None:
+    def start(self) -> None:
         self.looks += 1
 
-    def seen(self) -> int | None:
+    def take(self) -> int | None:
         return self.position if self.looks else None
 
 

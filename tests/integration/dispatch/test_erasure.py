@@ -383,7 +383,7 @@ def test_a_message_that_becomes_current_meanwhile_stays(
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        (ErasureRequest(), "say what to erase"),
+        (ErasureRequest(), "name what to erase"),
         (ErasureRequest(before="soon"), "write a span"),
         (ErasureRequest(before="2099-01-01"), "in the future"),
         (ErasureRequest(topic=TopicTest("a/*[")), ""),

@@ -182,7 +182,7 @@ def test_no_server_at_the_address(old: Old) -> None:
         (["--from-ldap", "http://h", "--base", "ou=a"], "ldaps://HOST"),
         (["--from-ldap", "ldap://h/ou=a", "--base", "ou=a"], "only the server"),
         (["--from-ldap", "ldap://cn=x:secret@h", "--base", "ou=a"], "no user in the address"),
-        (["--from-ldap", "ldap://h", "--base", "all_test"], "no DN"),
+        (["--from-ldap", "ldap://h", "--base", "all_test"], "not a DN"),
         (["--from-ldap", "ldap://h", "--base", "ou=a", "--stdin"], "--bind-dn"),
         (["--from-ldap", "ldaps://h", "--base", "ou=a", "--start-tls"], "secured already"),
         (["--from-ldap", "ldap://h", "--base", "ou=a", "--root", "a//."], "more than one topic"),

@@ -48,7 +48,7 @@ def test_only_one_works_at_a_time(tmp_path: Path, kafka_settings: KafkaSettings)
 
             first.kill()
             second.start()
-            assert "taking over" in second.log(20_000)
+            assert "takes over" in second.log(20_000)
             log.notify("a")
             receiver.wait_for(2)
 

@@ -446,7 +446,7 @@ def test_a_fixed_topic_set_takes_no_other_topic(way: type[PublishDoor], tmp_path
         ),
         (
             "<a>" + "<b xmlns='u'/>" * (limits.PAYLOAD_DECLARATIONS + 1) + "</a>",
-            f"a payload declares {limits.PAYLOAD_DECLARATIONS + 1} namespaces|the request has too many elements outside",
+            f"a payload declares {limits.PAYLOAD_DECLARATIONS + 1} namespaces|the request has too many elements",
         ),
     ],
     ids=["levels", "declarations", "attributes", "declarations in all"],

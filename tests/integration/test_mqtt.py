@@ -88,7 +88,7 @@ def test_messages_go_from_the_broker_through_the_engine_to_the_broker(
         assert [each.payload for each in found] == [f"<c>{number}</c>" for number in range(5)]
     report = audit(kafka_settings, 0, deep=True, order=True, patience_s=60)
     assert report.balanced, report.problems[:5]
-    assert (report.notifications, report.totals.dead) == (106, 0)
+    assert (report.published, report.totals.dead) == (106, 0)
 
 
 @pytest.mark.long

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from lxml import etree
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery import journal
 from arborcast.dispatch.hot import sink_journal
-from arborcast.dispatch.hot.sink_journal import SinkJournal, stored_element
+from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -14,7 +13,6 @@ from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.oasis import validate_element
 
 
 class FakeLog:
@@ -186,25 +184,3 @@ def test_a_mark_waits_for_what_is_stored_in_pull_points(opened: Opened) -> None:
     assert not opened.journal.passed()
     opened.pulls.acknowledged = 1
     assert opened.journal.passed()
-
-
-WSNT = "{http://docs.oasis-open.org/wsn/b-2}"
-WSA = "{http://www.w3.org/2005/08/addressing}"
-
-
-def test_what_is_stored_is_a_whole_message() -> None:
-    target = Subscription("s", EndpointReference("http://h/"), "http://h/wsn/subscriptions/s?a&b", pull_point="p")
-    producer_reference = b'<n:ProducerReference xmlns:n="http://docs.oasis-open.org/wsn/b-2"><a:Address \
-xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:ProducerReference>'
-    given = Notification("n", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', 5, producer_reference)
-    stored = stored_element(given, target)
-    assert given.payload in stored, "as it was sent"
-    message = etree.fromstring(stored)
-    assert message.tag == f"{WSNT}NotificationMessage"
-    assert message.findtext(f"{WSNT}SubscriptionReference/{WSA}Address") == target.address
-    assert message.findtext(f"{WSNT}ProducerReference/{WSA}Address") == "http://p/"
-    topic = message.find(f"{WSNT}Topic")
-    assert topic is not None
-    prefix, _, path = (topic.text or "").partition(":")
-    assert (topic.nsmap[prefix], path) == ("urn:t", "a/b")
-    validate_element(etree.fromstring(f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'))

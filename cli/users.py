@@ -158,6 +158,6 @@ def _show_findings(found: list[Finding]) -> None:
     for each in found:
         topics = " and ".join(each.topics) or "everything"
         state = "ended" if each.ended else "there" if each.certain else "there, not certain"
-        print_line(one_line(f"{each.id}  {each.owner or 'nobody'}  {topics}  {each.reason}  ({state})"))
+        print_line(one_line(f"{each.id}  {each.owner or '(no owner)'}  {topics}  {each.reason}  ({state})"))
     if any(each.certain and not each.ended for each in found):
         print_line("end those for which it is certain with --end")

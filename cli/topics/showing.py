@@ -141,7 +141,7 @@ def who(
     if path not in control.table.topics:
         print_error(f"there is no topic {path} (yet); its notifications would go to:")
     if not found:
-        print_line("nobody")
+        print_line("no subscriptions")
         return
     rows = ((each.subscription, each.state, each.expression, each.only_if, each.consumer) for each in found)
     print_table(("subscription", "state", "expression", "only if", "consumer"), rows)

@@ -224,22 +224,22 @@ def _topic_and_content(element: etree._Element, default: TopicPath | None) -> tu
 
 
 def _package(element: etree._Element) -> tuple[Fragment, str]:
-    """What Package says: a whole message where there is none. Raises InvalidRequest."""
+    """The fragment of Package and its Identification; a whole message without Package. Raises InvalidRequest."""
     package = next(_children(element, "Package"), None)
     if package is None:
         return _NO_PACKAGE
     # Its own children are written without a prefix.
-    package_text = {name: _text(child) for child in reversed(package) if (name := _split(child)[1]) in _PACKAGE}
+    fields = {name: _text(child) for child in reversed(package) if (name := _split(child)[1]) in _PACKAGE}
     try:
-        fragment = read_fragment(package_text["Fragment"]) if package_text.get("Fragment") else Fragment()
+        fragment = read_fragment(fields["Fragment"]) if fields.get("Fragment") else Fragment()
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
-    identification = package_text.get("Identification", "")
+    identification = fields.get("Identification", "")
     if fragment.part and not 0 < len(identification) <= MAX_IDENTIFICATION:
         raise InvalidRequest(
-            f"Fragment {fragment} is a part, and its Package has no Identification, which says of what message"
+            f"Fragment {fragment} is a part, and its Package has no Identification of the message"
             if not identification
-            else f"an Identification of {len(identification)} characters: {MAX_IDENTIFICATION} may be"
+            else f"an Identification of {len(identification)} characters, {MAX_IDENTIFICATION} are allowed"
         )
     return fragment, identification
 
@@ -264,7 +264,7 @@ def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool
 def _scope(content: etree._Element) -> dict[str, str]:
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
     if len(scope) > limits.LOOSE_NAMESPACES:
-        raise TooLarge(f"{len(scope)} namespaces are declared around a message, {limits.LOOSE_NAMESPACES} may be")
+        raise TooLarge(f"{len(scope)} namespaces are declared around a message, {limits.LOOSE_NAMESPACES} are allowed")
     return scope
 
 

@@ -58,7 +58,7 @@ def test_fragments_that_mean_nothing_are_refused(fragment: str, says: str) -> No
 def test_a_part_says_of_what_message_it_is(alone: int) -> None:
     with pytest.raises(InvalidRequest, match="no Identification"):
         read(legacy.notify("a", "<x/>", f"1-1-{alone}-0", ""))
-    with pytest.raises(InvalidRequest, match="200 may be"):
+    with pytest.raises(InvalidRequest, match="200 are allowed"):
         read(legacy.notify("a", "<x/>", f"1-1-{alone}-0", "i" * 201))
 
 

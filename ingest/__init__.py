@@ -2,15 +2,15 @@
 
     http/          HTTP and TLS under the application, and its bounds for hostile clients
     soap/          WSDL; envelopes of known shapes. Envelopes and faults are in `wire`
-    elements/      what requests are made of: filters, policies, judged endpoints
+    elements/      the elements of requests: filters, policies, endpoints
     operations/    one module per port type, with ONVIF's and the older system's
     state/         the logs: followed, changed, appended to
-    access/        who may do what, and how much of it
+    access/        authentication, rights, rates
     consumers      calls of the gateway to consumers, and their checks
-    demand/        subscribing at publishers while their topics are wanted
+    demand/        subscribing at publishers while their topics have subscribers
     cameras/, cloudevents/, events/, federation/, framed/, mqtt/, zeromq/
                    other protocols: each translates into `operations/publishing.py` and `operations/subscribing.py`
 
-Contains every protocol by which messages come in. Not here: pushes (`dispatch`), management of processes and files of
+Contains every protocol for incoming messages. Not here: pushes (`dispatch`), management of processes and files of
 settings (`engine`).
 """

@@ -42,7 +42,8 @@ class NotificationIds:
 
 
 def derived_id(at_ms: int, of: bytes) -> str:
-    """The identifier that anybody makes of the same bytes and time; among those of NotificationIds it sorts by time."""
+    """The identifier of these bytes and this time, the same in all processes; among those of NotificationIds it sorts
+    by time."""
     digest = int.from_bytes(blake2b(of, digest_size=16).digest())
     sequence = digest >> 64 & ((1 << _SEQUENCE_BITS) - 1)
     value = at_ms << 80 | _VERSION | sequence << 64 | _VARIANT | digest & ((1 << _RANDOM_BITS) - 1)
@@ -50,8 +51,8 @@ def derived_id(at_ms: int, of: bytes) -> str:
 
 
 def resource_id() -> str:
-    """An id for a resource, which cannot be guessed: who knows it may end the resource."""
-    # On a command line, what begins with a dash is an option.
+    """An unguessable id for a resource: a client with the id may end the resource."""
+    # On a command line, a word that begins with a dash is an option.
     while (made := secrets.token_urlsafe(18)).startswith("-"):
         pass
     return made
@@ -68,21 +69,21 @@ FACTORIES = frozenset(
     }
 )
 
-# Where clients of the older system look for the standard's operations.
+# Addresses of the standard's operations in clients of the older system.
 _ALIASES = {"/WSN/Broker": Kind.BROKER, "/WSN/CreatePullPoint": Kind.PULL_POINT_FACTORY}
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is addressed to; `id` is empty for what there is only one of. `old`: it is one of HPwsn's
-    addresses, where the standard's operations are taken as its clients write them."""
+    """The addressee of a request; `id` is empty for a singleton. `old`: one of HPwsn's addresses, which accepts the
+    standard's operations in the form of its clients."""
 
     kind: Kind
     id: str = ""
     old: bool = False
 
 
-# Nearly every request goes to one of these.
+# The addressees of nearly all requests.
 _PLACES = {kind.value: Target(kind, old=kind is Kind.LEGACY) for kind in FACTORIES} | {
     path: Target(kind, old=True) for path, kind in _ALIASES.items()
 }
@@ -97,7 +98,7 @@ _RESOURCE_KINDS = {
 
 
 def target_of(path: str) -> Target | None:
-    """What a path stands for, None when it is none of ours."""
+    """The addressee with this path, None without one."""
     place = _PLACES.get(path.rstrip("/"))
     if place is not None:
         return place
@@ -108,7 +109,7 @@ def target_of(path: str) -> Target | None:
 
 
 class OwnAddresses:
-    """What we are called from outside, and which URLs lead back to us."""
+    """The gateway's address for clients, and a check for URLs that lead back to it."""
 
     def __init__(self, host: str, port: int, public_url: str = "") -> None:
         self._host, self._port = host, port
@@ -127,7 +128,7 @@ class OwnAddresses:
         return self.base + kind.value + identifier
 
     def target_of_url(self, url: str) -> Target | None:
-        """What a URL that we gave out stands for. Its host is not looked at: ids are unguessable, not repeated."""
+        """The addressee with a URL that the gateway issued. The host is ignored: ids are unguessable and unique."""
         try:
             path = urlsplit(url).path
         except ValueError:

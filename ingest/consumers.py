@@ -41,8 +41,8 @@ def resolve(host: str, port: int) -> list[str]:
 class DnsCheck:
     """Resolves the host of a subscriber and checks its addresses, so that an unreachable one is refused at Subscribe.
 
-    Only for an early answer: a name can resolve to another address a second later, so the transport checks again.
-    Hence it is bounded: what cannot be resolved now is accepted. The resolver runs in threads.
+    For an early answer only: a name can resolve to another address a second later, so the transport checks again. A
+    name that does not resolve within the time limit is accepted. The resolver runs in threads.
     """
 
     def __init__(self, policy: AddressPolicy, resolver: Resolve = resolve, longest_s: float = _LONGEST_S) -> None:
@@ -54,7 +54,8 @@ class DnsCheck:
         self._under_way = 0
 
     async def refusal(self, url: str) -> Refusal | None:
-        """Why none of the host's addresses may be reached; None when one may, or without an answer in time."""
+        """The reason why all addresses of the host are forbidden; None if one is allowed, or without an answer in
+        time."""
         host, port = place_of(url)
         place = f"{host}:{port}"
         if read_address(host) is not None or self._under_way >= _AT_ONCE or self._good.get(place):
@@ -79,7 +80,7 @@ class DnsCheck:
 
 
 async def check_name(dns_check: DnsCheck | None, url: str) -> None:
-    """Raises ConsumerRefused for a URL whose host leads nowhere that may be reached."""
+    """Raises ConsumerRefused for a URL whose host has forbidden addresses only."""
     refusal = await dns_check.refusal(url) if dns_check is not None else None
     if refusal is not None:
         # Without the address: to which internal address a name resolves must not be disclosed.
@@ -90,16 +91,16 @@ _TOTAL_S = 10
 
 _AT_ONCE = 16
 
-# One who names consumers that do not answer must not keep all others from subscribing.
+# An owner of unresponsive consumers must not block the subscriptions of others.
 _OF_ONE_OWNER = 4
 
 
 class OwnershipProof:
-    """Asks consumers whether they agree, before they are pushed to: else a stranger could aim us at others.
+    """Requests the consent of consumers before the first push: else a stranger could direct pushes at others.
 
-    The consumer's address gets a POST without a body, whose header Arborcast-Challenge holds a word that cannot be
-    guessed; it agrees by a 200 whose body is that word and nothing else. A service that merely repeats what it is sent
-    does not. A consumer of CloudEvents is asked as a web hook (`ingest.cloudevents.web_hooks`).
+    The consumer's address gets a POST without a body, whose header Arborcast-Challenge has a random word; it agrees by
+    a 200 with exactly this word as the body. A service that echoes bodies does not agree. For a consumer of CloudEvents
+    the validation of web hooks is used (`ingest.cloudevents.web_hooks`).
     """
 
     def __init__(self, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
@@ -110,7 +111,8 @@ class OwnershipProof:
         self._challenges: SingleFlight[str, None] = SingleFlight()
 
     async def prove_once(self, url: str, owner: str = "") -> None:
-        """As `ask`; a consumer that agreed within the last hour is not asked again, nor at the same time twice."""
+        """As `prove`, without a request for a consumer that agreed within the last hour. Parallel calls share one
+        request."""
         key = f"{owner}\n{url}"
 
         async def prove() -> None:
@@ -121,9 +123,9 @@ class OwnershipProof:
             await self._challenges.run(key, prove)
 
     async def prove(self, url: str, owner: str = "", hook_of: str = "") -> None:
-        """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many
-        are being asked, in all or of this owner (empty without authentication). With `hook_of`, the address of this
-        engine, it is asked as a web hook."""
+        """Returns when the consumer agrees. Raises ConsumerRefused if it does not, and InfrastructureError with too
+        many requests in progress, in total or of this owner (empty without authentication). With `hook_of`, the address
+        of this engine, the validation is that of web hooks."""
         if self._under_way >= _AT_ONCE or (owner and self._of[owner] >= _OF_ONE_OWNER):
             raise InfrastructureError("too many ownership challenges are under way", retry_after=1.0)
         self._under_way += 1
@@ -144,7 +146,7 @@ class OwnershipProof:
         )
         challenge.add_done_callback(partial(self._done, owner))
         try:
-            # A client that hangs up does not free the thread that asks for it.
+            # The thread stays busy when the client hangs up.
             answer = await asyncio.shield(challenge)
         except NotCalled as error:
             raise ConsumerRefused(

@@ -151,7 +151,7 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         if self.trusted_proxies:
-            # Here, so that a command which only reads settings does not load what reads requests.
+            # A local import: commands that only read settings do not load the code for requests.
             from arborcast.ingest.access.proxies import trusted_networks
 
             trusted_networks(self.trusted_proxies)

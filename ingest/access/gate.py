@@ -38,7 +38,8 @@ class Authenticator:
     """Authenticates clients by the configured methods.
 
     Credentials in HTTP come first and are decisive: a request with wrong ones is refused, even with a valid
-    certificate. Authorization precedes the certificate of the connection, and that the UsernameToken in the message.
+    certificate. Authorization precedes the certificate of the connection, which precedes the UsernameToken in the
+    message.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Authenticator:
         self._settings = settings
         self._methods = frozenset(settings.chosen())
         self._users = users
-        # Not `or`: one that is empty, as each is at first, would count for none.
+        # Not `or`: an empty one, as each is at first, would be replaced.
         self._nonces = NonceMemory(settings.token_window_s, settings.token_nonces) if nonces is None else nonces
         self._clock = clock
         self._bearer = bearer
@@ -94,7 +95,8 @@ class Authenticator:
         return identity
 
     async def named(self, name: str) -> Identity:
-        """The user of this name, which the settings vouch for: one that is not in the list of users has no groups."""
+        """The user of this name, authenticated by the settings; without an entry in the list of users it has no
+        groups."""
         return await self._users.find(name) or Identity(name)
 
     def missing(self) -> NotAuthenticated:
@@ -196,7 +198,7 @@ class Gate:
         return 0 if self._rates is None else self._rates.requests_per_minute
 
     async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
-        """A request begins: only its head is there. Raises AccessRefused."""
+        """Admit a request by its head. Raises AccessRefused."""
         client_request = ClientRequest(client_key(self._proxies.client(scope)))
         authenticator = self._authenticator
         if authenticator is not None:
@@ -232,7 +234,8 @@ class Gate:
         return any(name in _OF_PROXIES for name, _ in scope.get("headers", ()))
 
     def again(self, client_request: ClientRequest) -> Caller | None:
-        """One request more on a connection whose client is known; None without authentication. Raises AccessRefused."""
+        """Count another request on a connection whose client is known; None without authentication. Raises
+        AccessRefused."""
         if self._rates is not None:
             self._rates.request(client_request.client)
         return None if client_request.identity is None else self._caller(client_request.identity)
@@ -261,7 +264,7 @@ class Gate:
         if client_request.identity is None:
             client_request.identity = await authenticator.of_message(root, client_request.address)
             if self._rates is not None:
-                # So far it has counted for its address. As a user it may be over its rate already.
+                # Until here the request was counted for its address. The user may be over its rate already.
                 self._rates.request(client_request.client)
         return self._caller(client_request.identity)
 

@@ -90,7 +90,7 @@ def check_subscribe(caller: Caller | None, topics: Sequence[TopicFilter]) -> Non
 
 
 def check_serve(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
-    """Raises Forbidden unless the caller may be given the requests of this queue, and answer them."""
+    """Raises Forbidden unless the caller has the right to receive and answer requests of this queue."""
     if caller is not None and not caller.serve.covers(topics):
         wanted = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
         raise Forbidden(
@@ -100,9 +100,9 @@ def check_serve(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
 
 
 def check_fill(caller: Caller | None, point: PullPointRecord) -> None:
-    """Raises Forbidden unless the caller may have messages put into this pull point."""
+    """Raises Forbidden unless the caller may subscribe with this pull point as the consumer."""
     if not may_manage(caller, point.owner):
-        # As for one that is not there.
+        # As for a missing one.
         raise Forbidden(
             f"the ConsumerReference names a pull point that does not exist: {point.id!r}",
             "SubscribeCreationFailedFault",
@@ -126,7 +126,7 @@ def owner_of(caller: Caller | None) -> str:
 
 
 def known_to(caller: Caller | None) -> Grant:
-    """The topics that the caller may know to be there: those that it may use in some way."""
+    """The topics whose existence the caller may see: those for which it has any right."""
     if caller is None:
         return ALL
     known = caller.subscribe | caller.publish | caller.manage | caller.serve

@@ -101,7 +101,7 @@ class LdapUsers:
         wanted = self._access.ldap_user_filter.replace("{user}", escape_filter_chars(name))
         found = self._search(connection, self._access.ldap_user_base, wanted, asked)
         if len(found) != 1:
-            # Two entries of one name: it is not known which one it is.
+            # Two entries with one name are ambiguous.
             return "", ""
         dn = str(found[0]["dn"])
         if attribute is None:

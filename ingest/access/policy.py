@@ -1,4 +1,4 @@
-"""The policy file: who may publish to, subscribe to, manage and serve which topics.
+"""The policy file: rights to publish to, subscribe to, manage and serve topics.
 
     [namespaces]
     plant = "urn:plant"
@@ -13,9 +13,9 @@
     topics = ["//."]
     groups = ["operators"]
 
-Who may manage topics may serve the queues among them, too. It only allows, and what no rule allows is refused: there
-is no order to get wrong. A topic is written alone, or with `//.` behind it for itself and everything below; `//.` alone
-is everything. `users = ["*"]` is everybody who has proved who it is.
+The right to manage topics includes the right to serve the queues among them. Rules only allow, in any order; anything
+else is refused. A topic is written alone, or with `//.` behind it for its subtree; `//.` alone selects all. `users =
+["*"]` selects all authenticated users.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from arborcast.ingest.access.rates import client_key
 
 KEY = "gateway.trusted_proxies"
 
-# Proxies behind one another. More than a few are a client's invention, and would cost us time.
+# Proxies in a chain. Longer chains are forged, and parsing them takes time.
 _MOST_HOPS = 16
 
 # RFC 7239: pairs, with `;` between those of one hop and `,` between hops. Brackets and colons need quotes there; some
@@ -36,7 +36,7 @@ class Proxies:
         self._networks = trusted_networks(networks)
         self._name = header.lower().encode()
         self._hops = _forwarded if header == "Forwarded" else _forwarded_for
-        # Connections come from few addresses behind a proxy, and each is looked up with each request.
+        # Behind a proxy, connections come from few addresses, which are checked with each request.
         self._is_trusted = lru_cache(1_000)(self._looked_up)
 
     def trusts(self, host: str) -> bool:

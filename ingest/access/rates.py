@@ -65,19 +65,19 @@ class Buckets:
         self._filled: BoundedDict[str, tuple[float, float]] = BoundedDict(keys)  # key to level and when it had that
 
     def missing_s(self, key: str, now: float) -> float:
-        """How long until there is something in the bucket, 0 when there is."""
+        """The time until the bucket grants again, 0 if it does now."""
         if key not in self._filled:
             return 0.0  # the usual case for failures
         level = self._level(key, now)
-        # A whole token, or all of a small bucket: a hair above zero would let one more through at each look.
+        # A whole token, or all of a small bucket: with less, each call could grant one more.
         least = min(1.0, self._size)
         return 0.0 if level >= least else (least - level) / self._rate
 
     def take(self, key: str, amount: float, now: float) -> None:
-        """Take so much out, whether or not it is there."""
+        """Take this amount, even if the bucket gets below zero."""
         level = self._level(key, now) - amount
         if level >= self._size:
-            # Given back: full, as one that was never used.
+            # Returned completely: full, as an unused one.
             self._filled.pop(key, None)
             return
         self._filled[key] = (level, now)

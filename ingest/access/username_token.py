@@ -1,7 +1,7 @@
 """WS-Security's UsernameToken, in clear text and as a digest (UsernameToken Profile 1.1).
 
-A digest proves nothing without a memory of nonces: an eavesdropper can send it again. So it needs a nonce, which is
-accepted once, and a time of creation, which may lie only so far from now: older nonces need no memory.
+Without a memory of nonces an eavesdropper could replay a digest. So a digest needs a nonce, which is accepted once, and
+a time of creation within a window around the present; older nonces are forgotten.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class NonceMemory:
         if folder is not None:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Each process removes the expired files that it knows; here, the unknown ones.
+                # Each process removes expired files of its own; here, those of earlier processes.
                 for file in folder.iterdir():
                     if file.name.isdecimal():
                         self._spans[int(file.name)] = _Span(file, steady())
@@ -188,9 +188,9 @@ class NonceMemory:
             )
 
     def use(self, token: UsernameToken, now_s: float) -> None:
-        """Take the nonce of a token that proved right, and whose time was checked.
+        """Use the nonce of a valid token, whose time was checked.
 
-        Raises TokenRefused when it was used before, IdentitiesAway when it cannot be stored: then none is accepted.
+        Raises TokenRefused if it was used before, and IdentitiesAway if it cannot be stored.
         """
         number = int(token.created_s // _SPAN_S)
         span = self._spans.get(number)
@@ -211,14 +211,14 @@ class NonceMemory:
             raise TokenRefused("the wsse:Nonce was used before")
 
     def close(self) -> None:
-        """Let go of the files; they stay."""
+        """Close the files, which stay."""
         for span in self._spans.values():
             span.close()
         self._spans.clear()
 
     def _forget(self, now_s: float) -> None:
-        """Forget nonces that are expired by the wall clock and unused for as long as one can be valid: a clock put
-        ahead and back would make them valid again."""
+        """Forget nonces that are expired by the wall clock and were last used longer ago than a nonce can be valid: a
+        clock set forward and back would make them valid again."""
         steady_s = self._steady()
         for number in [each for each in self._spans if (each + 1) * _SPAN_S + self._window_s < now_s]:
             if steady_s - self._spans[number].used(steady_s) >= 2 * self._window_s:
@@ -265,7 +265,7 @@ class _Span:
             return True
         self._mark = (self._mark + 1) % (1 << 8 * _MARK)
         entry = fingerprint + self._mark.to_bytes(_MARK)
-        # A power cut loses the last seconds; a process may be killed at any time.
+        # A power cut loses the last seconds; a kill loses nothing.
         os.write(self._descriptor, entry)
         first = self._catch_up(fingerprint)
         if not first:

@@ -37,9 +37,9 @@ _MOST_OF_A_NAME = 200
 
 
 class Guesses:
-    """Failed logins of an address, for one name and in all.
+    """Failed logins of an address, per name and in total.
 
-    Per name, because many people may share an address. In all, because one password may be tried with many names. The
+    Per name, since many people may share an address. In total, since one password may be tried with many names. The
     second limit is at least the first.
     """
 
@@ -68,7 +68,7 @@ class Guesses:
         self._count(address, name, 1)
 
     def not_wrong(self, address: str, name: str) -> None:
-        """Take one back that was counted before it was known."""
+        """Remove a failure that was counted before the result of the check."""
         self._count(address, name, -1)
 
     def _count(self, address: str, name: str, number: int) -> None:
@@ -104,7 +104,7 @@ class UserSource(Protocol):
         ...
 
     def clear_password(self, name: str) -> str:
-        """The password itself, empty where it is not known. Does not block."""
+        """The password itself, empty if only its hash is stored. Does not block."""
         ...
 
 
@@ -213,7 +213,7 @@ class Users:
         return await self._checks.run(name, lambda: self._question(name, lambda: self._source.find(name)))
 
     def clear_password(self, name: str) -> str:
-        """The password itself, empty where it is not known."""
+        """The password itself, empty if only its hash is stored."""
         return self._source.clear_password(name)
 
     def _digest(self, secret_bytes: bytes) -> bytes:

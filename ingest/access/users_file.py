@@ -4,8 +4,8 @@
     password = "scrypt$15$8$1$…"
     groups = ["operators"]
 
-`clear` is there only for users who send WS-Security's PasswordDigest: to check a digest, one
-has to know the password itself. Every reader of the file has these passwords, so only its owner may read it.
+`clear` is only for users who send WS-Security's PasswordDigest, whose check needs the password itself. Every reader of
+the file has these passwords, so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def hash_password(password: str, *, log_n: int = _LOG_N) -> str:
 
 
 def password_matches(password: str, stored: str) -> bool:
-    """Whether it is the password of this hash. Raises ValueError for what `hash_password` has not made."""
+    """Whether it is the password of this hash. Raises ValueError for text that is not a result of `hash_password`."""
     parts = stored.split("$")
     if len(parts) != _PARTS or parts[0] != "scrypt" or not all(number.isdecimal() for number in parts[1:4]):
         raise ValueError("not a scrypt hash")
@@ -144,7 +144,7 @@ def _user(user: str, facts: object, name: str) -> User:
         raise ConfigError(f"{where}: groups must be a list of texts")
     if password:
         try:
-            password_matches("x" * (MAX_PASSWORD + 1), password)  # computes nothing
+            password_matches("x" * (MAX_PASSWORD + 1), password)  # without a computation
         except ValueError as error:
             raise ConfigError(f"{where}: password is {error}; make one with `arborcast users add`") from error
     return User(user, password, frozenset(groups), clear)

@@ -1,11 +1,11 @@
-"""The conversation with one camera: the next request, and what follows from its outcome. Pure.
+"""The conversation with one camera: the next request, and the consequence of its outcome. Pure.
 
 Requests are made one by one: many cameras mix up parallel ones. A camera with pull points is pulled; others push to the
 gateway, and their clock is read every few seconds, which shows that they answer.
 
 A lease is renewed after half of its time, and is given up only on a Fault. A camera that refuses a renewal gets a new
-subscription beside the old one, which is pulled once more. No subscription is ended by Unsubscribe: some cameras end
-those of all clients then. It expires soon.
+subscription beside the old one, which is pulled once more. No subscription is ended by Unsubscribe, since some cameras
+then end those of all clients: it expires soon.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Services(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """A new subscription, or one that goes on (then `reference` is None), for this time."""
+    """A new or (without `reference`) a renewed subscription, for this time."""
 
     lasts_s: float
     reference: EndpointReference | None = None
@@ -130,8 +130,8 @@ Outcome = Silent | Broken | Fault | Clock | Services | Granted | Done
 
 @dataclass
 class _Subscription:
-    """At a camera. `urls` are addresses at which it may be, the most likely first; of a proven one there is one.
-    `replace`: there is to be another one in its place. `broken` pulls in a row had unreadable answers."""
+    """A subscription at a camera. `urls` are its possible addresses, the most likely first; once one has worked, only
+    that. `replace`: a new subscription is needed. `broken` counts the last pulls with unreadable answers."""
 
     reference: EndpointReference
     urls: list[str]
@@ -164,7 +164,7 @@ class _Subscription:
             self.absolute, self.renew_at = True, now
 
     def is_kept(self) -> None:
-        """There is no other one: it lasts for as long as the camera wants."""
+        """Its successor does not exist yet: it lasts as long as the camera grants."""
         self.replace, self.renew_at = False, float("inf")
 
 
@@ -209,8 +209,8 @@ class Conversation:
         return None if self._subscription is None else self._subscription.reference
 
     def next(self, now: float, *, hold: bool = False) -> Request | float:
-        """The next request, or the time at which to look again. `hold`: no more events can be taken, so that the camera
-        has to keep them."""
+        """The next request, or the time for the next call. `hold`: no events can be stored now, so they have to stay in
+        the camera."""
         if now < self._wait_until:
             return self._wait_until
         if self._trouble_since is None:
@@ -319,7 +319,7 @@ class Conversation:
                 case CameraOperation.CLOCK if not self.by_push:
                     self._clock_due = now + _HEARTBEAT_S  # the next pull decides
                 case CameraOperation.PULL:
-                    current.synchronize = True  # an answer may be lost
+                    current.synchronize = True  # its answer may be lost
                 case CameraOperation.SYNCHRONIZE:
                     current.synchronize = False
                 case CameraOperation.RENEW:
@@ -327,7 +327,7 @@ class Conversation:
                 case _ if current.replace:
                     current.is_kept()
             if now >= current.ends_at:
-                # The camera may be elsewhere.
+                # The address may have changed.
                 self._subscription, self._services, self._clock_due, self.by_push = None, [], now, False
         self._failed("away", text, now)
 
@@ -363,7 +363,7 @@ class Conversation:
         if current is not None and request.operation is CameraOperation.RENEW:
             current.absolute, current.replace = not current.absolute, current.absolute
             if current.replace and self.by_push:
-                self._subscription = None  # nothing waits in it
+                self._subscription = None  # it has no messages
             return
         if current is not None and isinstance(outcome, Broken):
             current.broken, current.synchronize = current.broken + 1, True
@@ -404,8 +404,8 @@ class Conversation:
 
 
 def addresses(configured: str, given: str) -> list[str]:
-    """Where an address that a camera gave may be, the most likely first: always on the configured host. Cameras give
-    0.0.0.0, addresses behind their router, and leave out their port."""
+    """The possible meanings of an address from a camera, the most likely first: always on the configured host. Cameras
+    send 0.0.0.0, addresses behind their router, and addresses without a port."""
     try:
         own, other = urlsplit(configured), urlsplit(given)
         port = other.port

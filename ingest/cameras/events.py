@@ -41,7 +41,7 @@ _NOT_IN_NAMES = re.compile(r"[^-.0-9A-Za-z_]|_(?=x)")
 
 
 class CameraEvents(NamedTuple):
-    """Notifications, those topics of theirs that have a current message, and the number of unreadable events."""
+    """Notifications, their topics that have a current message, and the number of unreadable events."""
 
     notifications: list[Notification]
     properties: set[TopicPath]
@@ -49,7 +49,7 @@ class CameraEvents(NamedTuple):
 
 
 def folder(name: str) -> TopicPath:
-    """The topic above those of a camera."""
+    """The root topic of a camera."""
     return make_path([("", ROOT), ("", name)])
 
 

@@ -28,7 +28,7 @@ GONE, BACK = TopicPath(f"{SYSTEM}/camera/gone"), TopicPath(f"{SYSTEM}/camera/bac
 
 @dataclass
 class EventCounts:
-    """What this gateway has received from a camera. `dropped` events could not be read, or are refused."""
+    """What this gateway has received from a camera. `dropped` events are unreadable or refused."""
 
     events: int = 0
     dropped: int = 0

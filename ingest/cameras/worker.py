@@ -2,7 +2,7 @@
 
 Each camera has one task and one connection. A camera is pulled again when its events are stored: while Kafka is away,
 they wait in the camera, whose lease is renewed. A gateway that takes over continues with the subscription in the log,
-and requests the state of each property: what its predecessor had pulled and not stored is lost otherwise.
+and requests the state of each property, since events that its predecessor pulled and did not store are lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SPREAD_S = 0.01
 
 _BACKOFF = Backoff(0.5, 10.0)
 
-# Between records of a camera whose subscription changes and whose state does not.
+# Between records of a camera with a changed subscription and an unchanged state.
 _RECORD_S = 10.0
 
 

@@ -17,8 +17,8 @@ _ANY = "*"
 
 
 def agreement(headers: Headers, per_minute: int) -> Headers | None:
-    """The headers of the answer to a sender that wants to publish here; None for another request. `per_minute` is the
-    rate that one client is granted, 0 for no limit."""
+    """The headers of the answer to a sender that requests the right to publish; None for another request. `per_minute`
+    is the rate that one client is granted, 0 for no limit."""
     origin = header(headers, ORIGIN.lower().encode())
     if not origin:
         return None

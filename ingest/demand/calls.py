@@ -1,6 +1,6 @@
 """Requests to publishers: the subscriber's side of WS-BaseNotification.
 
-Answers are read in the threads of the HTTP client: they may be large, and they come from strangers.
+Answers are parsed in the threads of the HTTP client: they may be large, and are not trusted.
 """
 
 from __future__ import annotations

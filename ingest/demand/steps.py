@@ -1,7 +1,7 @@
 """Demand-based publishing: the subscriptions at publishers that should exist, and the steps to get there. Pure.
 
-A publisher that registers with Demand publishes only while it has a subscriber, so the gateway subscribes while a topic
-of it is wanted: one subscription per registered topic. When the last subscriber is gone, the subscription is paused, or
+A publisher that registers with Demand publishes only while it has a subscriber, so the gateway subscribes while one of
+its topics has subscribers: one subscription per registered topic. Without subscribers the subscription is paused, or
 ended where the publisher does not support pausing. A paused one is not renewed: it expires.
 """
 
@@ -29,7 +29,7 @@ class SubscribeUpstream:
 
 
 class Act(Enum):
-    """What becomes of a subscription at a publisher."""
+    """A change of a subscription at a publisher."""
 
     RENEW = "more time is requested"
     RESUME = "there is a subscriber again"
@@ -50,7 +50,7 @@ Step = SubscribeUpstream | ChangeUpstream
 
 
 def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
-    """The steps for a registration. `wanted` is set while a subscriber wants a topic of it."""
+    """The steps for a registration. `wanted` is the test for a topic with subscribers."""
     planned: list[Step] = []
     there = {upstream.topic: upstream for upstream in registration.upstream}
     for topic in registration.topics:
@@ -71,7 +71,7 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
 
 
 def single_topic(topic: TopicFilter) -> TopicPath | None:
-    """The one topic that a registered topic names, None when it may be several."""
+    """The topic of a registered expression, None if it may select several."""
     known = _singles.get(topic.normal)
     if known is None:
         known = (parse_normal(topic.normal).single_topic(),)
@@ -79,19 +79,19 @@ def single_topic(topic: TopicFilter) -> TopicPath | None:
     return known[0]
 
 
-# Registered topics are asked about with every change of the control log. Bytes, twice: some thirty thousand of them.
+# Registered topics are evaluated at every change of the control log. Bytes: some thirty thousand topics.
 _singles: Recent[str, tuple[TopicPath | None]] = Recent(8 * 1024 * 1024)
 
 
 def is_wanted(path: TopicPath, table: RoutingTable, now_ms: int) -> bool:
-    """Whether an active subscription wants a topic."""
+    """Whether an active subscription selects a topic."""
     return any(not (one.paused or one.expired(now_ms)) for one in table.match(path))
 
 
 def may_need(subscription: Subscription, topic: TopicFilter, now_ms: int) -> bool:
-    """Whether an active subscription wants something that a registered topic with wildcards stands for.
+    """Whether an active subscription may select a topic of a registered expression with wildcards.
 
-    Topics that do not exist yet count too; when in doubt, it does.
+    Topics that do not exist yet count, too. True in doubt.
     """
     return (
         not subscription.paused
@@ -100,12 +100,12 @@ def may_need(subscription: Subscription, topic: TopicFilter, now_ms: int) -> boo
     )
 
 
-# A topic, or an anchor with a reach, and nothing else: nearly all expressions, recognised without parsing.
+# A topic, or an anchor with a reach: nearly all expressions, recognised without parsing.
 _PLAIN = re.compile(r"((?:\{[^}]*\}|[^{}*|/]++|/(?![/*]))+)(//\.|//\*|/\*)?")
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some topic may be selected by both normal forms. False only when there can be none."""
+    """Whether both normal forms may select a common topic. False only if that is impossible."""
     if one.startswith(XPATH_SCHEME) or other.startswith(XPATH_SCHEME):
         return True
     a, b = _PLAIN.fullmatch(one), _PLAIN.fullmatch(other)

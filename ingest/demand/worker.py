@@ -137,7 +137,7 @@ class DemandWorker:
         table, now_ms = self._gateway.table, times.to_ms(self._gateway.now())
         wanted: dict[str, str] = {}
         for normal, topic in topics.items():
-            # Mostly it is still the same subscription that wants it.
+            # Usually the same subscription as before.
             before = table.get(seen.wanted.get(normal, ""))
             if before is not None and steps.may_need(before, topic, now_ms):
                 wanted[normal] = before.id
@@ -163,7 +163,7 @@ class DemandWorker:
         del self._busy[registration_id]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a step of a publisher's registration failed", exc_info=error)
-            if registration_id in self._known:  # else its entry would never be removed
+            if registration_id in self._known:  # otherwise its entry would stay for ever
                 self._postpone(registration_id)
 
     def _postpone(self, registration_id: str) -> float:
@@ -199,7 +199,7 @@ class DemandWorker:
             await self._calls.change(registration, reference, UNSUBSCRIBE)
 
     async def _change(self, registration: Registration, act: Act, upstream: Upstream) -> None:
-        """A subscription that the publisher refuses to change is forgotten: if it is wanted, the next round subscribes
+        """A subscription that the publisher refuses to change is forgotten; with demand, the next round subscribes
         again."""
         calls, to, changes = self._calls, upstream.reference, dict[str, bool]()
         after: Upstream | None = None
@@ -251,7 +251,7 @@ class DemandWorker:
             changed = msgspec.structs.replace(current, upstream=upstream, **changes)
             if changed != current:
                 await gateway.changes.commit([RegistrationRecord(changed)])
-                # The registration may end before the next look; this is then to be ended.
+                # The registration may end before the next round, which then ends this subscription.
                 self._known[registration.id] = changed
             return True
 

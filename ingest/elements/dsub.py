@@ -1,12 +1,12 @@
 """IHE Document Metadata Subscription: its filter (ITI-52) and its way to publish (ITI-54).
 
-A hospital's registry publishes what was registered as one lcm:SubmitObjectsRequest, without a topic. It becomes
-notifications that its subscribers know (ITI-53): each document entry one on ihe:FullDocumentEntry and, as a mere
-reference, one on ihe:MinimalDocumentEntry; each submission set one on ihe:SubmissionSetMetadata. So each subscriber
-gets exactly the entries that its filter selects.
+A hospital's registry publishes registered documents as one lcm:SubmitObjectsRequest, without a topic. It becomes
+notifications of ITI-53: each document entry one on ihe:FullDocumentEntry and, as a mere reference, one on
+ihe:MinimalDocumentEntry; each submission set one on ihe:SubmissionSetMetadata. So each subscriber gets exactly the
+entries that its filter selects.
 
 A rim:AdhocQuery in a Filter is the stored query (ITI-18) that would find the entry. Each of its slots becomes a
-condition over the entry. Conditions on references are asked about the whole entry, see Notification.subject.
+condition over the entry. Conditions on references are evaluated with the whole entry, see Notification.subject.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOPICS = (FULL_ENTRY, MINIMAL_ENTRY, SUBMISSION_SET)
 _ENTRY = "rim:RegistryObjectList/rim:ExtrinsicObject"
 _SET = "rim:RegistryObjectList/rim:RegistryPackage"
 
-# Options of a broker that ours does not have.
+# Options of a broker that this one does not have.
 _NOT_SENT = ("Folder", "Extended")
 
 
@@ -61,7 +61,7 @@ _Test = Callable[[str, list[str]], str]
 
 
 def check_topic(expression: TopicFilter) -> None:
-    """Raises TopicNotSupported for the profile's topics on which nothing is ever published here (folders)."""
+    """Raises TopicNotSupported for topics of the profile without notifications here (folders)."""
     if expression.normal.startswith(f"{{{DSUB}}}") and any(each in expression.normal for each in _NOT_SENT):
         named = ", ".join(topic.rpartition("}")[2] for topic in _TOPICS)
         raise TopicNotSupported(f"the topic {expression.text:.200} is not supported; supported topics of IHE: {named}")
@@ -144,7 +144,7 @@ def _like(values: list[str]) -> str:
 
 
 class _Query(NamedTuple):
-    """A query by its id: what it finds, its slots, and which one it must have."""
+    """A query: the type of its results, its slots, and its mandatory slot."""
 
     kind: str
     slots: Mapping[str, _Test]
@@ -237,7 +237,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 class EntryNotification(NamedTuple):
-    """A notification of a publish: `subject` is what conditions are asked about, empty for the payload."""
+    """A notification of a publish. Conditions are evaluated with `subject`, or with the payload if that is empty."""
 
     topic: TopicPath
     payload: bytes
@@ -245,7 +245,7 @@ class EntryNotification(NamedTuple):
 
 
 def published(payload: bytes) -> list[EntryNotification]:
-    """The notifications that a lcm:SubmitObjectsRequest without a topic means. Raises InvalidRequest."""
+    """The notifications for an lcm:SubmitObjectsRequest without a topic. Raises InvalidRequest."""
     root, document = read_xml(payload, what="the lcm:SubmitObjectsRequest")
     source = Source(document, root, 3)
     made: list[EntryNotification] = []

@@ -1,7 +1,7 @@
-"""Endpoint references of clients: read with their bounds, and judged, as the engine would push to them.
+"""Endpoint references of clients: read with their bounds, and checked, since the engine will push to them.
 
-A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. Where a name leads is
-for `ingest.consumers`, and decided again by the side that connects, each time it does.
+A ConsumerReference is a URL that a stranger makes the engine call, so it is checked before it is stored. The addresses
+of a host name are checked by `ingest.consumers`, and by the transport for each connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_endpoint(element: etree._Element, source: Source) -> EndpointReference:
 
 
 def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: AddressPolicy) -> None:
-    """Raises ConsumerRefused when we would not push to this reference, as far as its text tells."""
+    """Raises ConsumerRefused for a reference whose text shows that the engine will not push to it."""
     address = reference.address
     shown = repr(address[:200])
     if address.startswith(WSA):
@@ -52,6 +52,6 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: Addr
 
 
 def refused(address: str, refusal: Refusal) -> ConsumerRefused:
-    """The error that tells a subscriber why its address is not pushed to. A password in it is not repeated."""
+    """The error for a subscriber with a refused address, with the reason, and without a password in the address."""
     shown = "" if refusal.rule == "userinfo" else f" {address[:200]!r}"
     return ConsumerRefused(f"the ConsumerReference{shown} {refusal.reason}", refusal.rule)

@@ -58,7 +58,7 @@ _ATTRIBUTES = (
 
 _PER = get_args(Per)
 
-# The result of a match is known a quarter of a second later.
+# Results of matching arrive up to a quarter of a second later.
 _SHORTEST_DEADLINE_MS = 500
 
 # After a crash, intervals that began within this time are read back from the log.
@@ -66,13 +66,13 @@ _LONGEST_INTERVAL = 86_400_000, "a day"
 
 
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
-    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest, or UnsupportedPolicy for what
-    contradicts itself.
+    """The delivery policy of a wsnt:SubscriptionPolicy. Raises InvalidRequest, or UnsupportedPolicy for a
+    contradiction.
 
         <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H" Deadline="PT5M"
             Priority="5" MinimumInterval="PT1S"/>
 
-    Each attribute may be left out; then the engine's setting holds.
+    The default of each attribute is the engine's setting.
     """
     element = policy.find(DELIVERY)
     if element is None:
@@ -135,7 +135,7 @@ def _per(element: etree._Element, name: str, otherwise: Per, needed: str) -> Per
 
 
 def write_delivery_policy(policy: DeliveryPolicy) -> str:
-    """What `read_delivery_policy` would read so; empty for what the engine's settings say."""
+    """The element for `read_delivery_policy`; empty for a policy with the engine's settings only."""
     written = {
         "Reliability": "" if policy.reliability == "adaptive" else policy.reliability,
         "Order": "strict" if policy.order == "strict" else "",
@@ -153,7 +153,8 @@ def write_delivery_policy(policy: DeliveryPolicy) -> str:
 
 
 def read_old_delivery(policy: etree._Element | None) -> DeliveryPolicy:
-    """What a subscriber in the older form asks for: FragmentBytes and nothing else. Raises as read_delivery_policy."""
+    """The delivery policy of a subscriber in the older form, which has FragmentBytes only. Raises as
+    read_delivery_policy."""
     if policy is None:
         return DEFAULT_POLICY
     requested = read_delivery_policy(policy)
@@ -220,7 +221,7 @@ _EVERY_TYPE = "*"
 
 @dataclass(frozen=True)
 class Filters:
-    """The filters of a Subscribe, all of which must match; none at all selects everything."""
+    """The filters of a Subscribe, all of which must match; without filters everything does."""
 
     topics: tuple[TopicFilter, ...] = ()
     content: tuple[XPathFilter, ...] = ()
@@ -231,8 +232,7 @@ class Filters:
 def read_filters(element: etree._Element | None) -> Filters:
     """The filters in a wsnt:Filter.
 
-    Raises FilterError, also for filters that we do not know: a subscriber that gets more than it asked for is worse off
-    than one that gets an error.
+    Raises FilterError, also for unknown filters: an error is better than messages that the subscriber excluded.
     """
     if element is None:
         return Filters()
@@ -256,7 +256,7 @@ def read_filters(element: etree._Element | None) -> Filters:
 
 
 def _types(elements: list[etree._Element]) -> tuple[str, ...]:
-    """The types that are wanted; none for all of them. Raises UnknownFilters."""
+    """The selected types; none for all. Raises UnknownFilters."""
     if not elements:
         return ()
     if len(elements) > 1:
@@ -289,7 +289,7 @@ def _content(element: etree._Element) -> tuple[XPathFilter, ...]:
 
 
 def _condition(element: etree._Element) -> XPathFilter:
-    """The expression as sent, with those of the prefixes in scope that occur in it: it travels with every record."""
+    """The expression as sent, with the used prefixes only: it is part of every record."""
     text = "" if len(element) else (element.text or "").strip()
     scope = {prefix: uri for prefix, uri in element.nsmap.items() if prefix and uri and f"{prefix}:" in text}
     return XPathFilter(element.get("Dialect", ""), text, scope)
@@ -297,9 +297,8 @@ def _condition(element: etree._Element) -> XPathFilter:
 
 @dataclass(frozen=True)
 class SubscriptionPolicy:
-    """What a Subscribe asks for beyond its filters: how messages are wanted, whether current ones are at once, how the
-    pushes are to be known as ours, how hard to try; and how many requests of a queue are wanted at a time, 0 for none
-    at all."""
+    """The policy of a Subscribe: the form of messages, whether it gets current messages, the protection of pushes, the
+    delivery; and the number of parallel requests of a queue, 0 for no queue."""
 
     form: DeliveryForm = "notify"
     current_message: bool = False
@@ -348,8 +347,8 @@ def write_form(form: DeliveryForm) -> str:
 
 
 def _capacity(element: etree._Element | None, names: list[str]) -> int:
-    """How many requests of its queue a server takes at a time. What a subscription may say of its deliveries is the
-    queue's to decide, as several of them may have had the same request. Raises UnsupportedPolicy."""
+    """The number of requests of its queue that a server processes in parallel. A delivery policy is refused, since the
+    queue has one for all its servers. Raises UnsupportedPolicy."""
     if element is None:
         return 0
     for other in (_USE_RAW, CLOUD_EVENTS, CURRENT_MESSAGE, DELIVERY):

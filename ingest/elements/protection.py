@@ -1,12 +1,12 @@
-"""What a subscriber asks for so that it knows our pushes: a signing secret, credentials. Read, judged, sealed.
+"""The protection of pushes that a subscriber requests: a signing secret, credentials. Read, checked, sealed.
 
-    <p:Signing xmlns:p="urn:arborcast:policy"/>                      make a secret, and tell it in the answer
+    <p:Signing xmlns:p="urn:arborcast:policy"/>                      make a secret, and return it in the answer
     <p:Signing><p:Secret>whsec_…</p:Secret></p:Signing>              sign with this one
     <p:Credentials><p:Basic><p:User>…</p:User><p:Password>…</p:Password></p:Basic></p:Credentials>
     <p:Credentials><p:Bearer>…</p:Bearer></p:Credentials>
     <p:Credentials><p:ClientCertificate>NAME</p:ClientCertificate></p:Credentials>
 
-Secrets pass through here in the clear, so no message of this module quotes its input.
+Secrets are in clear text here, so no message of this module quotes its input.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MAX_SECRETS = 4
 
 @dataclass(frozen=True)
 class PushCredentials:
-    """What pushes are to carry: the value of the Authorization header, the name of a client certificate."""
+    """Credentials of pushes: the value of the Authorization header, the name of a client certificate."""
 
     authorization: bytes = field(default=b"", repr=False)
     certificate: str = ""
@@ -59,7 +59,7 @@ class PushCredentials:
 
 @dataclass(frozen=True)
 class RequestedProtection:
-    """What a Subscribe asks for. `secret` empty means that we make one."""
+    """The requested protection; the gateway makes a `secret` where that is empty."""
 
     signed: bool = False
     secret: bytes = field(default=b"", repr=False)
@@ -67,7 +67,7 @@ class RequestedProtection:
 
 
 def read_protection(policy: etree._Element) -> RequestedProtection | None:
-    """What a wsnt:SubscriptionPolicy asks for; None when it is nothing of this kind. Raises InvalidRequest."""
+    """The protection that a wsnt:SubscriptionPolicy requests, None without one. Raises InvalidRequest."""
     signing, credentials = policy.find(SIGNING), policy.find(CREDENTIALS)
     if signing is None and credentials is None:
         return None
@@ -138,10 +138,10 @@ class Protector:
     def with_secret(
         self, subscription: Subscription, secret: bytes, now_ms: int, overlap_ms: int
     ) -> tuple[Subscription, str, int | None]:
-        """Signed with this secret, or with one that is made; older ones sign for the overlap.
+        """Sign with this secret, or with a new one; older ones sign, too, during the overlap.
 
-        Returns the subscription, the secret if one was made, and until when an older one signs, None without one.
-        Raises UnsupportedPolicy.
+        Returns the subscription, the secret if it is new, and the end of the overlap, None without older ones. Raises
+        UnsupportedPolicy.
         """
         _check_pushed(subscription, SIGNING)
         protection = subscription.protection or Protection()
@@ -150,7 +150,7 @@ class Protector:
         try:
             newest = protection.secrets[:1]
             if secret and newest and self._keys.open(newest[0].sealed, context) == secret:
-                return subscription, "", None  # asked for again, perhaps because our answer got lost
+                return subscription, "", None  # a repeated request; its first answer may be lost
             old = [
                 each if each.until_ms is not None and each.until_ms < until else SigningSecret(each.sealed, until)
                 for each in protection.secrets
@@ -194,7 +194,7 @@ class Protector:
 
 
 def secret_element(secret: str) -> str:
-    """What an answer says of a secret that was made: the only time that it is shown."""
+    """The element with a new secret, which is shown in this answer only."""
     if not secret:
         return ""
     return f'<p:Signing xmlns:p="{ARBORCAST_POLICY}"><p:Secret>{secret}</p:Secret></p:Signing>'

@@ -1,10 +1,10 @@
-"""What a publisher says of how its messages are to be delivered:
+"""Delivery options of a publisher for its messages:
 
     <p:Publication xmlns:p="urn:arborcast:policy" Messages="1 3" ValidUntil="2026-01-31T12:00:00Z" Lifespan="PT2S"
         Type="{urn:plant}reading" Priority="5" Reliable="true"/>
 
 behind the messages of a wsnt:Notify (the schema has no place for it inside one), or as a header block of SOAP. Without
-`Messages` it is for all of them, as are the headers of POST /publish, which say the same.
+`Messages` it applies to all of them, as do the headers of POST /publish with the same options.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # The end of the year 9999.
 _LAST_MS = 253_402_300_799_999
 
-# What SOAP and its security put on a header block.
+# Attributes of header blocks from SOAP and WS-Security.
 _AROUND = (
     f"{{{SOAP11}}}",
     f"{{{SOAP12}}}",
@@ -85,8 +85,7 @@ def by_id(
 
 
 def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
-    """What a request with a Notify of so many messages says, by the number of the message, from 1; empty when it says
-    nothing. Raises InvalidRequest."""
+    """The options in a request with a Notify, by the number of the message, from 1. Raises InvalidRequest."""
     elements = _in_header(request)
     if len(request.operation) > messages:  # it has more children than its messages
         elements = [*request.operation.iterchildren(PUBLICATION), *elements]
@@ -94,7 +93,7 @@ def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
 
 
 def read_publications(elements: Sequence[etree._Element], messages: int) -> Mapping[int, Publication]:
-    """What these say of so many messages, by number. Raises InvalidRequest."""
+    """The options in these elements, by the number of the message. Raises InvalidRequest."""
     found: dict[int, Publication] = {}
     for element in elements:
         publication = _read(element)
@@ -106,7 +105,7 @@ def read_publications(elements: Sequence[etree._Element], messages: int) -> Mapp
 
 
 def read_attributes(texts: Mapping[str, str], namespaces: Mapping[str | None, str], where: str) -> Publication:
-    """What attributes, or headers of their kind, say. `where` begins the sentence when one cannot be read.
+    """The options in attributes, or in the corresponding headers. `where` is the beginning of error messages.
 
     Raises InvalidRequest.
     """
@@ -148,7 +147,7 @@ def duration_ms(
 
 
 def checked_key(key: str) -> str:
-    """The key by which a publication that is repeated is known; raises InvalidRequest."""
+    """The key that identifies repetitions of a publication. Raises InvalidRequest."""
     if not (key.isascii() and (key.isprintable() or not key)) or len(key) > limits.KEY:
         raise InvalidRequest(f"an Idempotency-Key is up to {limits.KEY} printable characters of ASCII")
     return key
@@ -157,7 +156,7 @@ def checked_key(key: str) -> str:
 def publication_with(
     valid_until_ms: int, lifespan_s: float, kind: str, priority: int | None, reliable: bool
 ) -> Publication:
-    """The same options as numbers; 0, empty and None for those that are not given. Raises InvalidRequest."""
+    """The same options as numbers; 0, empty or None if missing. Raises InvalidRequest."""
     if priority is not None and abs(priority) > MAX_PRIORITY:
         raise InvalidRequest(f"priority is from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}")
     if not 0 <= valid_until_ms <= _LAST_MS:
@@ -211,7 +210,7 @@ def _time_ms(text: str, where: str) -> int:
         raise InvalidRequest(
             f"{where}: ValidUntil is a time such as 2030-01-31T12:00:00Z, not {text.strip():.60} ({error})"
         ) from error
-    # A time before the epoch has passed, and 0 means no end.
+    # 0 means no end, so a time before the epoch becomes 1.
     return 0 if moment is None else max(1, times.to_ms(moment))
 
 

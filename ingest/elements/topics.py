@@ -26,7 +26,7 @@ from arborcast.wire.topics import PublishedTopic, read_published
 Form = Literal["set", "expressions"]
 """The topics as a wstop:TopicSet, or the roots of all trees as wsnt:TopicExpression elements."""
 
-# A topic set of this many topics is about 5 MB of XML. A larger one has to be exported.
+# A topic set of this many topics is about 5 MB of XML. For a larger one there is the export.
 _MAX_TOPICS = 50_000
 
 # How much is cached, in characters.
@@ -41,10 +41,10 @@ class _Written:
 
 
 class TopicSets:
-    """The answers that list topics: written once for all clients with the same rights.
+    """Answers with topic sets, shared by clients with the same rights.
 
-    A request of a few hundred bytes asks for megabytes here. So an answer is written in a thread, one at a time, and
-    cached until a topic is added or removed; requests for the same one share it. On the event loop's thread only.
+    A request of a few hundred bytes has an answer of megabytes. So an answer is built in a thread, one at a time, and
+    cached until a topic is added or removed; equal requests share it. For the event loop's thread only.
     """
 
     def __init__(self, cached: int = _CACHED) -> None:
@@ -54,9 +54,9 @@ class TopicSets:
         self._one_at_a_time = asyncio.Lock()
 
     async def text(self, form: Form, tree: TopicTree, caller: Caller | None) -> str:
-        """Every topic that is there now and that the caller may use in some way, as elements in a row.
+        """All topics for which the caller has any right, as a sequence of elements.
 
-        Raises OperationRefused when they are too many for an answer.
+        Raises OperationRefused for too many topics.
         """
         key = (form, known_to(caller))
         version = tree.version
@@ -102,7 +102,7 @@ _WRITERS: Mapping[Form, Callable[[Iterable[TopicPath], Grant, KnownPrefixes], st
     "expressions": _as_expressions,
 }
 
-# Bytes, twice: what clients send must not fill the memory.
+# Bytes of keys and values: requests must not fill the memory.
 _REMEMBERED_BYTES = 4 * 1024 * 1024
 
 _LONGEST = 2_048
@@ -122,12 +122,12 @@ class TopicMemory:
         *,
         colons: bool = False,
     ) -> PublishedTopic:
-        """The topic of an element that `identity` stands for (Source.identity). Raises ExpressionError.
+        """The topic of the element with this identity (Source.identity). Raises ExpressionError.
 
-        One that is not remembered goes into `unchecked`, for `remember`. `colons`: as for `concrete_topic`.
+        One that is not cached is added to `unchecked`, for `remember`. `colons`: as for `concrete_topic`.
         """
         if colons:
-            identity = b":" + identity  # the same bytes mean nothing elsewhere
+            identity = b":" + identity  # elsewhere the same bytes have another meaning
         topic = self._topics.get(identity) or unchecked.get(identity)
         if topic is None:
             topic = unchecked[identity] = read_published(element, colons)

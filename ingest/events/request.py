@@ -1,4 +1,4 @@
-"""A request for a stream: its topics, its conditions, and the position after which it goes on. Pure."""
+"""A request for a stream: its topics, its conditions, and the position after which it continues. Pure."""
 
 from __future__ import annotations
 

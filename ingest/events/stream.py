@@ -45,12 +45,12 @@ _HEARTBEAT_S = 15.0
 # Delay before another attempt, where there is no memory, or no log.
 _AGAIN_S = 1.0
 
-# What a browser waits before it connects again.
+# The delay of a browser before it reconnects.
 _RETRY_MS = 1_000
 
 
 class _Sent(NamedTuple):
-    """Messages that were written: what ends their claim, when, and how many bytes were written up to their end. The
+    """Written messages: the settlement of their claim, its time, and the number of bytes written up to their end. The
     messages themselves are not kept in memory."""
 
     finish: Callable[[bool], None]
@@ -151,7 +151,7 @@ class _Stream:
         """The bytes that the client's system has not acknowledged."""
 
     async def run(self) -> None:
-        """Send what waits, until the client hangs up, the subscription ends, or another stream takes it over."""
+        """Send waiting messages until the client hangs up, the subscription ends, or another stream takes it over."""
         identifier = self._subscription.id
         await self._send(_head(JSON_LINES if self._lines else EVENT_STREAM, identifier))
         await self._write(b"" if self._lines else f"retry: {_RETRY_MS}\nid: {position(identifier)}\n\n".encode())
@@ -233,8 +233,8 @@ class _Stream:
         return text + b"\n" if self._lines else b"id: %s\ndata: %s\n\n" % (where.encode(), text)
 
     def _settle(self) -> bool:
-        """Settle what the client has had for a while; False if its system has not acknowledged the oldest for so long
-        that another gateway could hand it out."""
+        """Settle messages that the client received some time ago; False if the client's system has not acknowledged the
+        oldest for so long that another gateway could hand it out."""
         now, acknowledged = self._loop.time(), self._written - self.unacknowledged()
         while self._sent and now - self._sent[0].at >= self._keep_s and self._sent[0].written <= acknowledged:
             self._sent.popleft().finish(True)

@@ -90,8 +90,8 @@ def call(
     *,
     answers: bool = True,
 ) -> Future[T]:
-    """The future of the value that `read` makes of the answer to a signed request. The answer has to be signed, too,
-    if `answers`. Raises as `Administrator`."""
+    """A future with the result of `read` for the answer to a signed request. With `answers` the answer must be signed,
+    too. Raises as `Administrator`."""
     headers = keys.signed(method, path, body)
 
     def checked(answer: HttpAnswer) -> T:

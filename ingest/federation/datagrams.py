@@ -1,6 +1,6 @@
 """Datagrams of the engines of the group: a UDP socket beside the gateway's, without answers.
 
-Each datagram costs a look at its beginning, then a digest of at most 8 KiB; the queue is bounded. Only recent
+Each datagram costs a check of its beginning, then a digest of at most 8 KiB; the queue is bounded. Only recent
 signatures of members are accepted, and repetitions are dropped as over a link. Others are counted.
 """
 

@@ -72,6 +72,6 @@ def _refusal(error: PeerError) -> tuple[int, str]:
         return 401, str(error)
     if isinstance(error, PeerRefused):
         return 409, str(error)
-    # A repetition cannot succeed. The link gives the message up and continues.
+    # A retry cannot succeed. The link gives the message up and continues.
     status = 413 if isinstance(error, TooLarge) else 415 if isinstance(error, Compressed) else 400
     return status, f"<faultcode>Client</faultcode> {escape(str(error))}"

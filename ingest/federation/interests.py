@@ -28,7 +28,7 @@ class PeerInterests:
         """Ids of the subscriptions that are links."""
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record; those of other kinds change nothing."""
+        """Fold one record; other kinds are ignored."""
         match record:
             case PeerInterest(peer=peer):
                 self._there[peer] = record
@@ -47,12 +47,12 @@ class PeerInterests:
         return self._there.get(peer)
 
     def topics(self, peer: str) -> tuple[str, ...]:
-        """Its interest, except for other groups; nothing before its first report."""
+        """Its interest without that of other groups; empty before its first report."""
         found = self._there.get(peer)
         return () if found is None else found.topics
 
     def all(self, peer: str) -> tuple[str, ...]:
-        """All that it wants."""
+        """Its whole interest."""
         found = self._there.get(peer)
         return () if found is None else merged((found.topics, found.others))
 

@@ -64,8 +64,8 @@ class Link(NamedTuple):
 def wanted_links(
     own: str, topology: Topology, interests: PeerInterests, datagrams: Mapping[str, str] = NOWHERE
 ) -> list[Link]:
-    """The links of the engine `own`, GROUP/NAME, that have something to carry. Members take datagrams at these
-    addresses."""
+    """The links of the engine `own`, GROUP/NAME, with topics to forward. `datagrams` are the datagram addresses of
+    members."""
     group = group_of(own)
     links: list[Link] = []
     for each in topology.members:
@@ -89,7 +89,7 @@ def absent_groups(topology: Topology) -> frozenset[str]:
 
 
 def is_representative(own: str, topology: Topology) -> bool:
-    """Whether this engine speaks for its group."""
+    """Whether this engine represents its group."""
     speaker = topology.representative(group_of(own))
     return speaker is not None and speaker.engine == own
 
@@ -103,7 +103,7 @@ def changes(
     kept: frozenset[str] = frozenset(),
 ) -> list[ControlRecord]:
     """The changes from the current links, as subscriptions, to the required ones. `protect` adds signing; it returns
-    the same subscription if it has it. Those to `kept` stay."""
+    the same subscription if that is signed already. Links to `kept` stay."""
     links = {each.id: each for each in there if each.peer is not None}
     records: list[ControlRecord] = []
     for link in wanted:
@@ -146,9 +146,9 @@ class ToPeer(NamedTuple):
 
 
 def reports_of(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, ToPeer]:
-    """The reports by engine or group, as in Peer. `wanted` is the interest of the own subscribers. To the members of
-    the group the representative reports the interest of other groups, too; to other groups, that of the whole group.
-    The interest of members is not reported back to them."""
+    """The reports by engine or group, as in Peer. `wanted` is the interest of the engine's own subscribers. To the
+    members of the group the representative reports the interest of other groups, too; to other groups, that of the
+    whole group. The interest of members is not reported back to them."""
     group = group_of(own)
     represents = is_representative(own, topology)
     abroad = [each for each in topology.groups() if each != group] if represents else []

@@ -67,7 +67,7 @@ _TAKEOVER_S = 4.0
 
 _BACKOFF = Backoff(0.5, 5.0)
 
-# Peers may not answer; a missing heartbeat makes this engine count as gone.
+# Peers may not answer; a missing heartbeat makes this engine count as dead.
 _CALLS, _SENDERS = 4, 16
 
 
@@ -124,7 +124,7 @@ class _LoggedPolicy:
         return self._policy.settings.https_only
 
     def allows_url(self, to: str, url: str) -> bool:
-        """Whether this URL of an engine may be called: else each push of a link would be a dead letter."""
+        """Whether the outbound policy allows this URL of an engine: else each push of a link would be a dead letter."""
         refusal = self._policy.check_url(url)
         if refusal is not None and url not in self._logged:
             self._logged.add(url)
@@ -140,8 +140,9 @@ class _LoggedPolicy:
 
 
 class _DatagramAddresses:
-    """Where members of this group take datagrams: workers look no names up. Datagrams are not encrypted, so there are
-    none where https is required; a member without an address, or with a refused one, is pushed to instead."""
+    """The resolved datagram addresses of members of this group: workers do not resolve names. Datagrams are not
+    encrypted, so none are used where https is required; a member without an address, or with a refused one, gets pushes
+    instead."""
 
     def __init__(self, settings: FederationSettings, outbound: _LoggedPolicy, in_thread: _InThread) -> None:
         self._settings = settings
@@ -166,7 +167,7 @@ class _DatagramAddresses:
 
 
 class _Summary:
-    """The topics that subscriptions of this engine want, as one summary."""
+    """The topics of this engine's subscriptions, as one summary."""
 
     def __init__(self, table: RoutingTable, in_thread: _InThread) -> None:
         self._table = table
@@ -215,7 +216,7 @@ class _InterestSender:
                 call(self.peers, url, "POST", INTEREST_PATH, body, self._keys, lambda _: None, answers=False)
             )
         except DeliveryError as error:
-            # Sent again in a moment; whether the engine is there is the administrator's to decide.
+            # The next heartbeat follows soon; the administrator decides whether the engine is alive.
             logger.debug("%s could not be notified of the interest of this engine: %s", to, error)
         else:
             self._sent[to] = sent._replace(taken=True)
@@ -381,7 +382,7 @@ def address_of(member: Member) -> str:
 
 
 def read_file(file: Path) -> Topology:
-    """The topology that an engine keeps there; an empty one where there is none."""
+    """The topology that an engine stored in this file; an empty one without the file."""
     try:
         return read_topology(file.read_bytes()) or Topology()
     except OSError:

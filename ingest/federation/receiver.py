@@ -1,7 +1,7 @@
 """Requests of other engines: pushes and interest.
 
-A push is answered when all its accepted notifications are in the log. Dropped ones are counted: those that were here
-before or within the last ten minutes, on refused topics, or unreadable.
+A push is answered when all its accepted notifications are in the log. Dropped ones are counted: those that this engine
+published or received within the last ten minutes, on refused topics, or unreadable.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 REMEMBERED_S = 600.0
 """Time in which duplicates are recognised."""
 
-# When a push of a newer version is to be repeated: this engine will be upgraded.
+# The delay before a push of a newer version is repeated: this engine will be upgraded.
 _UPGRADE_S = 30.0
 
 _MOST_TEXT = 200
@@ -87,7 +87,7 @@ class PeerReceiver:
 
     async def take(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
         """A request; names of headers are in lower case. Raises SignatureError, MalformedMessage, PeerRefused, or
-        InfrastructureError: then all of it is to come again."""
+        InfrastructureError, after which the sender repeats all of it."""
         self._gateway.check_started()
         interest = path == INTEREST_PATH
         check = partial(self._keys.check_request, "POST", path) if interest else self._keys.check_push
@@ -101,8 +101,8 @@ class PeerReceiver:
             await self.take_push(_read(peers.decode_push, body))
 
     def read_datagram(self, data: bytes) -> peers.PeerPush:
-        """The push in a datagram. Raises SignatureError, MalformedMessage, PeerRefused for one that is not from a
-        member of our group."""
+        """The push in a datagram. Raises SignatureError, MalformedMessage, or PeerRefused if the sender is not a member
+        of this group."""
         try:
             headers, body = peers.decode_datagram(data)
         except ValueError as error:
@@ -115,7 +115,7 @@ class PeerReceiver:
         return push
 
     async def take_push(self, push: peers.PeerPush) -> None:
-        """A push whose signature is checked. Raises as `take` does."""
+        """A push with a checked signature. Raises as `take`."""
         self._gateway.check_started()
         self._check_way(push.sender, push.to)
         if len(push.notifications) > MAX_PER_PUSH:
@@ -154,7 +154,7 @@ class PeerReceiver:
             if len(requests) == 1:
                 self._drop("topic", requests[0].notifications[0].topic, error)
                 return
-            # More new topics at once than may be in a minute; one by one they come in as there is room for them.
+            # More new topics than the limit of a minute; one by one they are admitted up to the limit.
             for each in requests:
                 await self._accept([each])
                 self._memory.add(_fingerprint(each.notifications[0].id), self._clock())
@@ -251,7 +251,7 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
 
 
 def remember_taken(kafka: KafkaSettings, memory: RepeatMemory) -> int:
-    """Put the notifications of other engines in the last ten minutes of the log into `memory`; returns their number.
+    """Add the notifications of other engines in the last ten minutes of the log to `memory`; returns their number.
     Raises InfrastructureError."""
     count = 0
     for each, then_s in accepted_lately(kafka, REMEMBERED_S):
@@ -266,7 +266,7 @@ def _fingerprint(notification_id: str) -> bytes:
 
 
 def _check_xml(data: bytes) -> None:
-    """Raises MalformedMessage for anything but an element that fits into another document."""
+    """Raises MalformedMessage unless it is an element that can be part of another document."""
     document = read_payload(data, what="what another engine sends").document
     if document != data or data.lstrip().startswith(b"<?xml "):
         raise MalformedMessage("what another engine sends is an element in UTF-8, without an XML declaration")

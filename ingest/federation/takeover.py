@@ -21,7 +21,7 @@ from arborcast.topic_model.records.notifications import Notification, encode, no
 from arborcast.topic_model.records.peers import goes_over
 from arborcast.topic_model.subscriptions import Subscription
 
-# A member notices a silent representative after a moment, and the representative may not have forwarded accepted ones.
+# Members detect a silent representative with a delay, and accepted notifications may not be forwarded yet.
 _BEFORE_S = 15.0
 
 _WRITE_S = 30.0

@@ -12,8 +12,8 @@ State = Literal["live", "suspect", "gone"]
 
 
 class Member(msgspec.Struct, frozen=True):
-    """An engine. `number` is that of its registration; `silent_ms` is how long nothing had been heard of it when the
-    topology was made. It takes datagrams at the host of its URL, at `datagram_port` unless that is 0."""
+    """An engine. `number` is that of its registration; `silent_ms` is the age of its last heartbeat when the topology
+    was made. It receives datagrams at the host of its URL and `datagram_port`, unless that is 0."""
 
     name: str
     group: str
@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """All members, including those that are gone. The greater `version` is newer."""
+    """All members, including dead ones. The greater `version` is newer."""
 
     version: int = 0
     members: tuple[Member, ...] = ()
@@ -47,8 +47,8 @@ class Topology(msgspec.Struct, frozen=True):
         return sorted({each.group for each in self.members})
 
     def representative(self, group: str) -> Member | None:
-        """The representative of a group: the member that registered first and is not gone. A suspect one stays, since
-        each pause would otherwise change links."""
+        """The representative of a group: the member that registered first and is not dead. A suspect one stays, since
+        otherwise each pause would change links."""
         there = [each for each in self.members if each.group == group and each.state != "gone"]
         return min(there, key=lambda each: each.number, default=None)
 
@@ -75,7 +75,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """That the engine with this registration is there."""
+    """A heartbeat of the engine with this registration."""
 
     number: int
 

@@ -1,8 +1,8 @@
 """The framed TCP edge: publishers and subscribers that keep one connection, and send small binary frames.
 
-    session   what one connection asks for: who it is, what it publishes, what it subscribes to
+    session   the requests of one connection: authentication, publications, subscriptions
     server    the connections: accepted, bounded, swept
 
-Its frames are in `wire.frames`. A door beside SOAP to the same `Gateway`: the same rights, rates, logs and tables. The
-folder can be deleted; then `engine/gateway/process.py` has one part less.
+Its frames are in `wire.frames`. It uses the same `Gateway` as SOAP: the same rights, rates, logs and tables. The folder
+can be deleted with its part in `engine/gateway/process.py`.
 """

@@ -1,7 +1,6 @@
-"""Between frames and what the engine has: payloads, properties, messages of pull points. Pure.
+"""Conversions between frames and payloads, properties, messages of pull points. Pure.
 
-A payload is one XML element. Text that is none travels in the element that loose content has
-(`topic_model.legacy_content`).
+A payload is one XML element. Other text is wrapped in the element for loose content (`topic_model.legacy_content`).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ topic_of = lru_cache(1_000)(single_topic)
 
 
 def filters_of(wanted: SubscribeBody) -> Filters:
-    """The topics and types that are wanted. Raises ExpressionError or FilterError."""
+    """The requested topics and types. Raises ExpressionError or FilterError."""
     expression = parse_friendly(wanted.expression) if wanted.expression else None
     topics = () if expression is None or expression.normal == EVERYTHING else (expression,)
     return replace(read_filters(_filter(wanted.types)), topics=topics)
 
 
 def policy_of(wanted: SubscribeBody) -> DeliveryPolicy:
-    """The delivery that is wanted. Raises InvalidRequest or UnsupportedPolicy."""
+    """The requested delivery policy. Raises InvalidRequest or UnsupportedPolicy."""
     policy = etree.Element(wsnt("SubscriptionPolicy"))
     try:
         etree.SubElement(policy, DELIVERY, dict(wanted.delivery))
@@ -45,8 +44,7 @@ def policy_of(wanted: SubscribeBody) -> DeliveryPolicy:
 
 
 def message_of(handed_out: HandedOut, subscription: str) -> tuple[MessageBody, bool]:
-    """A message that a pull point has handed out, and whether its payload is text. Raises PeerError for one that cannot
-    be read."""
+    """A message from a pull point, and whether its payload is text. Raises PeerError for an unreadable one."""
     element, message = read_stored(handed_out.element)
     content = element.find(f"{wsnt('Message')}/*")
     loose = content is not None and content.tag == legacy_content.TYPE and not len(content)

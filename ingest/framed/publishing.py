@@ -1,7 +1,7 @@
-"""The publications of one connection: in the order of its frames, and many under way at a time.
+"""The publications of one connection: in the order of its frames, many in progress at a time.
 
-Frames that came together are stored together. The next ones do not wait for Kafka's acknowledgement, only for topics
-that are new: their record comes first.
+Frames that arrive together are stored together. The next ones do not wait for Kafka's acknowledgement, only for the
+records of new topics.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Publisher:
                         self._answered(frame, error)
                         continue
                     if checked.notifications[0].message_id:
-                        # A repetition is known by all that was stored with it, so it is stored alone.
+                        # The fingerprint of a repetition is that of a whole request, so this one is stored alone.
                         self._store(together)
                         self._store([(frame, checked)])
                         together = []

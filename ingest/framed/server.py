@@ -1,8 +1,7 @@
-"""The connections of the framed TCP edge: accepted, bounded, and swept. On the event loop; no thread more for any
-number of them.
+"""The connections of the framed TCP edge: accepted, bounded, and swept. All on the event loop, without further threads.
 
-Who says nothing after connecting, leaves a frame unfinished, or is silent for too long is cut off. Who does not read
-what it is sent is not waited for: its subscriptions pause, and after `limits.send_timeout_s` it is cut off.
+A client that does not authenticate, does not complete a frame, or is silent for too long is disconnected. The
+subscriptions of a client that does not read pause, and after `limits.send_timeout_s` it is disconnected.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ logger = logging.getLogger(__name__)
 # One buffer for all connections: data are processed before the next read.
 _BUFFER = 256 * 1024
 
-# Until who connects has said who it is, however slow its machine.
+# Time limit for the authentication of a new connection, also of a slow machine.
 _CONNECT_S = 20.0
 
-# So many connections of one address may be without a CONNECTED at a time.
+# Maximum number of connections of one address without a CONNECTED.
 _MOST_UNKNOWN = 1_000
 
 # Why a connection is not read.
 _UNREAD_ANSWERS, _MEMORY = "answers are not read", "no memory for requests is free"
 
-# What a client does not read is kept up to this, and further requests of it are left in the network.
+# Maximum size of unread answers, in bytes; beyond it further requests are not read.
 _UNREAD = 256 * 1024
 
 _SWEEP_S = 1.0
 
 _BACKLOG = 2_048
 
-# What a stop waits for publications that are under way, and for claims to be given back.
+# Time limit of a stop, for publications in progress and for the return of claims.
 _STOP_S = 3.0
 
 
@@ -64,11 +63,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._unknown = True
         self.session: FramedSession | None = None
         self.made_at = self.received_at = 0.0
-        self.whole_at = 0.0  # when nothing was unfinished last
+        self.whole_at = 0.0  # the last time without an incomplete frame
         self.unread_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop, as are those below."""
+        """Called by the event loop, as the following methods are."""
         connected = self._transport = cast(asyncio.Transport, transport)
         client, server = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
         self._peer = client[0]
@@ -182,7 +181,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def refuse(self, code: str, text: str, retry_after: float | None = None) -> None:
-        """Say why, and end."""
+        """Send the reason, and close."""
         logger.debug("a connection from %s is cut off: %s", self._peer, text)
         self._server.edge.counts.refused[code] += 1
         self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody(code, text, retry_after)))
@@ -230,7 +229,7 @@ class FramedServer:
 
     @property
     def counts(self) -> Counts:
-        """What all connections have come to."""
+        """The totals of all connections."""
         return self.edge.counts
 
     @property
@@ -240,7 +239,7 @@ class FramedServer:
 
     @property
     def unread(self) -> int:
-        """How many of them do not read what they are sent."""
+        """The number of connections with unread answers."""
         return sum(1 for each in self._connections if each.unread_since)
 
     async def start(self, listener: socket.socket) -> None:
@@ -267,7 +266,7 @@ class FramedServer:
             each.cut_off()
 
     def opened(self, connection: FramedConnection, host: str) -> str:
-        """A connection is there; why it has to go, empty where it may stay."""
+        """Register a connection; returns the reason to refuse it, empty for none."""
         self._connections.add(connection)
         many, too_many = self._unknown.opened(host), self._peers is not None and self._peers.opened(host)
         if many:
@@ -279,11 +278,11 @@ class FramedServer:
         return ""
 
     def known(self, host: str) -> None:
-        """A connection from this address is known, or is gone before it was."""
+        """A connection from this address is authenticated, or was closed before."""
         self._unknown.closed(host)
 
     def closed(self, connection: FramedConnection, host: str) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._connections.discard(connection)
         if self._peers is not None:
             self._peers.closed(host)
@@ -302,7 +301,7 @@ class FramedServer:
             self.sweep(now)
 
     def sweep(self, now: float) -> None:
-        """Cut off who keeps a connection for nothing."""
+        """Disconnect idle and stalled clients."""
         frame_s, idle_s = self.edge.gateway.settings.request_timeout_s, self.edge.settings.idle_s
         for each in list(self._connections):
             if each.unread_since and now - each.unread_since > self._unread_s:
@@ -310,7 +309,7 @@ class FramedServer:
             elif each.session is not None and each.session.unknown and now - each.made_at > _CONNECT_S:
                 each.refuse("NotAuthenticated", f"no CONNECT came within {_CONNECT_S:g} s")
             elif each.held and each.session is not None:
-                each.session.look(now)  # what it sends is left in the network
+                each.session.look(now)  # its frames are not read
             elif each.unfinished and now - each.whole_at > frame_s:
                 each.refuse("FrameError", f"a frame was not there as a whole within {frame_s:g} s")
             elif now - each.received_at > idle_s:

@@ -1,4 +1,5 @@
-"""One connection's session: who it is, and which frame goes where. Transport-free; on the event loop."""
+"""One connection's session: its authentication, and the handlers of its frames. Without a transport; on the event
+loop."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ _CONNECTING, _ASKED = "CONNECT is under way", "many requests wait"
 
 @dataclass(frozen=True)
 class Edge:
-    """What all sessions share."""
+    """The objects that all sessions share."""
 
     gateway: Gateway
     settings: FramedSettings
@@ -69,7 +70,7 @@ class _Requests:
         return True
 
     async def run(self) -> None:
-        """Carry out what waits."""
+        """Process waiting requests."""
         try:
             while self._waiting:
                 size, work = self._waiting.popleft()
@@ -93,7 +94,7 @@ class FramedSession:
         self._scope = scope
         self._client: ClientRequest | None = None
         self._asked_at = 0.0
-        self._early: list[Frame] | None = None  # what came while it is asked who it is
+        self._early: list[Frame] | None = None  # frames that arrive during the authentication
         self._publisher: Publisher | None = None
         self._consumers: dict[str, tuple[Sender, asyncio.Task[None], bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,7 +105,7 @@ class FramedSession:
         self.connected = False
 
     def received(self, frame: Frame) -> None:
-        """One frame. Raises FrameError where nothing further can be."""
+        """Process one frame. Raises FrameError if the connection has to end."""
         self._edge.counts.received[_NAMES.get(frame.kind, "unknown")] += 1
         if self._early is not None:
             self._early.append(frame)
@@ -124,7 +125,7 @@ class FramedSession:
 
     @property
     def unknown(self) -> bool:
-        """Whether it has not even been said who this is; to find out whether that is true may take longer."""
+        """Whether the client has not sent CONNECT yet. Its check may take longer."""
         return not self.connected and self._early is None
 
     async def close(self) -> None:

@@ -42,12 +42,12 @@ _AT_ONCE = 100
 # Beyond so many messages without an answer, in all subscriptions of a connection, no further ones are claimed.
 _MOST_UNANSWERED = 20_000
 
-# So many subscriptions of a connection claim messages at a time: what they have claimed is in memory until it is sent.
+# Maximum number of subscriptions of a connection that claim messages in parallel. Claimed messages are in memory.
 _MOST_CLAIMING = 8
 
 _NUMBERS = 2**32
 
-# How long one waits for messages before it is looked whether all is as it was.
+# Time limit of a wait for messages; then the subscription is checked again.
 _WAIT_S = 60.0
 
 # Delay before a refused message is sent again.
@@ -59,7 +59,8 @@ _RENEW_S = _LASTS.total_seconds() / 2
 
 
 async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | None, client: str) -> Subscription:
-    """The subscription that is wanted, new or found by its name; one of that name that wants something else changes.
+    """The requested subscription, new or with this name. One of this name with other topics or another policy is
+    changed.
 
     Raises PeerError or InfrastructureError.
     """
@@ -83,7 +84,7 @@ async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | No
 
 
 async def unsubscribe(gateway: Gateway, identifier: str, caller: Caller | None) -> None:
-    """End a subscription; what waits for it is gone. Raises UnknownResource or InfrastructureError."""
+    """End a subscription and delete its waiting messages. Raises UnknownResource or InfrastructureError."""
     async with gateway.locks.hold(identifier):
         managed_subscription(gateway, identifier, caller)
         await gateway.changes.commit(ending(identifier, "unsubscribed", times.to_ms(gateway.now())))
@@ -122,7 +123,7 @@ class Outgoing:
         self._few = asyncio.Event()
 
     def number(self, sender: Sender) -> int:
-        """The number of the next message, whose answer goes to this sender."""
+        """The number of the next message, whose answer is passed to this sender."""
         number = next(self._numbers) % _NUMBERS
         self._unanswered[number] = sender
         self.counts.sent += 1
@@ -173,7 +174,7 @@ class Sender:
         self._renewed = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
-        """Send what waits, until the subscription has ended."""
+        """Send waiting messages until the subscription has ended."""
         while self._gateway.pull_points.exists(self.subscription):
             await self._room.wait()
             try:
@@ -190,8 +191,8 @@ class Sender:
                 await asyncio.sleep(error.retry_after or 1.0)
 
     def answered(self, number: int, *, taken: bool) -> None:
-        """The client has this message, or could not take it: then it is sent again, when what came with it has an
-        answer, too."""
+        """The client has accepted this message, or has refused it: then it is sent again once all messages of its claim
+        are answered."""
         claim = self.given.pop(number, None)
         if claim is None:
             return  # the subscription has ended on this connection
@@ -242,7 +243,7 @@ class Sender:
         self.outgoing.link.send(bytes(out))
 
     async def _renew(self) -> None:
-        """A subscription that ends with the connection goes on as long as that is there."""
+        """Renew a subscription of this connection while the connection is open."""
         now = asyncio.get_running_loop().time()
         if now - self._renewed < _RENEW_S:
             return
@@ -254,6 +255,6 @@ class Sender:
 
 
 async def end_quietly(gateway: Gateway, identifier: str) -> None:
-    """End a subscription whose connection is gone; one that cannot be ended now ends by its time."""
+    """End a subscription whose connection is closed; after a failure it ends by its termination time."""
     with contextlib.suppress(InfrastructureError, UnknownResource):
         await unsubscribe(gateway, identifier, None)

@@ -1,7 +1,7 @@
 """The gateway as an ASGI application: from HTTP requests to operations and back.
 
-Plain ASGI without a framework: there are few addresses, and what a framework does for each request would cost more
-than parsing it.
+Plain ASGI without a framework: there are few addresses, and the work of a framework would cost more than parsing the
+request.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _NO_CONTENT: dict[str, Any] = {"type": "http.response.start", "status": 204, "he
 
 
 class _Posted(NamedTuple):
-    """A kind of request whose path is its right."""
+    """A kind of request whose path has its credential."""
 
     name: str
     what: str
@@ -129,12 +129,12 @@ _Take = Callable[[str, bytes], Awaitable[None]]
 _RESULT = _Posted("PushResult", "the result of a push", push_results.LIMIT, _NO_CONTENT)
 _CAMERA = _Posted("CameraNotify", "a Notify of a camera", cameras.LIMIT, _ACCEPTED)
 
-# Of more messages no ids are said: proxies take some kB of headers, and a Notify may have thousands.
+# The answer for more messages has no ids: proxies accept some kB of headers, and a Notify may have thousands.
 _MOST_IDS = 100
 
 _NO_BODY = {"type": "http.response.body", "body": b""}
 
-# Threads that parse large bodies: libxml2 does it without the GIL, so the event loop goes on.
+# Threads that parse large bodies: libxml2 releases the GIL, so the event loop continues.
 _PARSERS = 2
 
 # Finding the messages in the bytes needs the GIL. While a thread does it, each callback of the event loop may have to
@@ -145,10 +145,10 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class GatewayApp:
-    """Answers everything that arrives; never raises, never shows a stack trace.
+    """Answers all requests; never raises, never sends a stack trace.
 
-    `ready` returns what still stands in the way of working, an empty string when nothing does. `lives` returns why this
-    process must be started again though it answers, an empty string when it need not.
+    `ready` returns the reason why the gateway is not ready, empty if it is. `lives` returns the reason why this process
+    must be restarted though it answers, empty without one.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class GatewayApp:
     async def _posted(
         self, scope: Scope, path: str, receive: Receive, send: Send, take: _Take, posted: _Posted
     ) -> None:
-        """A request whose path is its right: the result of a push, or a Notify of a camera."""
+        """A request whose path has its credential: the result of a push, or a Notify of a camera."""
         gate = self._gateway.gate
         if scope["method"] != "POST":
             await _send_not_post(send, scope, posted.what)
@@ -359,8 +359,7 @@ class GatewayApp:
             raise
 
     async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | Stored | None:
-        # Another gateway may have created, changed or ended a moment ago what this is about, and its record is still on
-        # its way to us.
+        # Another gateway may just have created, changed or ended the resource, and its record may not be read here yet.
         if target.id:
             await self._gateway.changes.catch_up()
         tracing = self._gateway.tracing
@@ -419,7 +418,7 @@ class GatewayApp:
 
 
 def _parse_large(body: bytes, content_type: bytes) -> Request:
-    """Parse it and, as that takes longer still, find its messages in the bytes: all that needs nothing but the body."""
+    """Parse it and find its messages in the bytes, which takes even longer: the part that needs the body only."""
     request = parse(body, content_type)
     if request.name == _NOTIFY:
         # Its error is reported when it is requested again, in the client's SOAP.

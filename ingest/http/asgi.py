@@ -19,9 +19,9 @@ UNACKNOWLEDGED = "arborcast.unacknowledged"
 
 
 async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: bool = True) -> bytes | None:
-    """The whole body, None when the client went away. Raises TooLarge as soon as that is known, or Compressed.
+    """The whole body, None when the client has disconnected. Raises TooLarge as early as possible, or Compressed.
 
-    Without `keep`, it is read and thrown away.
+    Without `keep`, it is read and discarded.
     """
     encoding = header(headers, b"content-encoding").strip().lower()
     if encoding not in (b"", b"identity"):
@@ -34,11 +34,11 @@ async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: boo
         return None
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):
-        # Nearly every request comes in one piece.
+        # Nearly every request arrives in one piece.
         if len(body) > limit:
             raise TooLarge(f"the request has {len(body)} bytes, {limit} are taken")
         return body
-    # Not as a list: of a body that comes byte by byte that would be many times as large.
+    # Not as a list: for a body that arrives byte by byte that would be many times as large.
     whole = bytearray(body)
     size = len(body)
     while message.get("more_body", False):
@@ -71,7 +71,7 @@ def header(headers: Headers, name: bytes) -> bytes:
 def traceparent_of(headers: Headers) -> str:
     """The trace that a request belongs to, empty for none (W3C Trace Context)."""
     found = [value for key, value in headers if key == b"traceparent"]
-    # Of two it is not known which counts.
+    # Two of them are ambiguous.
     return read_traceparent(found[0].decode("latin-1")) if len(found) == 1 else ""
 
 

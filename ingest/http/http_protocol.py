@@ -1,11 +1,11 @@
-"""HTTP/1.1 on one connection: uvicorn's protocol, with what it gets wrong for us, and bounds for hostile clients.
+"""HTTP/1.1 on one connection: uvicorn's protocol with corrections, and bounds for hostile clients.
 
-Bounded are the size of a request's head and of whatever else comes without being body (trailers, chunk extensions),
-the number of headers, the time until a request is there as a whole (a client that sends a byte every few seconds holds
-nothing for long), the time for which a client may leave its answer unread, the number of requests that a client sends
-ahead, and the number of connections, in all and from one address. Beyond it a new connection is refused or, if the
-server is made so, the oldest without a whole request is closed for it. The size of bodies is the application's
-business. A request that comes in one packet, as nearly all do, pays for none of it but a few additions.
+Bounded are the size of a request's head and of everything else besides the body (trailers, chunk extensions), the
+number of headers, the time until a request is complete (a client that sends a byte every few seconds occupies nothing
+for long), the time for which a client may leave its answer unread, the number of pipelined requests, and the number of
+connections, in total and from one address. Beyond that number a new connection is refused or, by an option of the
+server, replaces the oldest one without a complete request. The application bounds the size of bodies. A request in one
+packet, as nearly all are, costs only a few additions for these checks.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from arborcast.ingest.settings import GatewaySettings
 # Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
 _UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 
-# After a refusal in the middle of a request: for the client to read it. Closing at once would make the kernel throw it
-# away because of what the client has still sent.
+# After a refusal in the middle of a request: time for the client to read it. An immediate close would make the kernel
+# discard the answer because of unread data.
 _LINGER_S = 2.0
 
-# RFC 3986: an address in brackets, or a name (it may be empty); then perhaps a port.
+# RFC 3986: an address in brackets, or a name (it may be empty); then an optional port.
 _HOST = re.compile(rb"(?:\[[\w:.%~-]*+\]|[\w.~%!$&'()*+,;=-]*+)(?::[0-9]*+)?+")
 
 _RETRY_AFTER = b"retry-after: 1\r\n"
@@ -50,7 +50,7 @@ _AHEAD = 64
 
 
 def _ours(scope: object) -> dict[str, Any]:
-    """A request's scope, for what we put into it: uvicorn's type has its own keys only."""
+    """A request's scope, for keys of the gateway: uvicorn's type has its own keys only."""
     return cast("dict[str, Any]", scope)
 
 
@@ -151,7 +151,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """What came from the socket."""
+        """Data from the socket."""
         if self._deaf:
             return
         self._unset_keepalive_if_required()
@@ -192,7 +192,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         incoming = self._incoming
         incoming.reported = True
-        # What came in one small packet is small.
+        # A request in one small packet is small.
         small = incoming.began_now and incoming.packet <= self._limits.max_header_bytes
         if not (small or self._head_size() <= self._limits.max_header_bytes) or (
             len(self.headers) > self._limits.max_headers
@@ -211,7 +211,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
             self._let_linger(self.cycle)
-        self.headers = []  # trailers come here too, and are ignored
+        self.headers = []  # also called for trailers, which are ignored
         if len(self.pipeline) > _AHEAD:
             self._refuse(429, f"more than {_AHEAD} requests were sent ahead of their answers")
 
@@ -264,7 +264,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return not (self._waits or self.pipeline)
 
     def linger(self) -> None:
-        """Say that nothing more comes from us, throw away what comes from there, and close a little later."""
+        """Shut down the sending side, discard received data, and close a little later."""
         self._deaf = True
         self._forget_deadline()
         if self.transport.is_closing():
@@ -292,7 +292,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return True
 
     def _feed(self, data: bytes | memoryview) -> None:
-        # Each turn takes something off `data`, or is the last.
+        # Each iteration shortens `data`, or is the last.
         while True:
             try:
                 self.parser.feed_data(data)
@@ -323,7 +323,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return True
 
     def _goes_on(self) -> bool:
-        """Ask for room for a body that comes in parts; whether the connection goes on."""
+        """Reserve memory for a body that arrives in parts; returns whether the connection continues."""
         reservation = self._incoming.reservation
         if reservation is None or reservation.over:
             return True
@@ -349,7 +349,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _too_late(self) -> None:
         self._deadline = None
         if not self._incoming.open:
-            self.transport.close()  # nothing was asked, so nothing is answered
+            self.transport.close()  # without a request there is no answer
         else:
             self._refuse(408, f"the request was not complete after {self._limits.request_timeout_s:g} s")
 
@@ -365,7 +365,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(400, "Invalid HTTP request received.")
 
     def _refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
-        """Answer the request that is coming in, and nothing after it; those before it are answered first."""
+        """Answer the current request, and none after it; earlier requests are answered first."""
         begun = self._incoming.open and self._incoming.handed_over
         if begun and self.pipeline:
             self._drop_newest()  # it waits in the queue itself
@@ -424,7 +424,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _announced(self) -> int | None:
-        """The length of the body, where its head says it."""
+        """The length of the body by its head, if the head has one."""
         for name, value in self.cycle.scope["headers"]:
             if name == b"content-length":
                 return int(value) if value.isdigit() else None

@@ -1,8 +1,8 @@
 """One memory budget for all unanswered requests: for their bodies, and for parsing them.
 
 A body that does not arrive in one packet and may get large needs a reservation of its whole size before it is read
-further, so that a request once begun can complete. Without free memory it waits, with reading paused; after a few
-seconds, or when too many wait, it is answered 503. While requests wait, a body without progress is refused: a client
+further, so that each started request can complete. Without free memory it waits, with reading paused; after a few
+seconds, or with too many waiting, the answer is 503. While requests wait, a body without progress is refused: a client
 that keeps connections open without sending reserves no memory. Requests that arrive in one packet never wait, and the
 last part of the budget is for them.
 
@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from arborcast.core.errors import InfrastructureError
 from arborcast.wire import limits
 
-# Large requests often come together: once, when they are through, and not again at once.
+# Large requests often arrive together: memory is returned once, after the last one.
 _PAUSE_S = 1.0
 
 _BETWEEN_S = 10.0
@@ -48,7 +48,7 @@ class FreedMemory:
         self._next = 0.0
 
     def give_back_soon(self) -> None:
-        """On the event loop. Cheap when it was asked a moment ago."""
+        """On the event loop. Cheap when called repeatedly."""
         if self._trim is None or self._requested:
             return
         self._requested = True
@@ -113,7 +113,7 @@ class Reservation:
         self.came = 0
         self.counted = 0  # of the budget
         self.over = False
-        # Of a body that arrives in parts: how much was there when it last made progress, and when that was.
+        # Of a body that arrives in parts: its size at the last progress, and the time of that.
         self.step: int
         self.since: float
 
@@ -124,7 +124,7 @@ class Reservation:
             self._budget.count(self, self.came - self.counted)
 
     def release(self) -> None:
-        """The request is answered, or gone."""
+        """The request is answered, or its client has disconnected."""
         self._budget.release(self)
 
 
@@ -160,7 +160,7 @@ class Inflight:
             self._top = self.taken
 
     def release(self, reservation: Reservation) -> None:
-        """End a reservation; nothing can be added to it any more."""
+        """End a reservation, which cannot be extended later."""
         if reservation.over:
             return
         reservation.over = True
@@ -183,7 +183,7 @@ class Inflight:
         """A part of a body arrived; all of it may have `expected` bytes. Returns whether to read on. If not, `go_on` or
         `let_go` follows, the latter perhaps at once."""
         if reservation.over:
-            return True  # what arrives is thrown away
+            return True  # received data are discarded
         now = self._clock()
         if reservation not in self._arriving:
             self._progressed(reservation, now)
@@ -210,7 +210,7 @@ class Inflight:
         """A body is complete, or will never be."""
         self._arriving.pop(reservation, None)
         if self._waiting.pop(reservation, None) is not None and reservation.body is not None:
-            reservation.body.go_on()  # so that what still arrives can be thrown away
+            reservation.body.go_on()  # so that received data can be discarded
 
     def take(self, reservation: Reservation, size: int) -> bool:
         """Reserve so many bytes more, for parsing; returns whether they are free."""

@@ -1,4 +1,4 @@
-"""What each server of ours begins with: a socket to listen on, and uvicorn, stopped by us alone."""
+"""The base of each server: a listening socket, and uvicorn without its signal handlers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ BACKLOG = 1_024
 def listen_on(
     host: str, port: int, *, host_by: str, port_by: str, shared: bool = False, datagrams: bool = False
 ) -> socket.socket:
-    """A listening socket, or one for `datagrams`; everywhere without a host. Raises ConfigError for an address that is
-    in use or not ours, which names what host and port were chosen by. A `shared` port is one for several sockets of
-    this user."""
+    """A listening socket, or one for `datagrams`; without a host on all addresses. Raises ConfigError for an address
+    that is in use or not local; the error names the settings of host and port. A `shared` port allows several sockets
+    of this user."""
     host, sort = host or EVERYWHERE, socket.SOCK_DGRAM if datagrams else socket.SOCK_STREAM
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=sort)[0]
@@ -60,7 +60,7 @@ class UvicornServer(uvicorn.Server):
 
 
 def server_config(app: Any, **options: Any) -> uvicorn.Config:
-    """For an application of ours, which logs and names itself; uvicorn's `options` beside that."""
+    """The configuration for an application with logs and headers of its own, and further `options` of uvicorn."""
     return uvicorn.Config(
         app,
         interface="asgi3",

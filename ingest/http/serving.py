@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Accepted beside the one that the event loop accepts in a turn: some milliseconds.
+# Connections accepted in addition to the one that the event loop accepts per iteration: some milliseconds.
 _ACCEPTED_AT_ONCE = 64
 
 
@@ -58,17 +58,17 @@ class GatewayServer(UvicornServer):
         self.started = True
 
     def _protocol(self, handshakes: Handshakes | None = None) -> asyncio.Protocol:
-        """For a connection; with TLS its handshake begins, and `connection_made` comes after that."""
+        """The protocol for a connection; with TLS the handshake begins, and `connection_made` is called after it."""
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
             config=self.config, server_state=self.server_state, app_state={}, handshakes=handshakes
         )
         return protocol
 
     def _accepted(self, listener: socket.socket) -> asyncio.Protocol:
-        """The protocol for a connection that the event loop has accepted, and those that wait are accepted too.
+        """The protocol for a connection that the event loop has accepted. Waiting connections are accepted, too.
 
-        libuv accepts one in each turn of the loop. While large bodies come in on many connections a turn takes tens of
-        milliseconds, and a new client would wait for as many turns as there are others before it.
+        libuv accepts one per iteration. While large bodies arrive on many connections an iteration takes tens of
+        milliseconds, and a new client would wait for an iteration per client before it.
         """
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -83,10 +83,10 @@ class GatewayServer(UvicornServer):
         return self._protocol()
 
     async def _connect(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it has gone already
+        with contextlib.suppress(OSError):  # it is closed already
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
             if self.should_exit:
-                transport.close()  # the stop has closed those that were there before
+                transport.close()  # the stop has closed the earlier ones
 
     def stop(self) -> None:
         """Stop accepting, answer current requests, end; a second call ends at once."""
@@ -97,8 +97,8 @@ class GatewayServer(UvicornServer):
 def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
     """A listening socket for each of `gateway.workers`, all on one port. Raises ConfigError.
 
-    On Linux each has its own queue, and the kernel deals out connections evenly. Who holds the sockets can give one to
-    the successor of a worker that died, with all that waits in it. Elsewhere it is one socket for all.
+    On Linux each has its own queue, and the kernel distributes connections evenly. The successor of a dead worker gets
+    its socket with the waiting connections. Elsewhere all workers share one socket.
     """
     # Alone first: sharing would be granted to a second gateway of the same user as well.
     alone = listen(settings)
@@ -111,12 +111,12 @@ def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
 
 
 def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
-    """A listening socket for HTTP. Raises ConfigError for an address that is in use or not ours."""
+    """A listening socket for HTTP. Raises ConfigError for an address that is in use or not local."""
     return listen_on(settings.host, settings.port, host_by="gateway.host", port_by="gateway.port", shared=shared)
 
 
 def proxies(settings: GatewaySettings) -> Proxies:
-    """The proxies in front of us whose word counts."""
+    """The trusted proxies."""
     return Proxies(settings.trusted_proxies, settings.proxy_header)
 
 
@@ -143,8 +143,8 @@ def make_server(
 def make_small_server(
     app: Asgi, settings: GatewaySettings, tls: ServerTls | None = None, trusted: Proxies = NONE
 ) -> GatewayServer:
-    """A server for another application, with the same bounds and time limits: those of `settings`, of which it uses
-    nothing else. Connections without a request shut no client out: the oldest goes for a new one."""
+    """A server for another application, with the bounds and time limits of `settings`, which it uses for nothing else.
+    Idle connections do not exclude new clients: the oldest is closed for a new one."""
     inflight = Inflight(2 * settings.max_body_bytes)  # bodies in parts get a little more than half of it
 
     async def released(scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,7 +169,7 @@ def _server(
         http=protocol,
         backlog=BACKLOG,
         timeout_keep_alive=settings.keep_alive_s,
-        # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
+        # uvicorn's annotation is int; it is passed to asyncio.wait_for.
         timeout_graceful_shutdown=settings.stop_timeout_s,
     )
     return GatewayServer(config, tls, trusted)

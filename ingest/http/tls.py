@@ -25,7 +25,7 @@ _LOOK_AGAIN_S = 10.0
 
 @dataclass
 class Handshakes:
-    """Counts of handshakes. One that was begun and neither succeeded nor was refused has failed, or is in progress."""
+    """Counts of handshakes. One that neither succeeded nor was refused has failed, or is in progress."""
 
     begun: int = 0
     succeeded: int = 0
@@ -42,7 +42,7 @@ class ServerTls:
         self._stamps = self._look()
 
     async def follow_files(self, every_s: float = _LOOK_AGAIN_S) -> None:
-        """Take over certificates as they are renewed, until cancelled. Connections that are there keep theirs."""
+        """Load renewed certificates, until cancelled. Open connections keep theirs."""
         while True:
             await asyncio.sleep(every_s)
             self.refresh()
@@ -96,7 +96,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
 def _load(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
-        # Without a password: a terminal would be asked for one, and there is none.
+        # Without a password, OpenSSL would read one from a terminal, which does not exist.
         context.load_cert_chain(settings.certificate_file, settings.key_file or None, lambda: settings.key_password)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
@@ -131,11 +131,11 @@ _EXHAUSTED_S = 1.0
 
 
 class HandshakeLimiter:
-    """Which handshakes there may be at a time. Pure; each has a name of the caller's choosing.
+    """The bound of parallel handshakes. Pure; the caller names each.
 
-    When there are too many in all, the oldest is cut off: an honest handshake takes a moment, so an attacker has to
-    begin new ones faster than they take, all the time, from many addresses. `key` is what an address counts as, None
-    where it may have any number.
+    With too many in total, the oldest is closed: an honest handshake is short, so an attack needs new handshakes all
+    the time, at a high rate, from many addresses. `key` maps an address to the unit of the bound, or to None for
+    unbounded ones.
     """
 
     def __init__(self, maximum: int, of_one_client: int, key: Callable[[str], str | None] = client_key) -> None:
@@ -151,7 +151,7 @@ class HandshakeLimiter:
         return client is not None and self._of[client] >= self._of_one_client
 
     def enter(self, name: Hashable, host: str) -> Hashable | None:
-        """A handshake begins. Returns the one that is cut off for it, mostly None."""
+        """Begin a handshake. Returns the one that is closed for it, usually None."""
         client = self._clients[name] = self._key(host)
         if client is not None:
             self._of[client] += 1
@@ -162,7 +162,7 @@ class HandshakeLimiter:
         return oldest
 
     def leave(self, name: Hashable) -> None:
-        """A handshake is over, in whatever way. Does nothing when it was cut off."""
+        """End a handshake, in any way. Does nothing for a closed one."""
         client = self._clients.pop(name, None)
         if client is not None:
             self._of[client] -= 1
@@ -174,11 +174,12 @@ class HandshakeLimiter:
 
 
 class TlsAcceptor:
-    """Accepts connections from a listening socket and gives them to a protocol when TLS stands. On the event loop.
+    """Accepts connections from a listening socket and passes them to a protocol after the TLS handshake. On the event
+    loop.
 
-    Closes like a server of asyncio's. The event loop's own servers begin a handshake with every client, and
-    report it only when it is over. So connections are accepted here, and counted before the first byte is read:
-    handshakes that make no progress must not keep other clients out.
+    Closes like a server of asyncio. The event loop's own servers begin a handshake with every client and report it only
+    at its end. Here connections are counted before the first byte is read, so stalled handshakes do not exclude other
+    clients.
     """
 
     def __init__(

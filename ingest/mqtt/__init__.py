@@ -1,6 +1,6 @@
 """The bridge to an MQTT 5 broker, in the gateway with the lease. Needs the extra `mqtt`.
 
-    rules      the file of rules: which MQTT topics come in, which of ours go out. No network
+    rules      the file of rules: MQTT topics to receive, topics to send. No network
     incoming   from a message of the broker to a stored notification
     session    the connection with the persistent session, and the acknowledgements
     outgoing   outgoing rules as subscriptions

@@ -1,8 +1,8 @@
 """From a message of an MQTT broker to a stored notification.
 
-A payload that begins as an XML element is one; other payloads are text in UTF-8, JSON for instance, in the element that
-loose content has. The Message Expiry Interval becomes the lifespan. A message that cannot be a notification here is
-counted and logged; it is settled all the same, since another delivery would fail again.
+A payload that begins as an XML element is XML; other payloads are text in UTF-8, JSON for instance, in the element for
+loose content. The Message Expiry Interval becomes the lifespan. An invalid message is counted, logged and acknowledged,
+since another delivery would fail again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LOG_AGAIN_S = 60.0
 
 
 class MqttMessage(NamedTuple):
-    """A PUBLISH of the broker. `topic` is None for one that is not UTF-8; `engine` is the mark of an engine that sent
-    it, `lifespan_s` 0 without an expiry."""
+    """A PUBLISH of the broker. `topic` is None if it is not UTF-8; `engine` is the mark of an engine as the sender,
+    `lifespan_s` 0 without an expiry."""
 
     topic: str | None
     payload: bytes
@@ -71,8 +71,8 @@ class Incoming:
         self._logged: dict[str, float] = {}
 
     async def take(self, messages: Sequence[MqttMessage]) -> int:
-        """Store or refuse messages in their order; returns how many are settled, from the first one on. Raises
-        InfrastructureError when none is, and the first one is to be taken again later."""
+        """Store or refuse messages in their order; returns the number of settled ones from the first on. Raises
+        InfrastructureError if none is settled; the caller repeats the call later."""
         self._user = await entered(self.gateway, self.settings)
         together: list[Checked] = []
         dropped: list[tuple[str, MqttMessage, object]] = []
@@ -140,7 +140,7 @@ class Incoming:
 
 
 def declare(metrics: Registry, connected: Callable[[], bool], counts: Callable[[], Counter[str]]) -> None:
-    """The metrics of the bridge. Outgoing messages are in those of the job, as all pushes."""
+    """The metrics of the bridge. Outgoing messages are in the job's metrics, as all pushes."""
     metrics.gauge(
         "arborcast_mqtt_connected",
         "1 with a session at the broker; at gateways without the lease 0.",

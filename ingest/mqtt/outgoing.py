@@ -1,5 +1,5 @@
-"""Outgoing rules as subscriptions of the engine, whose ids begin with `mqtt.`: made, changed and ended with the rules.
-Their messages are pushed as all others."""
+"""Outgoing rules as subscriptions of the engine, whose ids begin with `mqtt.`: created, changed and ended with the
+rules. Their messages are pushed as those of any subscription."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from arborcast.wire.errors import UnsupportedPolicy
 
 logger = logging.getLogger(__name__)
 
-# Interval at which the subscriptions of the rules are looked at.
+# Interval of checks of the rules' subscriptions.
 _LOOK_S = 1.0
 
 _BACKOFF = Backoff(_LOOK_S, _LOOK_S)
 
-# Subscriptions that are looked at together, before the event loop serves others.
+# Subscriptions checked in one step; then the event loop serves others.
 _WALK = 10_000
 
 _PREFIX = "mqtt."
 
 
 async def keep_subscriptions(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule]) -> None:
-    """Until cancelled; without rules until those of earlier ones have ended. Failures are logged and retried."""
+    """Keep the subscriptions of the rules until cancelled; without rules, until those of earlier rules have ended.
+    Failures are logged and retried."""
     what = "mqtt: subscriptions of [out] rules cannot be changed"
     await retried(what, partial(end_others, gateway, rules), _BACKOFF, PeerError, InfrastructureError)
     if rules:
@@ -47,7 +48,7 @@ async def keep_subscriptions(gateway: Gateway, settings: MqttSettings, rules: Se
 
 
 async def keep(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule]) -> None:
-    """Make the missing subscriptions, and change those of changed rules. Raises PeerError or InfrastructureError."""
+    """Create missing subscriptions, and change those of changed rules. Raises PeerError or InfrastructureError."""
     for rule in rules:
         identifier, consumer = f"{_PREFIX}{rule.name}", EndpointReference(rule.address)
         existing = gateway.table.get(identifier)

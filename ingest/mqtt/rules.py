@@ -31,7 +31,7 @@ from arborcast.topic_model.topics import TopicPath
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-# What wildcards stand for where rules are tried.
+# Samples for wildcards in the check of rules.
 _SAMPLE = "sample"
 
 
@@ -117,7 +117,7 @@ def _checked(name: str) -> str:
 
 
 def _check_together(file: Path, rules: Rules) -> None:
-    """Each incoming message has one rule; and none goes back to the topic that it came from."""
+    """Each incoming message has one rule, and no message returns to the topic of its origin."""
     for (one, first), (other, second) in combinations(rules.incoming.items(), 2):
         if first.overlaps(second):
             raise ConfigError(

@@ -1,8 +1,8 @@
 """The connection that holds the persistent session at the MQTT broker: subscriptions, messages, acknowledgements.
 
-A message is acknowledged when it is settled (`Incoming.take`); all others come again after the next connect, also at
-another gateway, which continues the session under the same client id. Received messages are bounded by the Receive
-Maximum and, in bytes, by leaving the rest in the network. All of it happens on the event loop, but for the connect.
+A message is acknowledged when it is settled (`Incoming.take`); the broker repeats all others after the next connect,
+also to another gateway, which continues the session under the same client id. Received messages are bounded by the
+Receive Maximum and, in bytes, by a pause of reading. Everything runs on the event loop except the connect.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TICK_S = 1.0
 
 _BACKOFF = Backoff(0.5, 15.0)
 
-# Retained messages come only where the subscription is new in the session: not after each connect.
+# Retained messages are sent for new subscriptions of the session only, not after each connect.
 _RETAINED_IF_NEW = 1
 
 
@@ -88,7 +88,7 @@ class Session:
         found = properties_of("CONNECT")
         found.SessionExpiryInterval = self._settings.session_hours * 3_600
         found.ReceiveMaximum = self._settings.receive_maximum
-        # So that a message slightly too large is refused and counted; of a larger one the broker sends nothing.
+        # So that a slightly too large message is refused and counted; a larger one is not sent by the broker.
         found.MaximumPacketSize = min(2 * self._incoming.gateway.settings.max_body_bytes, 0xFFFFFFFF)
         return found
 
@@ -109,7 +109,7 @@ class Session:
         while self._read_from >= 0:
             try:
                 client.loop_read()
-                if client.want_write():  # what a callback has queued
+                if client.want_write():  # packets queued by a callback
                     client.loop_write()
             except Exception as error:
                 logger.exception("mqtt: a packet of the broker cannot be read")

@@ -1,4 +1,4 @@
-"""The operations, one module for each port type: from a request that was read to the answer.
+"""The operations, one module for each port type: from a parsed request to the answer.
 
-`gateway` is what all of them share. A new operation goes here; `ingest.http.app` lists it.
+`gateway` has their common state. A new operation belongs here; `ingest.http.app` lists it.
 """

@@ -1,12 +1,11 @@
-"""Open topic sets: may a first notification on an unknown topic add it?
+"""Admission of new topics by notifications, in open topic sets.
 
-Topics cost memory in every process and an entry in the directory, and notifications come from anyone: without bounds a
-publisher with a counter in its topic names would fill the tree. So the set has a maximum size and a maximum rate of
-growth.
+Topics cost memory in every process and an entry in the directory: without bounds a publisher with a counter in its
+topic names would fill the tree. So the set has a maximum size and a maximum rate of growth.
 
 A publisher that exhausts the rate must not block notifications that have subscribers. So topics that a subscription
 names are always added: each costs a subscription. Topics that match a subscription's wildcard have a rate of their own;
-without one, a subscription to everything would lift the bound.
+otherwise a subscription to all topics would remove the bound.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ class _Minute:
             self.count -= self._seconds.pop(second)
 
     def add(self, second: int, number: int) -> None:
-        """Let in so many, or, of those let in during that second, give back."""
+        """Count this number of topics, or (negative) return topics that were counted in that second."""
         if number > 0 or second in self._seconds:
             self._seconds[second] = self._seconds.get(second, 0) + number
             self.count += number
 
     def full_for_s(self, number: int, now_s: float) -> float:
-        """How long until so many of those that are counted are gone."""
+        """The time until this number of counted topics has left the window."""
         for second, there in self._seconds.items():
             number -= there
             if number <= 0:
@@ -55,7 +54,7 @@ class _Minute:
 
 @dataclass(frozen=True)
 class Admitted:
-    """Topics that may be added, all together: `records` add them, and they count until they are given back."""
+    """Topics that may be added together: `records` add them, and they are counted until they are returned."""
 
     records: list[TopicRecord]
     second: int
@@ -72,10 +71,10 @@ class TopicAdmission:
         self._wanted = _Minute()
 
     def look(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
-        """What `admit` would let in, without counting it; `now_s` is any clock that does not go back.
+        """The result of `admit` without counting; `now_s` is any monotonic clock.
 
         Only the topics themselves are added; nodes above them stay nodes. Raises TopicNotSupported with the reason, and
-        TooManyTopics for those that may be added later.
+        TooManyTopics if they may be added later.
         """
         unknown = [path for path in dict.fromkeys(paths) if path not in table.topics]
         for path in unknown:
@@ -103,7 +102,7 @@ class TopicAdmission:
         return Admitted([TopicRecord(path) for path in unknown], int(now_s), unwanted, wanted)
 
     def admit(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
-        """Let them all in, or, with an error as by `look`, none, and then nothing is counted."""
+        """Count all of them, or raise as `look` and count none."""
         admitted = self.look(table, paths, now_s)
         self._unwanted.add(admitted.second, admitted.unwanted)
         self._wanted.add(admitted.second, admitted.wanted)
@@ -123,10 +122,10 @@ class TopicAdmission:
                 raise TopicNotSupported(f"the topic {above} is final: there cannot be {path} below it")
 
     def _check_room(self, minute: _Minute, new: int, rest: int, path: TopicPath, now_s: float) -> None:
-        # At the first that finds no room, so that refusals are cheap. Whether the `rest` count too is not known then.
+        # At the first topic beyond the bound, so that refusals are cheap. The `rest` may contain known topics.
         limit = self._settings.new_per_minute
         if new > limit:
-            # Nothing that time would mend.
+            # A later attempt would be refused, too.
             raise TopicNotSupported(
                 f"there is no topic {path}, and a notification cannot add it: this is new topic number {new} of one "
                 f"Notify, and topics.new_per_minute is {limit}",

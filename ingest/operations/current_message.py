@@ -1,4 +1,4 @@
-"""GetCurrentMessage, and the current messages that a new subscriber may ask for."""
+"""GetCurrentMessage, and current messages for new subscribers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _PIECE_S = 1.0
 
 _RETRY_S = 0.5
 
-# A record may be compacted away between finding and reading it; then a newer one is there.
+# A record may be compacted between finding and reading it; then a newer one exists.
 _ATTEMPTS = 3
 
 
-# Memory has only the position of each topic's last record, so payloads cost nothing until they are requested. Every
-# answer is as of the log's current end: an acknowledged message is found, whichever worker accepted it.
+# Memory has only the position of each topic's last record, so payloads cost nothing until they are requested. Each
+# answer covers the log up to its current end: an acknowledged message of any worker is found.
 class RetainedMessages:
     """Current messages, for the event loop; one thread does the reading."""
 
@@ -60,7 +60,7 @@ class RetainedMessages:
         self._thread = pool("retained", 1)
 
     async def warm(self) -> None:
-        """Read the log to its end once, so that the first who asks need not wait for that. Never raises."""
+        """Read the log to its end once, so that the first request does not wait for it. Never raises."""
         while True:
             try:
                 await self._run(lambda: self._follower.read_to_end(_PIECE_S))
@@ -78,20 +78,20 @@ class RetainedMessages:
         return await self._run(lambda: self._matching(matches))
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
-        """The current messages of these topics, in the order of their acceptance; topics without one are left out.
+        """The current messages of these topics, in the order of acceptance; topics without one are omitted.
 
-        All are in memory at once: ask for few at a time. Raises InfrastructureError.
+        All are in memory at once: request few at a time. Raises InfrastructureError.
         """
         return await self._run(lambda: self._latest(paths))
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         self._thread.submit(self._follower.close)
         self._thread.submit(self._reader.close)
         self._thread.shutdown(wait=False)
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        # There is one thread: while Kafka is away, who waits for it must not wait for all who came before as well.
+        # There is one thread: while Kafka is away, a request must not wait for the time limits of all earlier ones.
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -159,17 +159,17 @@ async def check_few(gateway: Gateway, subscription: Subscription, client: str) -
 
 
 class Since(NamedTuple):
-    """Since when a subscription is as its subscriber has asked for it now: the offset of the record that says so, and
-    the time just before. `new`: it was not there before."""
+    """The start of a subscription's present state: the offset of its record, and the time just before. `new`: the
+    subscription did not exist before."""
 
     offset: int
     at_ms: int
     new: bool = False
 
     def reaches_anyway(self, subscription: Subscription, notification: Notification) -> bool:
-        """Whether a notification was accepted since then, so that it reaches the subscription by itself.
+        """Whether a notification was accepted after the start, so that the job delivers it to the subscription.
 
-        After a restore from a backup the stamps of those from before say nothing, but their times do.
+        After a restore from a backup, earlier stamps are invalid, but earlier times are not.
         """
         if notification.accepted_ms < self.at_ms:
             return False
@@ -178,11 +178,10 @@ class Since(NamedTuple):
 
 
 async def send_current_messages(gateway: Gateway, subscription: Subscription, since: Since) -> None:
-    """Put the current messages of its topics in line for a subscriber that is in force: they are stored then.
+    """Queue the current messages of its topics for an active subscription: they are stored when this returns.
 
-    They are the notifications that were accepted then, under their own ids, without those that reach the subscriber
-    anyway, and without those that are valid no more. Their age is counted from now: the last value of a topic may be
-    older than any other notification that is still delivered.
+    They are earlier notifications with their ids, without those that the job delivers, and without expired ones. Their
+    lifespan counts from now: the last value of a topic may be older than any other notification in delivery.
     """
     # Messages accepted before the subscription was active, and still on the way into the log, belong here.
     await gateway.notifications.settled()

@@ -1,4 +1,4 @@
-"""What all operations share: the state they read, the logs they write, the clock, and how an operation looks."""
+"""The common state of all operations: the views, the logs, the clock, and the type of operations."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CurrentMessages(Protocol):
 
 
 class TakesResults(Protocol):
-    """What receivers say later of pushes (`push_results`)."""
+    """Stores later results of pushes (`push_results`)."""
 
     async def take(self, path: str, body: bytes) -> None: ...
 
@@ -77,7 +77,7 @@ class TakesResults(Protocol):
 
 
 class FetchesCameras(Protocol):
-    """Fetches the events of cameras, and takes those that cameras push (`ingest.cameras`)."""
+    """Fetches the events of cameras, and receives pushed ones (`ingest.cameras`)."""
 
     async def run(self) -> None: ...
 
@@ -85,8 +85,8 @@ class FetchesCameras(Protocol):
 
 
 class AnswersPeers(Protocol):
-    """Answers what other engines send (`ingest.federation`). `inside_fast` says how messages leave for those of our
-    group where their topic does not."""
+    """Answers requests of other engines (`ingest.federation`). `inside_fast` is the default of topics for fast messages
+    to the own group."""
 
     inside_fast: bool
 
@@ -134,13 +134,13 @@ class Gateway:
     def __post_init__(self) -> None:
         self.default_topic = self.topics.default_path
         settings = self.settings
-        # Room for the largest body and for reading it, while others that come take their part.
+        # Memory for the largest body and its parsing, beside other requests.
         least = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
         self.inflight = Inflight(max(settings.inflight_bytes, least), FreedMemory().give_back_soon)
         """The memory for unanswered requests of all doors."""
         self._admission = TopicAdmission(self.topics)
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()
-        # A thousand new topics cost a few appends and waits for the log.
+        # A thousand new topics cost a few appends and reads of the log.
         self._new_topics: SharedRounds[list[TopicRecord], None] = SharedRounds("new-topics", self._add, _ADDED_AT_ONCE)
 
     def check_started(self) -> None:
@@ -165,10 +165,9 @@ class Gateway:
         return self.table.topics.policy(path).queue
 
     def retains(self, path: TopicPath) -> bool:
-        """Whether a topic keeps its last message: as its policy says, else as topics.retain_all does.
+        """Whether a topic retains its last message: by its policy, else by topics.retain_all.
 
-        A topic that was removed has a last message no more, but may have left one. A request is no state: a queue keeps
-        none.
+        A removed topic has none, but may have left one. Requests are not states: a queue retains none.
         """
         policy = self.table.topics.policy(path)
         if policy.queue:
@@ -176,17 +175,17 @@ class Gateway:
         return self.topics.retain_all if policy.retain is None else policy.retain
 
     def check_new(self, paths: Iterable[TopicPath]) -> None:
-        """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""
+        """Check that the unknown ones of these topics may be added now. Raises as `admit`, and counts nothing."""
         tree = self.table.topics
         new = [path for path in paths if path not in tree]
         if new:
             self._admission.look(self.table, self._unknown(new), time.monotonic())
 
     async def admit(self, topics: Mapping[TopicPath, str]) -> None:
-        """See that these topics exist; where the set is open, new ones are in the control log when this returns. With
-        each come the prefixes that it was written with, empty for none.
+        """Ensure that these topics exist; in an open set, new ones are in the control log when this returns. The values
+        are the prefixes of the written topics, empty for none.
 
-        Raises TopicNotSupported, TooManyTopics (then none is added) or another InfrastructureError.
+        Raises TopicNotSupported, TooManyTopics (without adding any) or another InfrastructureError.
         """
         tree = self.table.topics
         paths = [path for path in topics if path not in tree]
@@ -218,7 +217,7 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Reply:
-    """What an operation answers: the body's child as text, and the action that goes with it."""
+    """The answer of an operation: the child of the body as text, and its action."""
 
     body: str
     action: str
@@ -234,8 +233,8 @@ def reply_of(
     attributes: str = "",
     finish: Callable[[bool], None] | None = None,
 ) -> Reply:
-    """An answer in the element of this prefix, namespace and local name. Its action begins with `port_type`, else with
-    the namespace. `attributes` are written text, such as declarations of further prefixes."""
+    """An answer in an element with this prefix, namespace and local name. Its action begins with `port_type`, else with
+    the namespace. `attributes` are serialised, such as declarations of further prefixes."""
     prefix, namespace, local = name
     element = f'{prefix}:{local} xmlns:{prefix}="{namespace}"{attributes}'
     body = f"<{element}>{content}</{prefix}:{local}>" if content else f"<{element}/>"
@@ -261,7 +260,7 @@ Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored | None]]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation as it is offered: who performs it, and at which kinds of address."""
+    """An operation: its function, and the kinds of address that offer it."""
 
     name: str
     handler: Handler
@@ -271,8 +270,8 @@ class Operation:
 
 
 def check_room(gateway: Gateway, owner: str, held: int, there: int, limit: int, what: str, fault: str) -> None:
-    """Raises OperationRefused when there are as many as there may be, or as many of an owner as its share. Those
-    without an owner are not counted for one."""
+    """Raises OperationRefused when the total or the share of an owner is used up. The share does not apply without an
+    owner."""
     if there >= limit:
         setting = what.replace(" ", "_")
         raise OperationRefused(f"there are {there} {what}, and gateway.{setting} allows no more", fault)
@@ -288,8 +287,8 @@ def check_room(gateway: Gateway, owner: str, held: int, there: int, limit: int, 
 def endpoint_of(
     gateway: Gateway, reference: EndpointReference, outbound: AddressPolicy | None = None
 ) -> tuple[EndpointReference, PullPointRecord | None]:
-    """An endpoint of a client, and the pull point of ours that this is, None for an address that may be called;
-    `outbound` instead of the gateway's policy. Raises ConsumerRefused."""
+    """An endpoint of a client, and the pull point at this address, None for one to call; `outbound` replaces the
+    gateway's policy. Raises ConsumerRefused."""
     target = gateway.own.target_of_url(reference.address)
     if target is not None and target.kind is Kind.PULL_POINT:
         point = gateway.pull_points.get(target.id)
@@ -302,9 +301,9 @@ def endpoint_of(
 
 
 async def check_callable(gateway: Gateway, url: str, owner: str, *, once: bool = False, hook: bool = False) -> None:
-    """See that the host of an endpoint may be reached and, where that is required, that the endpoint agrees to be
-    called; `once`: one that agreed within the last hour is not asked again; `hook`: it is asked as a web hook. Raises
-    ConsumerRefused, or InfrastructureError when it cannot be asked now."""
+    """Check that the host of an endpoint may be called and, if required, that the endpoint consents; `once`: a consent
+    within the last hour is reused; `hook`: with the validation of web hooks. Raises ConsumerRefused, or
+    InfrastructureError if the check is impossible now."""
     await check_name(gateway.dns_check, url)
     if gateway.proof is not None:
         base = gateway.own.base if hook else ""

@@ -55,7 +55,7 @@ _XML = (b"application/xml", b"text/xml")
 
 _JSON = b"application/json"
 
-# Headers that say what p:Publication does in a Notify.
+# Headers with the options of p:Publication in a Notify.
 _HEADERS = {
     b"arborcast-valid-until": VALID_UNTIL,
     b"arborcast-lifespan": LIFESPAN,
@@ -65,7 +65,7 @@ _HEADERS = {
     b"arborcast-merge": MERGE,
 }
 
-# Of what may stand in a JSON string, XML has no place for these.
+# Characters of JSON strings that XML does not allow.
 _NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -77,7 +77,7 @@ def media_type(content_type: bytes) -> bytes:
 
 
 class Publish:
-    """One request: its topic is in the path, how it is to be delivered in its headers."""
+    """One request, with the topic in the path and delivery options in headers."""
 
     def __init__(self, path: str, headers: Sequence[tuple[bytes, bytes]], limit: int) -> None:
         self._topic = path.removeprefix(ROOT).removeprefix("/").removesuffix("/")

@@ -57,7 +57,7 @@ _SLASHED = re.compile(rb"([\"'])(http://docs\.oasis-open\.org/wsn/b-2)/\1")
 
 _topics = TopicMemory()
 
-# What stands around a payload says the topic, and the producer (empty for none).
+# The bytes around a payload determine the topic, and the producer (empty for none).
 _TopicAndProducer = tuple[PublishedTopic, bytes]
 _Known = FoundPayload[_TopicAndProducer]
 _shapes: Shapes[_TopicAndProducer] = Shapes()
@@ -88,7 +88,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
 
 
 async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
-    """Create a subscription, or renew the equal one that is there."""
+    """Create a subscription, or renew an equal one."""
     operation, now = request.operation, gateway.now()
     policy = read_policy(operation.find(wsnt("SubscriptionPolicy")))
     reference = operation.find(wsnt("ConsumerReference"))
@@ -122,7 +122,7 @@ def subscribe_reply(granted: Subscription, now: datetime, made_secret: str = "")
 
 
 def reference_element(name: str, address: str) -> str:
-    """An endpoint reference of ours."""
+    """An endpoint reference to one of the engine's addresses."""
     return f'<{name} xmlns:wsa="{WSA}"><wsa:Address>{answers.text(address)}</wsa:Address></{name}>'
 
 
@@ -139,7 +139,7 @@ def time_element(name: str, at_ms: int | None) -> str:
 
 
 def requested_termination(element: etree._Element, now: datetime, *, initial: bool) -> int | None:
-    """The end that a request asks for, in milliseconds; None for none at all (nil, or the end of all time)."""
+    """The requested termination time in milliseconds; None without one (nil, or the maximum time)."""
     if element.get(_NIL, "").strip() in ("1", "true"):
         return None
     moment = times.grant(element.text or "", now, initial=initial)
@@ -147,7 +147,7 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
 
 
 def _learn(request: Request, notification: Notification) -> None:
-    """Remember what stands around the payload of a request with one message on a topic that it names."""
+    """Cache the bytes around the payload of a request with one message and an explicit topic."""
     if len(request.operation) != 1:
         return
     parts = [part.tag for part in request.operation[0]]
@@ -160,8 +160,8 @@ def _learn(request: Request, notification: Notification) -> None:
 async def _read_notify(
     gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic], known: _Known | None, *, old: bool
 ) -> tuple[list[Notification], int]:
-    """The notifications, and of how many messages they are; into `topics` those topics that were not known. `old`: as
-    HPwsn's clients write them."""
+    """The notifications and the number of their messages; uncached topics are added to `topics`. `old`: in the form of
+    HPwsn's clients."""
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
 
@@ -208,7 +208,7 @@ async def _read_notify(
 
 
 def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: bytes) -> list[Notification]:
-    """What a hospital's registry publishes without a topic; it is the only message of its Notify."""
+    """Notifications of a hospital's registry, which publishes without a topic; a Notify has one such message."""
     if sum(1 for _ in request.operation.iterchildren(_MESSAGE)) != 1:
         raise InvalidRequest("a lcm:SubmitObjectsRequest without a wsnt:Topic must be the only message of its Notify")
     message_id = request.addressing.message_id if request.addressing is not None else ""

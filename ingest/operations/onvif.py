@@ -1,7 +1,7 @@
 """ONVIF's event service: pull point subscriptions, where the subscription is its own pull point.
 
-The address that CreatePullPointSubscription returns takes PullMessages beside what the standard has for subscriptions.
-Base notification is offered at the service's address as well.
+The address that CreatePullPointSubscription returns accepts PullMessages and the standard's operations of
+subscriptions. The service's address offers base notification, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from arborcast.wire.errors import InvalidRequest
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
 
-# Where ONVIF says that its topics and payloads are described. Ours are in the topic set that goes with it.
+# ONVIF's documents for its topics and payloads. The engine's topics are in the topic set of the same answer.
 _TOPIC_NAMESPACE = "http://www.onvif.org/onvif/ver10/topics/topicns.xml"
 
 _CONTENT_SCHEMA = "http://www.onvif.org/onvif/ver10/schema/onvif.xsd"
@@ -43,7 +43,7 @@ def _tev(name: str) -> str:
 
 
 async def create_pull_point_subscription(gateway: Gateway, request: Request, _target: Target) -> Reply:
-    """Create a subscription whose messages wait to be pulled from its own address."""
+    """Create a subscription whose messages are pulled from its own address."""
     operation = request.operation
     now = gateway.now()
     requested = operation.find(_tev("InitialTerminationTime"))
@@ -79,7 +79,7 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
     if not handout.elements and gateway.table.get(subscription.id) is None:
         raise UnknownResource(f"the subscription {subscription.id!r} ended")
     end = subscription.terminates_ms
-    # The schema knows no nil here: what never ends is said to end far away.
+    # The schema does not allow nil here: without an end, the time is far in the future.
     terminates = times.LATEST if end is None else times.from_ms(end)
     return reply_of(
         ("tev", TEV, "PullMessagesResponse"),
@@ -91,7 +91,7 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
 
 
 async def set_synchronization_point(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Clients ask for the state of all properties to be sent again. We have topics, not properties: nothing follows."""
+    """A request to send the state of all properties again. The engine has topics, not properties, and sends nothing."""
     if target.kind is Kind.SUBSCRIPTION:
         async with locked_subscription(gateway, request, target):
             pass
@@ -99,7 +99,7 @@ async def set_synchronization_point(gateway: Gateway, request: Request, target: 
 
 
 async def get_event_properties(gateway: Gateway, request: Request, _target: Target) -> Reply:
-    """The topics, and what filters may be written in."""
+    """The topics, and the dialects of filters."""
     fixed = "true" if gateway.topics.fixed else "false"
     dialects = "".join(
         f"<wsnt:TopicExpressionDialect>{dialect}</wsnt:TopicExpressionDialect>"
@@ -117,7 +117,7 @@ async def get_event_properties(gateway: Gateway, request: Request, _target: Targ
 
 
 async def get_service_capabilities(gateway: Gateway, _request: Request, _target: Target) -> Reply:
-    """What the service can do."""
+    """The capabilities of the service."""
     return _plain("GetServiceCapabilitiesResponse", capabilities(gateway), "EventPortType")
 
 
@@ -219,7 +219,7 @@ async def get_capabilities(gateway: Gateway, _request: Request, _target: Target)
 
 
 async def get_device_information(_gateway: Gateway, _request: Request, _target: Target) -> Reply:
-    """Who we are; clients show it."""
+    """Manufacturer, model and version, which clients show."""
     return _reply(
         "GetDeviceInformation",
         "<tds:Manufacturer>Arborcast</tds:Manufacturer><tds:Model>notification broker</tds:Model>"

@@ -37,7 +37,7 @@ _PARAMETER_DEPTH = 7
 
 
 async def register_publisher(gateway: Gateway, request: Request, _target: Target) -> Reply:
-    """Register a publisher. What it names as topics is there, or with a fixed topic set must be there, from now on."""
+    """Register a publisher. Its topics are created; a fixed topic set must have them."""
     now = gateway.now()
     owner, limit, there = owner_of(request.caller), gateway.settings.registrations, len(gateway.registrations)
     held, fault = gateway.registrations.of_owner(owner), "PublisherRegistrationRejectedFault"
@@ -87,12 +87,12 @@ def find_registration(gateway: Gateway, request: Request, identifier: str) -> Re
 
 
 def ending(registration_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
-    """The records that end a registration: why, for those who follow, and a tombstone, so that nothing stays."""
+    """The records that end a registration: one with the reason, for followers, and a tombstone for compaction."""
     return [RegistrationEnded(registration_id, reason, at_ms), Tombstone(key_of(registration_id))]
 
 
 def consumer_address(gateway: Gateway, registration: Registration) -> str:
-    """Where a publisher is to send its notifications: where registration is required, to an address that tells who."""
+    """The address for a publisher's notifications: with required registration one that identifies the publisher."""
     return registration.address if gateway.settings.requires_registration else gateway.own.broker
 
 
@@ -150,7 +150,7 @@ def _check_demand(gateway: Gateway, publisher: EndpointReference | None, topics:
 
 
 def _read_termination(element: etree._Element | None, now: datetime) -> int | None:
-    """A dateTime, and no duration: so says the schema."""
+    """A dateTime; the schema allows no duration."""
     if element is None:
         return None
     text = (element.text or "").strip()

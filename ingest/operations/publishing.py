@@ -123,8 +123,8 @@ def notification_of(
 
 
 def again(gateway: Gateway, client: ClientRequest | None, size: int) -> PublishingClient:
-    """A known client with one more request of `size` bytes; `client` is None without authentication. Raises
-    AccessRefused."""
+    """Count another request of `size` bytes for an authenticated client; `client` is None without authentication.
+    Raises AccessRefused."""
     if gateway.gate is None or client is None:
         return PublishingClient()
     caller = gateway.gate.again(client)
@@ -142,7 +142,7 @@ async def check_message(
     producer: bytes = b"",
     message_id: str = "",
 ) -> Checked:
-    """One message, read within the memory for requests, and checked; its topic is there when this returns. Raises as
+    """One message, read within the memory for requests, and checked; its topic exists when this returns. Raises as
     `check`, MalformedMessage, and InfrastructureError without free memory."""
     inflight, reservation = gateway.inflight, Reservation(gateway.inflight)
     try:
@@ -167,7 +167,7 @@ async def publish(gateway: Gateway, request: PublishRequest) -> Stored:
 
 
 async def check(gateway: Gateway, request: PublishRequest) -> Checked:
-    """See that the request may be stored, and count it for its client's rates.
+    """Check that the request may be stored, and count it for its client's rates.
 
     Raises Forbidden, NotRegistered, UnknownResource, InvalidRequest, TopicNotSupported, TooManyTopics, TooManyRequests,
     or another InfrastructureError.
@@ -207,8 +207,8 @@ async def store(gateway: Gateway, checked: Checked) -> bool:
 
 
 async def store_each(gateway: Gateway, requests: Sequence[Checked]) -> list[bool | ArborcastError]:
-    """The results of `store` for requests of one owner, in their order: stored together, and one by one where one of
-    them is refused. Behind an InfrastructureError nothing is stored."""
+    """The results of `store` for requests of one owner, in their order: stored together, or one by one if one of them
+    is refused. After an InfrastructureError nothing more is stored."""
     try:
         return [await store(gateway, joined(requests))] * len(requests)
     except InfrastructureError as error:
@@ -240,15 +240,16 @@ def check_rights(
     topics: Sequence[TopicPath],
     senders: Callable[[], Sequence[Iterable[str]]] | None = None,
 ) -> None:
-    """See that a client may publish on these topics: by the policy, by the facts of each topic, by its registration.
+    """Check that a client may publish on these topics: by the policy, the properties of each topic, and its
+    registration.
 
     A notification comes from a registration when the request was sent to the registration's own address (the
-    ConsumerReference of the answer to RegisterPublisher), when the message's ProducerReference has the address that
-    was registered as PublisherReference, or when its SubscriptionReference is our subscription at that publisher. Each
-    is as good as the network lets it be: a client that can read a reference can repeat it.
+    ConsumerReference of the answer to RegisterPublisher), when the message's ProducerReference has the address that was
+    registered as PublisherReference, or when its SubscriptionReference is the engine's subscription at that publisher.
+    Without encryption a client that can read a reference can use it.
 
-    Raises Forbidden; UnknownResource when the request went to a registration that is not in force; NotRegistered when
-    no registration of the sender covers a topic and the settings require one.
+    Raises Forbidden; UnknownResource if the request was sent to an invalid registration; NotRegistered if the settings
+    require a registration and none of the sender covers a topic.
     """
     check_publish(publisher.caller, topics, gateway.table.topics)
     target, required = publisher.target, gateway.settings.requires_registration
@@ -279,7 +280,7 @@ def check_rights(
 def check_rate(gateway: Gateway, publisher: PublishingClient, topics: Iterable[TopicPath]) -> None:
     """Raises TooManyRequests for a publisher whose notifications have been pushed too often in the last minute.
 
-    Counted by the current subscribers of these topics, in our view: those that subscribe a moment later do not count.
+    The count is that of the current subscribers of these topics in this gateway's view.
     """
     if gateway.gate is not None:
         table = gateway.table
@@ -289,8 +290,8 @@ def check_rate(gateway: Gateway, publisher: PublishingClient, topics: Iterable[T
 def check_types(
     tree: TopicTree, notifications: Sequence[Notification], publications: Mapping[str, Publication] = NO_PUBLICATIONS
 ) -> None:
-    """Raises InvalidRequest when a notification is of none of the types that its topic names; one that names none has
-    them all."""
+    """Raises InvalidRequest for a notification whose type its topic does not allow; a topic without types allows
+    all."""
     for number, each in enumerate(notifications, start=1):
         record = tree.get(each.topic)
         if record is None or not record.message_types:
@@ -309,7 +310,7 @@ async def _with_reply_to(
     notifications: Sequence[Notification],
     read: Callable[[], EndpointReference | None],
 ) -> Sequence[Notification]:
-    """The notifications of a queue with the address for their answers, judged as a ConsumerReference is. Raises
+    """The notifications of a queue with the address for their answers, checked as a ConsumerReference. Raises
     InvalidRequest."""
     reply_to = read()
     if reply_to is None:
@@ -321,7 +322,7 @@ async def _with_reply_to(
     try:
         reply_to, point = endpoint_of(gateway, reply_to)
         if point is not None and not may_manage(publisher.caller, point.owner):
-            # As for one that is not there.
+            # As for a missing one.
             raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {point.id!r}")
         if point is None:
             await check_callable(gateway, reply_to.address, owner_of(publisher.caller), once=True)
@@ -331,8 +332,8 @@ async def _with_reply_to(
 
 
 def merge_key(payload: bytes, key: str) -> bytes:
-    """By what equal requests are known: the payload as exclusive canonical XML, a longer one byte for byte, and what
-    the publisher has named them. Empty where the payload cannot be read."""
+    """The key of equal requests: the payload as exclusive canonical XML, a long one byte for byte, and the publisher's
+    key. Empty for an unreadable payload."""
     if len(payload) > _MOST_CANONICAL:
         return hashlib.blake2b(key.encode() + b"\0\0" + payload, digest_size=16).digest()
     try:
@@ -352,19 +353,19 @@ def _accepted(
     split_bytes: int,
     federation: AnswersPeers | None,
 ) -> Notification:
-    """A notification as it is stored: `request` has the time of acceptance, the fingerprint and the number of its
-    request, the rest is what its publisher says of it, else what its topic does. `split_bytes` is for topics that say
+    """A notification in its stored form: `request` has the time of acceptance, the fingerprint and the size of its
+    request; options are those of the publisher, else of the topic. `split_bytes` applies to topics with the option
     split."""
     tree = table.topics
     policy, priority = tree.policy(notification.topic), publications.priority
     accepted_ms, known_as, request_size = request
     distribution, fast = "", False
     if federation is not None:
-        # Where it was accepted first it was said where it goes, if it was said at all.
+        # The engine that accepted it first determined the distribution, if any.
         distribution = notification.distribution or tree.distribution(notification.topic)
         fast = tree.is_fast(notification.topic, federation.inside_fast)
     if priority is None:
-        # A directory may say more than there is.
+        # A directory may have a value out of range.
         priority = max(-MAX_PRIORITY, min(policy.priority, MAX_PRIORITY))
     return msgspec.structs.replace(
         notification,
@@ -387,13 +388,13 @@ def _accepted(
 
 
 async def _store(gateway: Gateway, checked: Checked, request: bytes = b"") -> None:
-    """`request` is the fingerprint of the request; it is in each record, so that it is known after a restart."""
-    # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
+    """`request` is the fingerprint of the request; each record has it, for the time after a restart."""
+    # All topics first: an await between two messages of a request would allow another request between them.
     notifications, publications, table = checked.notifications, checked.publications, gateway.table
     if new := {each.topic: each.prefixes for each in notifications if each.topic not in table.topics}:
         await gateway.admit(new)
     await gateway.changes.keep_up()
-    # It belongs to the subscriptions that are there now, whenever it is matched.
+    # The recipients are fixed now, and computed at matching.
     accepted_ms = times.to_ms(gateway.now()) if checked.accepted_ms is None else checked.accepted_ms
     facts = accepted_ms, request, len(notifications) if request else 1
     split_bytes, federation = gateway.fragments.bytes, gateway.federation

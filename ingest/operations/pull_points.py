@@ -1,7 +1,7 @@
-"""The CreatePullPoint and PullPoint port types: for consumers that cannot be pushed to, and fetch instead.
+"""The CreatePullPoint and PullPoint port types: for consumers that fetch, because they are not reachable.
 
 A pull point is used as the ConsumerReference of subscriptions; dispatch writes their messages into its log instead of
-pushing them. GetMessages takes out what it answers with.
+pushing them. GetMessages removes the messages of its answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 PULL = "urn:arborcast:pull"
 """Namespace of what we add: attribute or element `Wait`, a duration, in GetMessages."""
 
-# What Apache CXF takes an absent or zero MaximumNumber for.
+# The meaning of an absent or zero MaximumNumber in Apache CXF.
 _MAXIMUM_NUMBER = 256
 
 # CXF's client names a queue that outlives it so: asking again for the name gets the same pull point. Clients of HPwsn
@@ -58,7 +58,7 @@ _RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('Rela
 # Envelope, Body, Notify, NotificationMessage.
 _MESSAGE_DEPTH = 4
 
-# The type has no upper bound. A number of more digits than this, beside leading zeros, means all that there are.
+# The type has no upper bound. A number with more digits than this, without leading zeros, selects all messages.
 _NUMBER = re.compile(r"\+?0*+([0-9]*+)")
 _DIGITS = 18
 
@@ -72,10 +72,10 @@ async def create_pull_point(gateway: Gateway, request: Request, target: Target) 
 
 
 async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisional: bool) -> str:
-    """The address of a new pull point, or of the owner's one that has this name already. Raises OperationRefused.
+    """The address of a new pull point, or of the owner's existing one with this name. Raises OperationRefused.
 
-    HPwsn's clients make one for each subscription and use none: theirs are provisional, and the address of one that
-    became the endpoint of a subscription is found by its name, too.
+    HPwsn's clients create one for each subscription and do not use it: theirs are provisional, and one that became the
+    endpoint of a subscription is found by its name, too.
     """
     if len(name) > limits.NAME:
         raise OperationRefused(
@@ -85,10 +85,10 @@ async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisiona
     until_ms = times.to_ms(gateway.now()) + gateway.settings.endpoint_idle_s * 1000 if provisional else 0
     if not name:
         return (await _create(gateway, name, owner, until_ms)).address
-    await gateway.changes.catch_up()  # another gateway may have made it a moment ago
+    await gateway.changes.catch_up()  # another gateway may just have created it
     async with gateway.locks.hold(("pull point name", name, owner)):
         point = gateway.pull_points.named(name, owner)
-        # A Subscribe may be ending it at this moment: then it is an endpoint.
+        # A concurrent Subscribe may end it: then it is an endpoint.
         if point is not None and (kept := await _kept(gateway, point.id, until_ms)) is not None:
             return kept.address
         if provisional and (endpoint := gateway.pull_points.endpoints.named(name, owner)):
@@ -97,7 +97,8 @@ async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisiona
 
 
 async def _kept(gateway: Gateway, pull_point_id: str, until_ms: int = 0) -> PullPointRecord | None:
-    """The pull point, which lasts from now on; a provisional one may stay so, until then. None when it is gone."""
+    """The pull point, made permanent; with a time, a provisional one stays provisional until then. None if it has
+    ended."""
     async with gateway.locks.hold(("pull point", pull_point_id)):
         point = gateway.pull_points.get(pull_point_id)
         if point is None or not point.until_ms:
@@ -108,7 +109,7 @@ async def _kept(gateway: Gateway, pull_point_id: str, until_ms: int = 0) -> Pull
 
 
 async def get_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Take the oldest messages out, waiting for the first if asked to."""
+    """Remove and return the oldest messages; an option waits for the first."""
     identifier = await _named(gateway, request, target)
     point = _existing(gateway, request, identifier)
     if point.until_ms:
@@ -123,7 +124,7 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
 
 
 async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """End the pull point and the subscriptions that fill it; what waits in it is gone."""
+    """End the pull point with its subscriptions and waiting messages."""
     identifier = await _named(gateway, request, target)
     async with gateway.locks.hold(("pull point", identifier)):
         point = _existing(gateway, request, identifier)
@@ -187,9 +188,9 @@ async def end_unused(gateway: Gateway) -> None:
     now_ms = times.to_ms(gateway.now())
     if not gateway.pull_points.unused(now_ms):
         return
-    await gateway.changes.catch_up()  # one may be in use by way of another gateway
+    await gateway.changes.catch_up()  # one may be in use through another gateway
     async with AsyncExitStack() as locks:
-        # One that is being used at this moment is locked: next time, if it is still there to end.
+        # One in use is locked, and checked again in the next round.
         unlocked = [each for each in gateway.pull_points.unused(now_ms) if ("pull point", each) not in gateway.locks]
         ended = unlocked[:_AT_ONCE]
         if not ended:
@@ -201,7 +202,8 @@ async def end_unused(gateway: Gateway) -> None:
 
 
 async def end_orphans(gateway: Gateway) -> None:
-    """End subscriptions to pull points that are gone: one gateway subscribed while another destroyed. Never raises."""
+    """End subscriptions to ended pull points: one gateway created the one while another ended the other. Never
+    raises."""
     for subscription_id in gateway.pull_points.orphans():
         async with gateway.locks.hold(subscription_id):
             if gateway.table.get(subscription_id) is not None:
@@ -229,13 +231,13 @@ async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> Pul
 
 
 async def _named(gateway: Gateway, request: Request, target: Target) -> str:
-    """The id of the pull point that is meant. Raises UnknownResource where the request names none."""
+    """The id of the request's pull point. Raises UnknownResource without one."""
     if target.id:
         return target.id
     identifier = gateway.named_in(request, Kind.PULL_POINT)
     if not identifier:
         raise UnknownResource("no pull point is named: send this to the address that CreatePullPoint returned")
-    await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
+    await gateway.changes.catch_up()  # the caller has resolved the address in a current view
     return identifier
 
 
@@ -247,8 +249,8 @@ def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointR
 
 
 def _may_answer(gateway: Gateway, request: Request, pull_point_id: str) -> bool:
-    """Whether these answer a request that the caller was given as a server of a queue, as the mark in the header says.
-    Then it need not own the pull point."""
+    """Whether these are answers to a request that the caller received as a server of a queue, by the mark in the
+    header. It then need not own the pull point."""
     caller, mark = request.caller, request.root.findtext(f"{{*}}Header/{ANSWER}")
     messages = request.operation.findall(wsnt("NotificationMessage"))
     if caller is None or not mark or not messages:

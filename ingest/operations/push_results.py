@@ -32,13 +32,13 @@ __all__ = ["LIMIT", "PATH", "PushResults", "refused"]
 LIMIT = 16 * 1024
 """Larger bodies are refused."""
 
-# The tables keep so many characters of what a receiver says; more of it travels nowhere.
+# Maximum length of a receiver's text in the tables; the rest is discarded.
 _MOST_TEXT = 500
 
 # Results that were taken lately, twice: some ten thousand.
 _REMEMBERED = 4 * 1024 * 1024
 
-# When to come again with an address that was marked with a key that is not here.
+# Retry-After for an address that was marked with an unknown key.
 _NEW_KEY_S = 5.0
 
 
@@ -80,7 +80,7 @@ class PushResults:
                 "(push.callback_s): it counts as failed, and its messages are pushed again",
                 410,
             )
-        # A repetition waits until it is known what became of the first.
+        # A repetition waits for the outcome of the first.
         async with self._locks.hold(promise.push):
             before = self._reported.get(promise.push)
             if before == report.state:
@@ -91,12 +91,12 @@ class PushResults:
             self._reported.put(promise.push, report.state, len(promise.push))
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Accept no further results."""
         self._log.close()
 
 
 def results_for(kafka: KafkaSettings, secrets: SecretSettings) -> PushResults:
-    """What takes results into the log of an engine."""
+    """The receiver of results for an engine's log."""
     log = LoggedState(kafka, LogWriter(kafka, RESULTS_LOG), results.encode)
     return PushResults(log, KeyFile(Path(secrets.key_file)))
 

@@ -1,4 +1,4 @@
-"""WS-ResourceProperties: what can be read of the broker, of a subscription and of a registration.
+"""WS-ResourceProperties: the readable properties of the broker, of a subscription and of a registration.
 
     broker         wsnt:TopicExpression, wsnt:FixedTopicSet, wsnt:TopicExpressionDialect, wstop:TopicSet,
                    wsn-br:RequiresRegistration
@@ -8,8 +8,8 @@
     registration   wsn-br:PublisherReference, wsn-br:Topic, wsn-br:Demand, wsn-br:CreationTime,
                    wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
 
-The document has them in the order and of the number that its schema demands; the times of WS-ResourceLifetime, and what
-is ours, have no place in it, and are to be asked for by name.
+The document has them in the order and number of its schema, which has no place for the times of WS-ResourceLifetime and
+the engine's own properties: these are read by name.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from arborcast.wire.errors import InvalidRequest, OperationRefused, Unacceptable
 
 
 async def set_termination_time(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Set another termination time; an expired subscription comes back to life within the grace time."""
+    """Set another termination time; within the grace time an expired subscription becomes active again."""
     async with locked_subscription(gateway, request, target) as subscription:
         now = gateway.now()
         terminates_ms = _requested(request.operation, now)
@@ -97,7 +97,8 @@ _Read = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True)
 class _Resource:
-    """What a resource has: its document's root element, and how to read each property, as elements in a row."""
+    """A resource: the root element of its document, and a reader of each property, which returns a sequence of
+    elements."""
 
     document: str
     properties: Mapping[str, _Read]
@@ -111,11 +112,11 @@ async def get_resource_property(gateway: Gateway, request: Request, target: Targ
 
 
 async def get_multiple_resource_properties(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Several properties, in the order in which they were asked for."""
+    """Several properties, in the order of the request."""
     wanted = [_qname(element) for element in request.operation.iterchildren(wsrf_rp("ResourceProperty"))]
     if not wanted:
         raise InvalidRequest("GetMultipleResourceProperties has no wsrf-rp:ResourceProperty")
-    # Once each: a large property asked for a thousand times would otherwise be answered a thousand times.
+    # Each once: a request for a large property a thousand times would otherwise have it a thousand times in the answer.
     unique = list(dict.fromkeys(wanted))
     return _reply("GetMultipleResourceProperties", await _values(gateway, request, target, unique))
 
@@ -133,7 +134,7 @@ def _reply(operation: str, content: str) -> Reply:
 
 
 def _qname(element: etree._Element) -> str:
-    """The name that an element's text means. A prefix that is not declared is a name that no resource has."""
+    """The qualified name in an element's text. With an undeclared prefix it is a name without a property."""
     prefix, colon, name = (element.text or "").strip().rpartition(":")
     namespace = element.nsmap.get(prefix or None, "")
     if not name or (colon and not namespace):

@@ -50,7 +50,7 @@ _DEFAULT = SubscriptionPolicy()
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """What a subscriber asks for."""
+    """The requested subscription."""
 
     filters: Filters
     caller: Caller | None
@@ -69,7 +69,7 @@ class SubscriptionRequest:
     soap: SoapVersion = "1.1"
     addressing: bool = False
     outbound: AddressPolicy | None = None
-    """Instead of the gateway's policy: for a consumer of the settings, which is not asked for its consent."""
+    """Replaces the gateway's policy: for a consumer of the settings, whose consent is not required."""
 
 
 class CreatedSubscription(NamedTuple):
@@ -93,7 +93,7 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
     check_subscribe(request.caller, filters.topics)
     if policy.queue:
         check_serve(request.caller, filters.topics)
-    # Another gateway may have made the pull point, or the equal subscription, a moment ago.
+    # Another gateway may just have created the pull point, or an equal subscription.
     await gateway.changes.catch_up()
     check_filters(gateway, filters.topics)
     if policy.queue:
@@ -118,15 +118,15 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
 
 
 def check_filters(gateway: Gateway, topics: Iterable[TopicFilter]) -> None:
-    """Raises ExpressionError or TopicNotSupported for expressions that cost too much, or select nothing here."""
+    """Raises ExpressionError or TopicNotSupported for expressions that are too expensive, or select nothing here."""
     for expression in topics:
         dsub.check_topic(expression)
         check_supported(gateway, expression)
 
 
 def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
-    """Raises ExpressionError for an expression that costs too much, of it TopicNotSupported for one that, with a fixed
-    topic set, selects nothing and never will.
+    """Raises ExpressionError for an expression that is too expensive, and TopicNotSupported for one that selects
+    nothing in a fixed topic set.
     """
     pattern = compile_normal(expression.normal)
     if isinstance(pattern, Pattern) and pattern.steps > gateway.settings.expression_steps:
@@ -144,7 +144,7 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
 def subscription_of(
     gateway: Gateway, request: SubscriptionRequest, outbound: AddressPolicy | None = None
 ) -> Subscription:
-    """The subscription that is asked for, as it would be made now; `outbound` instead of the gateway's policy.
+    """The requested subscription with the present time; `outbound` replaces the gateway's policy.
 
     Raises ConsumerRefused, Forbidden, OperationRefused, UnsupportedPolicy.
     """
@@ -211,7 +211,7 @@ def subscription_of(
 async def _commit(
     gateway: Gateway, request: SubscriptionRequest, wanted: Subscription
 ) -> tuple[CreatedSubscription, Since | None]:
-    """Also returns since when the subscription is as it is; None where nothing was asked that was not there."""
+    """Also returns the start of the subscription's present state; None if the request changed nothing."""
     if request.consumer is not None and wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
         raise ConsumerRefused("the pull point was destroyed at this moment")
     bound, ended = _bound(gateway, request) if wanted.pushed else (None, [])
@@ -248,8 +248,8 @@ async def _renew(
     wanted: Subscription,
     ended: list[ControlRecord],
 ) -> tuple[CreatedSubscription, Since]:
-    """Its subscriber wants messages, whether or not it remembers that it paused, until the new termination time and in
-    the form in which it asks now. It is protected as requested, else as it was."""
+    """Renewed, it is active even if it was paused, with the termination time and the policy of the request. Its
+    protection is that of the request, else unchanged."""
     renewed = msgspec.structs.replace(
         existing,
         terminates_ms=wanted.terminates_ms,
@@ -273,8 +273,8 @@ async def _renew(
 async def _commit_new(
     gateway: Gateway, subscription: Subscription, also: list[ControlRecord] | None = None
 ) -> tuple[Subscription, Since]:
-    """Put a new subscription into the log, created at this moment: it gets notifications accepted later. With it go the
-    records `also`; a provisional pull point that it fills lasts from now on."""
+    """Append a new subscription, created now: it gets notifications accepted later. The records `also` are appended
+    with it; a provisional pull point that it fills becomes permanent."""
     made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
     records: list[ControlRecord] = [SubscriptionRecord(made), *(also or ())]
     point = gateway.pull_points.get(made.pull_point)
@@ -291,9 +291,10 @@ def _protected(gateway: Gateway, request: SubscriptionRequest, subscription: Sub
 
 
 def _check_room(gateway: Gateway, owner: str) -> None:
-    """Raises OperationRefused when an owner has as many subscriptions as may be. Those without one are not counted.
+    """Raises OperationRefused for an owner with the maximum number of subscriptions. Without an owner there is no
+    bound.
 
-    Several requests of one owner at the same moment may go beyond the bound by their number.
+    Parallel requests of one owner may exceed the bound by their number.
     """
     limit = gateway.settings.subscriptions_per_owner
     if not limit or not owner:
@@ -314,7 +315,7 @@ def _bound(gateway: Gateway, request: SubscriptionRequest) -> tuple[BoundEndpoin
         return None, []
     point = points.get(named)
     if point is None:
-        # It was bound before, or ended unused: its address is the subscriber's all the same.
+        # It is bound already, or was ended unused: it is the subscriber's address in both cases.
         bound = BoundEndpoint(named, points.endpoints.name_of(named, owner_of(request.caller)))
         return (None if points.exists(named) else bound), []
     if not points.is_provisional(named) or not may_manage(request.caller, point.owner):

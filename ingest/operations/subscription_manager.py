@@ -28,7 +28,7 @@ from arborcast.wire.errors import InvalidRequest
 
 
 async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Set another termination time. An expired subscription comes back to life within the grace time."""
+    """Set another termination time. Within the grace time an expired subscription becomes active again."""
     async with locked_subscription(gateway, request, target) as subscription:
         now = gateway.now()
         element = request.operation.find(wsnt("TerminationTime"))
@@ -36,13 +36,13 @@ async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
             raise InvalidRequest("Renew has no wsnt:TerminationTime (xsi:nil asks for no end)")
         terminates_ms = requested_termination(element, now, initial=False)
         renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
-    # The other way round than in SubscribeResponse: so says the schema.
+    # The schema has the reverse order of SubscribeResponse.
     content = f"{termination_element(renewed)}<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
     return _reply("RenewResponse", "SubscriptionManager", content)
 
 
 async def unsubscribe(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """End the subscription; no notification accepted after the answer goes to it."""
+    """End the subscription; it gets no notification accepted after the answer."""
     endpoint = target.id if target.kind is Kind.PULL_POINT else ""
     if not target.id and not gateway.named_in(request, Kind.SUBSCRIPTION):
         endpoint = gateway.named_in(request, Kind.PULL_POINT)
@@ -64,19 +64,19 @@ async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Push again, whether its subscriber had paused it or the engine had suspended it."""
     async with locked_subscription(gateway, request, target) as subscription:
         resumed = SubscriptionRecord(msgspec.structs.replace(subscription, paused=False))
-        # Whether or not our view knows of a suspension yet.
+        # Even if this view has no suspension yet.
         await gateway.changes.commit([resumed, Tombstone(suspension_key(subscription.id))])
     return _reply("ResumeSubscriptionResponse", "PausableSubscriptionManager")
 
 
 async def end(gateway: Gateway, request: Request, target: Target) -> None:
-    """End the subscription that is meant. Raises UnknownResource."""
+    """End the request's subscription. Raises UnknownResource."""
     async with locked_subscription(gateway, request, target) as subscription:
         await gateway.changes.commit(ending(subscription.id, "unsubscribed", times.to_ms(gateway.now())))
 
 
 async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) -> None:
-    """End what a client of HPwsn has subscribed with this endpoint. Raises UnknownResource or InvalidRequest."""
+    """End the subscription of a client of HPwsn with this endpoint. Raises UnknownResource or InvalidRequest."""
     await gateway.changes.catch_up()
     async with AsyncExitStack() as locks:
         for identifier in sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)):
@@ -96,20 +96,21 @@ async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) ->
 
 @asynccontextmanager
 async def locked_subscription(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
-    """The subscription of a request; nothing else in this gateway changes it meanwhile. Raises UnknownResource."""
+    """A context with the locked subscription of a request. Raises UnknownResource."""
     identifier = target.id or gateway.named_in(request, Kind.SUBSCRIPTION)
     if not identifier:
         raise UnknownResource(
             "no subscription is named: send this to the address in the SubscriptionReference that Subscribe returned"
         )
     if not target.id:
-        await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
+        await gateway.changes.catch_up()  # the caller has resolved the address in a current view
     async with gateway.locks.hold(identifier):
         yield managed_subscription(gateway, identifier, request.caller)
 
 
 def managed_subscription(gateway: Gateway, identifier: str, caller: Caller | None) -> Subscription:
-    """The subscription of this id, if the caller may change and end it; the caller holds its lock. All doors ask here.
+    """The subscription of this id, if the caller may change and end it; the caller holds its lock. All protocols use
+    this.
 
     Raises UnknownResource, the same for a subscription of another owner as for one that does not exist.
     """
@@ -206,7 +207,7 @@ async def end_expired(gateway: Gateway) -> int:
     """End some of the subscriptions that are due; returns how many."""
     now_ms = times.to_ms(gateway.now())
     due = gateway.table.due(now_ms - gateway.settings.expiry_grace_s * 1000)
-    # One that is being renewed at this moment is locked by its renewal: next time.
+    # A concurrent renewal has the lock: checked again in the next round.
     free = [subscription_id for subscription_id in due[:_AT_ONCE] if subscription_id not in gateway.locks]
     if not free:
         return 0

@@ -1,4 +1,4 @@
-"""Topics without a code get one from their places, where `topics.codes` says so: of all gateways one does it."""
+"""Topics without a code get one from their places, with the setting `topics.codes`: in the gateway with the lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RETRY_S = 1.0
 
 
 class TopicCodes:
-    """Follows the control log as a projection, and gives codes in `give_forever`."""
+    """Follows the control log as a projection, and assigns codes in `give_forever`."""
 
     def __init__(self) -> None:
         self._places = Places()

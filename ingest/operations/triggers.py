@@ -1,11 +1,11 @@
-"""Triggers: have the engine publish something when a notification matches. Operations of our own, beside Subscribe.
+"""Triggers: the engine publishes a message when a notification matches. Operations beyond the standard.
 
     <p:CreateTrigger xmlns:p="urn:arborcast:policy" Name="overheated">
       <wsnt:Filter>…</wsnt:Filter>                                as in Subscribe
       <wsnt:SubscriptionPolicy><p:Delivery MinimumInterval="PT1M"/></wsnt:SubscriptionPolicy>
       <p:Publish>
         <wsnt:Topic Dialect="…">…</wsnt:Topic>
-        <wsnt:Message>…</wsnt:Message>                            without it: what matched, as it is
+        <wsnt:Message>…</wsnt:Message>                            without it: the matching message
       </p:Publish>
     </p:CreateTrigger>
     <p:DestroyTrigger xmlns:p="urn:arborcast:policy" Name="overheated"/>
@@ -51,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 async def create_trigger(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Make a trigger. Its owner may subscribe to the one, and publish to the other: asked now, and not again."""
+    """Create a trigger. Its owner needs the rights to subscribe and to publish, which are checked now only."""
     trigger, wanted = _read(gateway, request)
     check_subscribe(request.caller, wanted.topics)
     check_rights(gateway, PublishingClient(request.caller, request.client, target), (trigger.topic,))
@@ -88,7 +88,7 @@ async def destroy_trigger(gateway: Gateway, request: Request, _target: Target) -
 
 
 def matches_itself(subscription: Subscription, trigger: Trigger, tree: TopicTree) -> bool:
-    """Whether a trigger's filters would take what it publishes. What its producer filters would say is not asked."""
+    """Whether a trigger's filters match its own messages. Producer filters are not evaluated."""
     if not topic_matcher(subscription.topics, tree)(trigger.topic):
         return False
     if not trigger.payload:

@@ -1,14 +1,14 @@
-"""What stands around the payload of a Notify, remembered: a publisher sends the same again and again.
+"""A cache of the bytes around the payload of a Notify, which a publisher repeats in each request.
 
-Finding a payload in the bytes takes longer than parsing them. So the bytes around the payload of a request with one
-message are kept, with what they say. A later request that has the very same bytes there says the same, and its payload
-is what lies between.
+To find a payload in the bytes takes longer than to parse them. So the bytes around the payload of a request with one
+message are cached with their meaning. A later request with exactly these bytes has the same meaning, and its payload is
+between them.
 
-This is no second reading of the request; what is cut out is still what was parsed. The request is well-formed, and
-without comments, CDATA sections and processing instructions: so each `<` in it begins a tag. Before the payload stand
-the same tags as then, so the same elements are open where it begins; behind it the same end tags close them. Whatever
-closed one of them in between would have to open another in its place, and the tree would have an element more on that
-level than it had then. And it says that one element stands there, with no more text behind it than there was then.
+The result is always the payload of the parsed tree. The request is well-formed, without comments, CDATA sections and
+processing instructions, so each `<` in it begins a tag. The tags before the payload are those of the cached request, so
+the same elements are open at its beginning, and the same end tags close them after it. If a tag in between closed one
+of them, another tag would have to open an element in its place, and the tree would have one more element on that level.
+The tree has exactly one element there, and the same text after it as the cached request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from arborcast.wire.fragments import Inherited, Source, element_between, self_co
 
 _T = TypeVar("_T")
 
-# Bytes that are kept, and those around one payload; who declares more around it is not spared the scan.
+# Bytes of the cache, and around one payload; requests with more bytes around it are scanned.
 _REMEMBERED = 8 * 1024 * 1024
 _LONGEST = 4 * 1024
 
@@ -44,7 +44,7 @@ class _Shape(Generic[_T]):
 
 
 class FoundPayload(NamedTuple, Generic[_T]):
-    """The payload of a request, to stand alone; its element; what the bytes around it say."""
+    """The payload of a request as a document of its own; its element; the meaning of the bytes around it."""
 
     payload: bytes
     element: etree._Element
@@ -63,7 +63,7 @@ class Shapes(Generic[_T]):
         self._known: Recent[bytes, _Shape[_T]] = Recent(_REMEMBERED)
 
     def find(self, request: Request) -> FoundPayload[_T] | None:
-        """None for a request that has to be scanned."""
+        """The payload of a request, None if the request has to be scanned."""
         lead = _lead(request)
         if lead is None:
             return None
@@ -83,7 +83,8 @@ class Shapes(Generic[_T]):
         return FoundPayload(payload, content[0], shape.value)
 
     def learn(self, request: Request, source: Source, place: int, value: _T) -> None:
-        """`source` has found the payload of the one message in its part number `place`; this is said around it."""
+        """Cache the bytes around the payload of the only message, in part number `place` of `source`, with their
+        meaning."""
         lead = _lead(request)
         if lead is None:
             return
@@ -105,14 +106,14 @@ _SLASH, _BRACKET = ord("/"), ord(">")
 
 
 def _lead(request: Request) -> tuple[int, int] | None:
-    """Where what leads to the payload begins, behind the header, and where it ends; None where that is not clear."""
+    """Start (after the header) and end of the bytes before the payload; None if ambiguous."""
     document, operation = request.document, request.operation
     if len(operation) != 1 or b"<!" in document or document.find(b"<?", 1) >= 0:
         return None
     begin = 0
     if len(request.root) > 1:
-        body = _tag(request.root[1].prefix, b"Body")  # what else there is, is the header, which comes first
-        if document.count(body) != 1:  # in the header, or in the payload, something looks like it
+        body = _tag(request.root[1].prefix, b"Body")  # the other part is the header, which is the first one
+        if document.count(body) != 1:  # the header or the payload has the same bytes
             return None
         begin = document.find(body)
     content = _tag(operation[0].prefix, b"Message>")

@@ -1,7 +1,7 @@
-"""Our own WSDL: services, ports and bindings for both SOAP versions, around the port types that OASIS published.
+"""The engine's WSDL: services, ports and bindings for both SOAP versions, for the port types that OASIS published.
 
-The published documents declare port types and no bindings, and are imported as they are: by absolute addresses, under
-which they are served unchanged. What operations and faults a binding has is read from them.
+The published documents declare port types without bindings, and are imported unchanged, by absolute addresses at which
+the gateway serves them. Operations and faults of bindings are read from them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEPTH = len(PurePosixPath("org/apache/cxf/wsn/wsdl/b-2.xsd").parts)
 # Apache CXF's own service, at an address that leads nowhere.
 _NOT_PUBLISHED = "wsn.wsdl"
 
-# Readers in Java fetch this DTD from a server that answers after a minute, if at all; it says nothing that they need.
+# Clients in Java fetch this DTD, which they do not need, from a server that may take a minute.
 _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*>\s*")
 
 
@@ -82,13 +82,13 @@ _RESOURCES = {
     Kind.REGISTRATION: "the PublisherRegistrationReference that RegisterPublisher returns",
 }
 
-# The first port of a service is the one that most clients use when they are not told.
+# Most clients use the first port of a service by default.
 _BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW, "CreatePullPoint"), *_PROPERTIES))
 
 _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
     Kind.BROKER: _BROKER,
     Kind.PULL_POINT_FACTORY: ("CreatePullPoint", tuple(reversed(_BROKER[1][:2]))),
-    # ONVIF publishes the WSDL of its services itself, and its clients bring it along.
+    # ONVIF publishes the WSDL of its services, and its clients contain it.
     Kind.EVENT_SERVICE: _BROKER,
     Kind.DEVICE_SERVICE: _BROKER,
     Kind.SUBSCRIPTION: ("SubscriptionManager", ((ACTION_BW, "PausableSubscriptionManager"), *_PROPERTIES)),
@@ -101,7 +101,7 @@ _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
 }
 
 
-# What the broker's WSDL describes, so that one import makes a whole client; the service of the broker is the first.
+# The contents of the broker's WSDL: one import makes a whole client; the service of the broker is the first.
 _WHOLE = (Kind.BROKER, Kind.REGISTRATION_FACTORY, *_RESOURCES)
 
 # There also the port types with less in them, for clients that were made from the published documents.
@@ -119,7 +119,7 @@ class _Operation:
 
 
 class ServiceDescriptions:
-    """What `?wsdl` answers, and the documents that it refers to."""
+    """The answers of `?wsdl`, and the documents that they import."""
 
     def __init__(self, published: Mapping[str, bytes]) -> None:
         """Raises KeyError when a document or a port type is missing among the published ones."""
@@ -133,23 +133,22 @@ class ServiceDescriptions:
         self._port_types = {key: known[key] for keys in described for key in keys}
 
     def document(self, name: str) -> bytes | None:
-        """A published document, None when there is none of that name."""
+        """The published document of this name, None without one."""
         return self._published.get(name)
 
     def wsdl(self, target: Target, own: OwnAddresses) -> bytes:
-        """The service at one of our addresses; at the broker's all of them.
+        """The service at an address; at the broker's all services.
 
-        A subscription, pull point or registration has an address of its own, which clients set. At the broker's, which
-        stands in its place, the same operations are taken when wsa:To names it, and are else answered with where to
-        send them. At HPwsn's it is HPwsn's own, since its clients import that; the others are made of published
-        documents.
+        A subscription, pull point or registration has an address of its own, which clients set; in the document it is
+        the broker's. A request there whose wsa:To names the resource is performed for it; any other gets a fault with
+        the address to use. At HPwsn's address the document is HPwsn's own, which its clients import.
         """
         if target.kind is Kind.LEGACY:
             return _hpwsn(own.resource(target.kind, target.id))
         whole = target.kind is Kind.BROKER
         services = {}
         for kind in _WHOLE if whole else (target.kind,):
-            # At all other addresses the broker's operations are offered beside those that OASIS does not know.
+            # All other addresses offer the broker's operations in addition to those beyond the standard.
             name, port_types = _SERVICES.get(kind, _BROKER)
             services[kind] = name, (*port_types, *_ALSO.get(kind, ())) if whole else port_types
         imports = "".join(
@@ -222,7 +221,7 @@ def _hpwsn(address: str) -> bytes:
 
 
 def _ports(service: str, port_types: list[str], address: str, named: set[str]) -> str:
-    """The ports of a service. No two of a document have one name: one that is in `named` already gets a longer one."""
+    """The ports of a service. Names are unique in a document: one in `named` already gets a longer name."""
     ports = ""
     for port_type in port_types:
         name = f"{service}{port_type}" if port_type in named else port_type

@@ -22,9 +22,9 @@ from arborcast.topic_model.records.control import ControlRecord
 class LogEnd:
     """The end of a log: everything that another gateway has acknowledged lies before it.
 
-    A gateway follows the log some milliseconds behind. A request that must not miss acknowledged changes asks for the
-    end and waits until the own view has reached it. Requests during a question share the next one: under load one round
-    trip, about a millisecond, serves all.
+    A gateway's view is some milliseconds behind the log. A request that must not miss acknowledged changes reads the
+    end of the log and waits until the view has reached it. Callers during a query share the next one: under load one
+    round trip, about a millisecond, serves all.
     """
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
@@ -32,7 +32,7 @@ class LogEnd:
         # One thread, so that the connection has one user.
         self._thread = pool(f"{name}-end", 1)
         self._lock = threading.Lock()
-        # A record may be acknowledged during the question without being counted: later requests share the next one.
+        # A record may be acknowledged during a query without being counted: later callers share the next one.
         self._questions: SharedRounds[None, int] = SharedRounds(f"{name}-end", self._ask)
 
     async def end_offset(self) -> int:
@@ -58,10 +58,10 @@ class LogEnd:
 
 
 class GatewayPositions:
-    """Positions of the control log views of one gateway's workers, and until when it is the only gateway.
+    """Positions of the control log views of one gateway's workers, and the time until which it is the only gateway.
 
-    A worker answers for nothing behind its position. `memory` is shared by the workers, words of eight bytes; each word
-    has one writer, and is written at once.
+    The answers of a worker depend on records before its position only. `memory` is shared by the workers: words of
+    eight bytes, each with one writer and written atomically.
     """
 
     def __init__(self, memory: memoryview | None = None, worker: int = 0) -> None:
@@ -78,13 +78,13 @@ class GatewayPositions:
         self._words[self._own] = position
 
     def is_sole_until(self, until_s: float) -> None:
-        """Until this time of `core.fence.clock` no other gateway answers without the knowledge of this one; 0 where
+        """Until this time of `core.fence.clock` no other gateway answers without reading the records of this one; 0 if
         another may."""
         self._words[0] = int(until_s * 1e9)
 
     @property
     def shown(self) -> bool:
-        """Whether every other gateway takes this one into account."""
+        """Whether all other gateways have seen this one."""
         return bool(self._words[1])
 
     @shown.setter
@@ -92,20 +92,19 @@ class GatewayPositions:
         self._words[1] = shown
 
     def newest(self) -> int | None:
-        """A position behind all that this gateway has answered for; None when another gateway may have answered for
-        more."""
+        """A position after all records in the answers of this gateway; None if answers of another gateway may include
+        later ones."""
         return max(self._words[2:]) if clock() * 1e9 < self._words[0] else None
 
 
 class CommitsChanges(Commits[ControlRecord], Protocol):
-    """How operations change the shared state."""
+    """Changes of the shared state by operations."""
 
     async def catch_up(self) -> None:
-        """Return when our view has everything that any gateway has answered for until now. Raises
-        InfrastructureError."""
+        """Return when the view has all records in the answers of any gateway until now. Raises InfrastructureError."""
 
     async def keep_up(self) -> None:
-        """The same before each notification is accepted: Kafka is asked only while other gateways exist. Calls return
+        """The same before each acceptance of a notification, with a query only while other gateways exist. Calls return
         in order. Raises InfrastructureError."""
 
 

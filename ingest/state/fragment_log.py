@@ -15,7 +15,7 @@ from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogVi
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart, decode, encode
 
-# Messages are mostly put together within the second, so their parts are mostly in memory: up to this.
+# Maximum size of parts in memory: most messages are complete within a second.
 _RESIDENT_BYTES = 16 * 1024 * 1024
 
 # Each of these reads has the time of a request.
@@ -41,15 +41,14 @@ class HoldsParts(Commits[FragmentRecord], Protocol):
     def messages(self) -> OpenMessages: ...
 
     async def parts(self, message: OpenMessage) -> list[StoredPart]:
-        """The parts of a message, in their order, without those that the log no longer has. Raises
-        InfrastructureError."""
+        """The parts of a message, in their order, without expired ones. Raises InfrastructureError."""
 
     def now(self) -> float:
         """The clock that `messages` is folded by."""
 
 
 class FragmentLog(LoggedState[FragmentRecord]):
-    """Appends to the log and looks records up in it. Used on the event loop's thread."""
+    """Appends to the log and reads records from it. Used on the event loop's thread."""
 
     def __init__(self, kafka: KafkaSettings, view: FragmentView) -> None:
         super().__init__(kafka, LogWriter(kafka, FRAGMENT_LOG), encode, view)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record")
 
-# How long a broker may hold a fetch that finds nothing; also how long a stop may take to be noticed.
+# Time limit of a fetch without records; also the delay until a stop is noticed.
 POLL_S = 0.5
 WAIT_MS = int(POLL_S * 1000)
 
@@ -104,7 +104,7 @@ class LogView(Generic[Record]):
         self._service.start()
 
     async def stop(self) -> None:
-        """Stop following; those that wait for a record get an error."""
+        """Stop following; waiters for a record get an error."""
         if not self._service.stop():
             await asyncio.to_thread(self._service.stop, 2 * POLL_S)
         for _, _, future in self._waiting:
@@ -260,7 +260,7 @@ class LoggedState(Generic[Record]):
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._reader.read, list(offsets))
 
     def close(self) -> None:
-        """Begin nothing more, and free the connection for writing."""
+        """Start no further appends, and release the connection for writing."""
         for threads in (self._writers, self._readers):
             threads.shutdown(wait=False, cancel_futures=True)
         self._writer.close()
@@ -270,8 +270,8 @@ class LoggedState(Generic[Record]):
 
 
 class ControlLogView(LogView[ControlRecord]):
-    """Keeps `control` up to date with the control log. `observe` is given every record, in order, in the thread that
-    reads them; `moved` each new position of the view, before any request is answered from it."""
+    """Keeps `control` up to date with the control log. `observe` is called with every record, in order, in the reading
+    thread; `moved` with each new position of the view, before any answer from it."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Appends to the `notifications` log from asyncio, for the hot path.
 
-The producer runs on the same event loop (`core.eventlog.loop_producer`). Records that come while a request to a broker
-is in progress are sent together in its next one.
+The producer runs on the same event loop (`core.eventlog.loop_producer`). Records that arrive during a request to a
+broker are sent together in the next one.
 
 Without Kafka, unacknowledged records fail with InfrastructureError after the timeout, the producer is closed (its
 records must not be written after their publishers got an error), and until a new one is connected every append fails at
@@ -164,7 +164,7 @@ class NotificationLog:
         self._outgoing = _Outgoing()
         self._sweep: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
-        # A thread that connects cannot be cancelled: what it comes back with after the end, it has to close.
+        # A connecting thread cannot be cancelled: after a stop it closes its own connection.
         self._ending = threading.Lock()
         self._ended = False
         self.unacknowledged_bytes = 0
@@ -178,7 +178,7 @@ class NotificationLog:
         return self._topics is not None
 
     def start(self) -> None:
-        """Begin to look for the broker, and never stop. Call on the event loop."""
+        """Start to connect to the broker, with retries until the stop. Call on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
@@ -206,12 +206,12 @@ class NotificationLog:
     def append(
         self, notifications: Sequence[Notification], retained: Sequence[Notification] = ()
     ) -> asyncio.Future[None]:
-        """Send these in this order; the future is done when all are acknowledged by all replicas.
+        """Append these in this order; the future is done when all replicas have acknowledged all of them.
 
-        `retained` are those of them that become the current messages of their topics.
+        `retained` are the current messages of their topics among them.
 
-        Raises InfrastructureError at once when the broker is away or too much waits for it; the future fails with one
-        when the acknowledgements do not come in time. Some of the records may be in the log then.
+        Raises InfrastructureError at once if the broker is away or the queue is full; the future fails with one if
+        acknowledgements do not arrive in time. Some of the records may then be in the log.
         """
         topics = self._topics
         if topics is None:
@@ -246,7 +246,7 @@ class NotificationLog:
 
     def _settle(self, append: _Append) -> None:
         if append not in self._under_way:
-            return  # given up
+            return  # failed
         self._forget(append)
         if append.future.done():
             return
@@ -270,7 +270,7 @@ class NotificationLog:
             return
         # Oldest first: dictionaries keep their order.
         if next(iter(self._under_way)).deadline <= self._loop.time():
-            # The producer should have given up by itself; it does not while it waits for its producer id.
+            # The producer has a time limit of its own, but not while it waits for its producer id.
             self._give_up()
         else:
             self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
@@ -279,7 +279,7 @@ class NotificationLog:
         logger.warning("Kafka does not acknowledge: connecting again")
         topics, self._topics = self._topics, None
         if topics is not None:
-            self._loop.call_soon(topics.producer.abort)  # this may be a callback of it
+            self._loop.call_soon(topics.producer.abort)  # this may be one of its callbacks
         self._fail_all(InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S))
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
@@ -296,7 +296,7 @@ class NotificationLog:
         find = partial(asyncio.to_thread, self._find_producer)
         pauses = Backoff(_RECONNECT_S, _RECONNECT_S)
         await retried("notifications cannot be accepted", find, pauses, InfrastructureError)
-        if self._topics is not None:  # else the gateway stops
+        if self._topics is not None:  # otherwise the gateway is stopping
             self._topics.producer.attach()
             logger.info("notifications are accepted")
 

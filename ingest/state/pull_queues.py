@@ -1,8 +1,8 @@
-"""Handing out messages of pull points: to one client at a time, at least once in all.
+"""Messages of pull points: each is handed to one client at a time, and at least once.
 
-A request claims messages in the log, hands them out, and settles the claim when the answer is sent. A gateway that dies
-in between leaves an unsettled claim; after some time any gateway returns it, and the messages wait again, in their
-order. Nothing is lost, and a client gets only those messages twice that were on the way to it at a crash.
+A request claims messages in the log, sends them, and settles the claim when the answer is sent. A gateway that dies in
+between leaves an unsettled claim; after some time any gateway returns it, and the messages wait again, in their order.
+Nothing is lost, and after a crash a client gets only the messages in transit twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from arborcast.topic_model.records.xml_ids import any_clash
 KeyedRecord = tuple[str, PullRecord]
 """A record and its pull point."""
 
-# What a trace can show of settled messages; a start reads this amount in a second.
+# Settled messages that stay in the log for traces; a start reads this amount in a second.
 _KEPT_S = 3600.0
 _KEPT_BYTES = 16 * 1024 * 1024
 
@@ -72,7 +72,7 @@ class SettledRecords:
         self._marks: deque[tuple[float, int, int]] = deque()
 
     def end(self, now_s: float, read_bytes: int, settled: int) -> int:
-        """Up to which offset they may be deleted now, if all before the offset `settled` are settled."""
+        """The offset up to which records may be deleted now, if all before `settled` are settled."""
         self._marks.append((now_s, read_bytes, settled))
         end = 0
         while self._marks:
@@ -85,7 +85,7 @@ class SettledRecords:
 
 
 class PullLog(LoggedState[KeyedRecord]):
-    """Appends to the log and looks records up in it. Used on the event loop's thread."""
+    """Appends to the log and reads records from it. Used on the event loop's thread."""
 
     def __init__(self, kafka: KafkaSettings, view: PullView, kept_s: float = _KEPT_S) -> None:
         super().__init__(kafka, LogWriter(kafka, PULL_LOG), lambda keyed: encode(*keyed), view)
@@ -104,7 +104,7 @@ class PullLog(LoggedState[KeyedRecord]):
         return found
 
     async def cut(self) -> None:
-        """Let Kafka delete old settled records, so that a start has little to read. Never raises."""
+        """Delete old settled records in Kafka, so that a start has little to read. Never raises."""
         earliest, applied = self._pulls.store.earliest(), self._pulls.applied
         settled = applied if earliest is None else min(earliest, applied)
         before = self._settled.end(time.monotonic(), self._pulls.read_bytes, settled)
@@ -123,13 +123,13 @@ class PullLog(LoggedState[KeyedRecord]):
 
 logger = logging.getLogger(__name__)
 
-# How often one looks after claims of the dead and messages for pull points that are gone.
+# Interval of checks for abandoned claims and for messages of ended pull points.
 _SWEEP_S = 1.0
 
 # How often the log's beginning is cut off, in sweeps.
 _CUT_EVERY = 60
 
-# What a stop waits for claims to be settled.
+# Time limit of a stop for the settlement of claims.
 _CLOSE_S = 1.0
 
 
@@ -142,8 +142,8 @@ class CommitsPullRecords(Commits[KeyedRecord], Protocol):
 
 
 class HandedOut(NamedTuple):
-    """One message: where it stands in the log, which notification it is (empty for what a client put in), which
-    attempt this is, from 1, and the time of its acceptance."""
+    """One message: its offset in the log, its notification (empty for a message that a client put in), the number of
+    this attempt, from 1, and the time of acceptance."""
 
     element: bytes
     offset: int
@@ -154,13 +154,13 @@ class HandedOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Handout:
-    """Messages on their way to a client, oldest first; `finish` or `return_but` must be called when there are any."""
+    """Messages in transit to a client, oldest first; with messages, `finish` or `return_but` must be called."""
 
     messages: tuple[HandedOut, ...] = ()
     finish: Callable[[bool], None] = lambda _: None
-    """To be called with whether the answer has left; if not, the messages wait again."""
+    """Called with True once the answer is sent; with False, the messages wait again."""
     return_but: Callable[[Collection[int]], None] = lambda _: None
-    """The messages wait again, but those at these offsets: they have reached the client."""
+    """The messages wait again, except those at these offsets, which the client has received."""
 
     @property
     def elements(self) -> tuple[bytes, ...]:
@@ -173,9 +173,9 @@ class Handout:
 
 
 class _ClaimDeadlines:
-    """When open claims run out: `claim_s` seconds after the first look that shows them, by a clock that only advances.
-    With the time in the record a wrong clock, here or in the gateway that claimed, would hide messages for an hour, or
-    hand them out twice. That time shortens the wait only at the first look, for claims made before the process began.
+    """The expiry of open claims: `claim_s` seconds after the first check that finds them, by a monotonic clock. By the
+    time in the record, a wrong clock here or in the claiming gateway would hide messages for an hour, or hand them out
+    twice. That time only shortens the wait at the first check, for claims from before the process started.
     """
 
     def __init__(self, claim_s: float, now: Callable[[], float], steady: Callable[[], float]) -> None:
@@ -195,10 +195,10 @@ class _ClaimDeadlines:
 
 
 class PullQueues:
-    """The pull points' messages as operations see them. On the event loop's thread only.
+    """The messages of pull points, for operations. On the event loop's thread only.
 
-    `is_there` says which pull points there are. `claim_s` is after how long a claim counts as abandoned. `max_bytes`
-    and `max_nodes` are for the messages that are handed out together.
+    `is_there` is the test for the existence of a pull point. `claim_s` is the age of an abandoned claim. `max_bytes`
+    and `max_nodes` bound the messages of one answer.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class PullQueues:
         """The oldest messages, at most `maximum`, and at most `size` bytes of several; waits up to `wait_s` seconds for
         the first.
 
-        Nothing when none came, when the pull point is gone, or when `gone` returned first: the client hung up.
+        Nothing if none arrived, if the pull point has ended, or if `gone` returned first: the client disconnected.
         Raises InfrastructureError.
         """
         deadline = time.monotonic() + wait_s
@@ -274,7 +274,7 @@ class PullQueues:
                 watch.cancel()
 
     async def until_waiting(self, pull_point_id: str, wait_s: float, watch: asyncio.Future[None] | None = None) -> None:
-        """Return when a message waits in a pull point, after `wait_s` seconds, when the pull point is gone, or when
+        """Return when a message waits in a pull point, after `wait_s` seconds, when the pull point has ended, or when
         `watch` is done."""
         if self._is_there(pull_point_id) and not self._store.waiting(pull_point_id):
             await self._arrival(pull_point_id, wait_s, watch)
@@ -285,7 +285,7 @@ class PullQueues:
         claim = secrets.token_hex(8)
         until_ms = round((self._now() + self._claim_s) * 1000)
         async with self._locks.hold(pull_point_id):
-            # With this record the view has those of other gateways before it.
+            # With this record the view has the earlier ones of other gateways, too.
             await self._log.commit(
                 [(pull_point_id, Claimed(claim, 0, last, until_ms)), (pull_point_id, Settled(claim))]
             )
@@ -297,7 +297,7 @@ class PullQueues:
                 await self._log.commit(records)
 
     def arrived(self, pull_point_id: str) -> None:
-        """Wake those who wait for messages of this pull point, or for its end."""
+        """Wake waiters for messages of this pull point, or for its end."""
         for future in self._arrivals.get(pull_point_id, ()):
             if not future.done():
                 future.set_result(None)
@@ -350,7 +350,7 @@ class PullQueues:
                 self.forget(pull_point_id)
 
     async def close(self) -> None:
-        """Wait a moment for claims that are being settled."""
+        """Wait, up to the limit, for claims in settlement."""
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=_CLOSE_S)
 
@@ -375,7 +375,8 @@ class PullQueues:
             self.expired += over
             return Handout()
         if any_clash(message.ids for message in valid):
-            # Between our look and our claim, something in the middle was returned that cannot stand beside the others.
+            # Between the check and the claim another claim was returned, whose messages cannot be in one answer with
+            # the others.
             await self._append_quietly(pull_point_id, Returned(claim))
             return Handout()
 
@@ -419,7 +420,7 @@ class PullQueues:
         try:
             await self._log.commit([(pull_point_id, record)])
         except InfrastructureError as error:
-            # The claim runs out by itself then, and what it held is handed out once more.
+            # The claim then expires, and its messages are handed out again.
             logger.warning("a claim on pull point %s stays open: %s", pull_point_id, error)
 
     async def _arrival(self, pull_point_id: str, timeout: float, watch: asyncio.Future[None] | None) -> None:

@@ -62,7 +62,7 @@ def fingerprint(notifications: Sequence[Notification], owner: str = "", attribut
     digest.update(msgspec.msgpack.encode((owner, attributes, [each.reply_to for each in notifications])))
     for each in notifications:
         topic = each.topic.encode()
-        # With the lengths, or what stands at the end of one part could stand at the beginning of the next.
+        # With the lengths: otherwise the end of one part could be the beginning of the next.
         digest.update(b"%d,%d,%d;" % (len(topic), len(each.payload), len(each.producer)))
         digest.update(topic)
         digest.update(each.payload)
@@ -73,8 +73,8 @@ def fingerprint(notifications: Sequence[Notification], owner: str = "", attribut
 class RepeatMemory:
     """Fingerprints of the last `window_s` seconds, in `memory` of TABLE_BYTES zeros (of its own without).
 
-    Processes may share the memory without locks: one that is overwritten halfway matches nothing, and so costs at
-    worst that a repetition is not noticed.
+    Processes may share the memory without locks: a partly overwritten entry matches nothing, so at worst a repetition
+    is not detected.
     """
 
     def __init__(self, window_s: float, memory: mmap | None = None) -> None:
@@ -83,7 +83,7 @@ class RepeatMemory:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is remembered at all."""
+        """Whether fingerprints are kept."""
         return self._window_s > 0
 
     def add(self, known: bytes, at_s: float) -> None:
@@ -120,12 +120,12 @@ class Repeats:
 
     @property
     def enabled(self) -> bool:
-        """Whether repetitions are looked for."""
+        """Whether repetitions are detected."""
         return self._memory.enabled
 
     async def once(self, known: bytes, store: Callable[[], Awaitable[None]]) -> bool:
-        """Return when the request with this fingerprint is stored; `store` is called unless it is already. Returns
-        whether it was.
+        """Return when the request with this fingerprint is stored; `store` is called unless that is the case already.
+        Returns whether it was called.
 
         A request that arrives while an equal one is being stored waits for it and shares its result, an error too. Only
         acknowledged requests are remembered. An empty fingerprint stands for requests without identity.
@@ -155,8 +155,8 @@ _MOST_RECORDS = 50_000
 
 
 def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float) -> int:
-    """Put the requests of the log's last `window_s` seconds into `memory`; returns their number. Only requests of which
-    all notifications are found count: a request cut off by a crash was not acknowledged. Raises InfrastructureError."""
+    """Add the requests of the log's last `window_s` seconds to `memory`; returns their number. Only complete requests
+    are added: one cut off by a crash was not acknowledged. Raises InfrastructureError."""
     found: dict[bytes, int] = {}
     complete = 0
     for each, then_s in accepted_lately(kafka, window_s):
@@ -173,8 +173,8 @@ def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float
 
 
 def accepted_lately(kafka: KafkaSettings, window_s: float) -> Iterator[tuple[Notification, float]]:
-    """What this engine accepted within the last `window_s` seconds, as far as the log has it, and when that was on the
-    steady clock. Raises InfrastructureError."""
+    """The notifications in the log that this engine accepted within the last `window_s` seconds, with their times on
+    the steady clock. Raises InfrastructureError."""
     since_ms = int((time.time() - window_s) * 1000)
     with LogScan(kafka, "notifications") as log:
         begins, ends = log.beginnings(), log.ends()

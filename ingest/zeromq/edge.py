@@ -1,8 +1,9 @@
 """The loop between the sockets and the gateway. One thread; libzmq has its own for the network.
 
-What arrives is published through the framed edge, so many at a time. A PUSH socket is not read while there is no room
-or the gateway is away, so it blocks at its mark; what a PUB socket sends then is counted as lost. What receivers want
-is subscribed to, and a message is acknowledged when the socket has it: at most once from there on.
+Received messages are published through the framed edge, with a bound on those in progress. Without room, or with the
+gateway away, PULL is not read, so that senders block at their high-water mark; messages of PUB sockets are then counted
+as lost. Prefixes of receivers become subscriptions, and a message is acknowledged when the socket has it: delivery from
+there on is at most once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 _MOST_FRAMES = 900
 _MOST_BYTES = 3 * 1024 * 1024
 
-# What may come from one socket before the others have their turn.
+# Messages read from one socket before the next socket.
 _TURN = 100
 
 _BEAT_S = 1.0
@@ -48,7 +49,7 @@ _TURN_MS, _PENDING_MS = 200, 20
 # Errors of each kind are logged once in so long.
 _LOG_AGAIN_S = 60.0
 
-# What the gateway could not store is sent again after so long.
+# Delay before a message that the gateway could not store is sent again.
 _AGAIN_S = 0.5
 
 # How long `ready` waits until a subscription is in force.
@@ -62,7 +63,7 @@ _MOST_PARTS = 7
 # So many REQ may wait until a subscription is in force.
 _MAX_PENDING = 1_000
 
-# A publication that was under way when the connection was lost so often is sent by itself, and then given up.
+# A publication that was in progress at this number of lost connections is sent alone once, and then given up.
 _SUSPECT, _MOST_LOST = 3, 6
 
 _TASKS_NAME = "zmq-tasks"
@@ -70,7 +71,7 @@ _WINDOW = 1_000
 
 
 class _Publication(NamedTuple):
-    """One that a PUSH socket has sent."""
+    """A publication from a PUSH socket."""
 
     by: str
     body: frames.PublishBody
@@ -89,7 +90,7 @@ class _Inlet(NamedTuple):
 
 
 class _PendingReady(NamedTuple):
-    """A REQ that waits until what it asks for is in force."""
+    """A REQ that waits until its subscription is active."""
 
     identity: bytes
     expression: str
@@ -214,8 +215,8 @@ class _GatewayConnections:
 
 
 class ZmqEdge:
-    """The edges of these settings; `largest` is what a frame may have. `beat` is called about once a second while the
-    loop turns, from when the gateway was reached first."""
+    """The edges of these settings; `largest` is the maximum size of a frame. `beat` is called about once a second by
+    the running loop, after the first connection to the gateway."""
 
     def __init__(
         self, settings: ZmqSettings, gateway: ConnectionFactory, largest: int, beat: Callable[[], None]
@@ -385,7 +386,7 @@ class ZmqEdge:
         self._store(_Publication("results", body, flags, _user_of(last)))
 
     def _subscription(self, parts: list[bytes], last: zmq.Frame | None) -> None:
-        """A receiver asks for a prefix, or takes it back."""
+        """A receiver subscribes to a prefix, or cancels."""
         begins, prefix, peer = parts[0][:1], parts[0][1:], _peer_of(last)
         if begins == b"\x00" and self._wanted.end(prefix, peer):
             self._not_wanted(prefix)
@@ -404,7 +405,7 @@ class ZmqEdge:
             self._gateway.own.unsubscribe(expression)
 
     def _send(self, frame: Frame, message: frames.MessageBody) -> None:
-        """To all whose prefix it has; once, though it may come by several subscriptions."""
+        """Send it once to all receivers of its prefixes, even if several subscriptions deliver it."""
         xpub = self._sockets.xpub
         if xpub is not None and self._sent.get(message.id) is None:
             self._sent.put(message.id, True, len(message.id))
@@ -455,7 +456,7 @@ class ZmqEdge:
 
 
 def _peer_of(frame: zmq.Frame | None) -> Peer | None:
-    """The connection that a frame came on; None for one that is closed."""
+    """The connection of a frame; None for a closed one."""
     try:
         return None if frame is None else peer_of(int(frame.get(zmq.SRCFD)))
     except zmq.ZMQError:

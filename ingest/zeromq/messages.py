@@ -1,7 +1,7 @@
-"""What the parts of a multipart message say. Pure.
+"""The parts of a multipart message. Pure.
 
 Publishers send `topic, payload [, properties]`, properties as one JSON object of texts. A payload that is not one XML
-element travels as text. Topics are written `a/b`, `{urn:t}a/b`, or `a:b` as the older system has them.
+element is sent as text. Topics have the form `a/b`, `{urn:t}a/b`, or, as in the older system, `a:b`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def written_topic(path: str, form: Form) -> bytes:
 
 
 def expression_of(prefix: bytes) -> str:
-    """What to subscribe to so that all topics with this prefix come: the subtree of its last whole step, everything
-    where there is none."""
+    """The expression that selects all topics with this prefix: the subtree of its last whole step, or all topics
+    without one."""
     try:
         text = prefix.decode()
     except UnicodeDecodeError:

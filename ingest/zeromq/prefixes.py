@@ -1,7 +1,7 @@
-"""Which prefixes receivers have asked for, and on which connections.
+"""The subscribed prefixes of receivers, by connection.
 
-A prefix ends when each connection that has asked for it has taken that back, or is closed. The cancellation of another
-connection does not count: XPUB passes on that of a peer that has never asked. `sweep` finds the closed ones.
+A prefix ends when each connection that subscribed to it has cancelled, or is closed. A cancellation by another
+connection is ignored: XPUB forwards those of peers without a subscription, too. `sweep` finds closed connections.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MOST_BYTES = 256 * 1024
 # Beyond half of all prefixes a connection that has so many itself gets no further one.
 _MOST_OF_ONE = 100
 
-# Closed connections are forgotten when a prefix has so many more than it had after the last look.
+# Closed connections are removed when a prefix has this many more than after the last sweep.
 _LOOK_AFTER = 64
 
 
 def peer_of(file: int) -> Peer | None:
-    """The connection behind the number of a file; None for one that is closed."""
+    """The connection with this file descriptor; None for a closed one."""
     try:
         return file, os.fstat(file).st_ino
     except OSError:
@@ -41,7 +41,7 @@ def is_open(peer: Peer) -> bool:
 
 
 class Prefixes:
-    """The prefixes of all connections. `alive` says whether a connection is there."""
+    """The prefixes of all connections. `alive` is the test for an open connection."""
 
     def __init__(self, alive: Callable[[Peer], bool] = is_open) -> None:
         self._alive = alive
@@ -53,7 +53,7 @@ class Prefixes:
         return len(self._peers)
 
     def begin(self, prefix: bytes, peer: Peer | None) -> bool:
-        """A connection asks for a prefix; whether it is the first one that does. Raises MessageError."""
+        """A connection subscribes to a prefix; returns whether it is the first one. Raises MessageError."""
         if peer is None:
             return False
         peers = self._peers.get(prefix)

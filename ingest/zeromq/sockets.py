@@ -31,17 +31,17 @@ _RECONNECT_MS, _LONGEST_RECONNECT_MS = 100, 30_000
 
 @dataclass(frozen=True)
 class KnownClient:
-    """Who a key is to the gateway."""
+    """The gateway's user for a key."""
 
     user: str
     password: str
 
 
 class Sockets:
-    """All sockets that the settings ask for, by the name of the setting. Raises ConfigError."""
+    """All sockets of the settings, by the name of the setting. Raises ConfigError."""
 
     def __init__(self, settings: ZmqSettings, largest: int) -> None:
-        """Of a part of a message with more than `largest` bytes nothing is read: its connection ends."""
+        """A part of a message with more than `largest` bytes is not read: its connection is closed."""
         self._settings = settings
         self._largest = largest
         self.clients = _clients(settings)
@@ -99,7 +99,7 @@ class Sockets:
             )
         opened = self._context.socket(kind)
         opened.setsockopt(zmq.LINGER, 500)
-        # One task at a time: else who connects first takes the first thousand.
+        # One task at a time: otherwise the first worker to connect gets the first thousand.
         opened.setsockopt(zmq.SNDHWM, 1 if name == "tasks" else self._settings.send_hwm)
         opened.setsockopt(zmq.RCVHWM, _RECEIVE_HWM)
         # Receivers and workers send only subscriptions and their handshake.

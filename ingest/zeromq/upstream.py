@@ -23,7 +23,7 @@ _BACKOFF = Backoff(0.1, 30.0)
 
 _LOOK_S = 0.5
 
-# What the gateway has refused is asked for again after so long.
+# Delay before a refused subscription is requested again.
 _AGAIN_S = 30.0
 
 Answer = Callable[[str, ArborcastError | None], None]
@@ -33,14 +33,14 @@ OnMessage = Callable[[Frame, frames.MessageBody], None]
 
 
 class FramedUpstream:
-    """One user's connection. Thread-safe; what it calls, it calls in threads of its own."""
+    """One user's connection. Thread-safe; callbacks run in its own threads."""
 
     def __init__(self, factory: ConnectionFactory, on_message: OnMessage = lambda _frame, _message: None) -> None:
         self._factory = replace(factory, timeout_s=30.0)
         self._on_message = on_message
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        self._refusal: FaultReceived | None = None  # why the gateway does not let us in
+        self._refusal: FaultReceived | None = None  # the reason of a refused authentication
         self._wanted: dict[str, frames.SubscribeBody] = {}
         self._in_force: dict[str, str] = {}  # expression to the subscription's name
         self._failed: dict[str, float] = {}  # expression to when it is tried again
@@ -55,7 +55,7 @@ class FramedUpstream:
         return self._connection is not None
 
     def publish(self, body: frames.PublishBody, flags: int, answer: Answer) -> None:
-        """Publish; the answer is called when it is known what came of it."""
+        """Publish; `answer` is called with the outcome."""
         connection = self._connection
         if connection is None:
             answer("", self._refusal or BrokerUnavailable("the gateway cannot be reached now", None))
@@ -70,7 +70,7 @@ class FramedUpstream:
         connection.begin(FrameKind.PUBLISH, body, flags).add_done_callback(done)
 
     def subscribe(self, wanted: frames.SubscribeBody) -> None:
-        """Have messages of this expression; a moment later it `is_in_force`."""
+        """Subscribe to this expression; some time later it `is_in_force`."""
         with self._lock:
             self._wanted[wanted.expression] = wanted
         self._service.wake()

@@ -2,8 +2,8 @@
 
     text        from the text to XML: bare ampersands, and bytes encoded twice, are undone
     messages    from the XML to requests
-    parts       messages that come in parts, put together or given up
-    operations  WsnProcess: carried out by the same code as the standard's operations; the replies are strings
+    parts       messages in parts: joined, or given up
+    operations  WsnProcess: the operations, by the code of the standard's; the replies are strings
 
-What the old system did and the standard does not, lives here and (how pushes look) in `dispatch.delivery.envelope`.
+Functions of the old system beyond the standard are here and, for pushes, in `dispatch.delivery.envelope`.
 """

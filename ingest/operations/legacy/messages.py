@@ -1,4 +1,4 @@
-"""From the contents of a WsnProcess to a request. The root element decides, whatever else is inside."""
+"""From the contents of a WsnProcess to a request. The root element alone decides on the operation."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class Unsubscribe:
 
 @dataclass(frozen=True)
 class CreatePullPoint:
-    """Asks for a pull point; `name` is what it is to be known by, empty for nothing."""
+    """Create a pull point; `name` is its name, empty for none."""
 
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a Notify. `payload` is an element, where need be the one around loose content; `type` its name.
-    `package` is what stood in its Package, as `write_package` writes it, where parts of it may be delivered alone."""
+    """One message of a Notify. `payload` is an element, if necessary the one around loose content; `type` its name.
+    `package` is the content of its Package, in the form of `write_package`, if its parts may be delivered alone."""
 
     topic: TopicPath
     payload: bytes
@@ -77,8 +77,9 @@ class Message:
 
 @dataclass(frozen=True)
 class MessagePart:
-    """A part of a message that waits for the others. `content` is what stood in its Message, as it was written;
-    `namespaces` are those in scope there. `as_text`: it came as text, which is to be decoded once when it is whole."""
+    """A part of a message that waits for the other parts. `content` is the unchanged content of its Message;
+    `namespaces` are those in scope there. `as_text`: it was received as text, which is decoded once the message is
+    complete."""
 
     topic: TopicPath
     identification: str
@@ -99,7 +100,7 @@ Action = Subscribe | Unsubscribe | CreatePullPoint | Notify | MessagePart
 
 
 def read(text: str, default: TopicPath | None = None) -> Action:
-    """What the text asks for; `default` is the topic of messages that name none.
+    """The request in a text; `default` is the topic of messages without one.
 
     Raises MalformedMessage, InvalidRequest or ExpressionError.
     """
@@ -108,7 +109,7 @@ def read(text: str, default: TopicPath | None = None) -> Action:
 
 
 def read_request(request: Request, default: TopicPath | None = None) -> Action:
-    """What a WsnProcess asks for: its message is escaped text, or an element. Raises as `read`."""
+    """The request in a WsnProcess, whose message is escaped text or an element. Raises as `read`."""
     holder = request.operation
     if not len(holder):
         return read(holder.text or "", default)
@@ -122,7 +123,7 @@ def read_request(request: Request, default: TopicPath | None = None) -> Action:
 
 
 def read_subscribe(root: etree._Element) -> Subscribe:
-    """What a Subscribe with a SubscriberAddress asks for. Raises InvalidRequest, UnsupportedPolicy."""
+    """The request in a Subscribe with a SubscriberAddress. Raises InvalidRequest, UnsupportedPolicy."""
     delivery = read_old_delivery(next(_children(root, "SubscriptionPolicy"), None))
     reference = next(_children(root, "ConsumerReference"), None)
     endpoint = None if reference is None else next(reference.iterdescendants(wsa("Address")), None)
@@ -130,7 +131,7 @@ def read_subscribe(root: etree._Element) -> Subscribe:
 
 
 def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None, text: str | None) -> Action:
-    """`text` is what the root was read from, before it was mended; None where it came as an element."""
+    """`text` is the received text of the root, before its repair; None if it was received as an element."""
     namespace, name = _split(root)
     match name if namespace in _NAMESPACES else "":
         case "Subscribe":
@@ -201,8 +202,8 @@ def _part(
 
 
 def joined(content: str, namespaces: Mapping[str, str], most_elements: int) -> tuple[bytes, str]:
-    """The payload and the type of a message whose Message holds this, with these namespaces in scope: read as that of
-    one which came in one piece. Raises MalformedMessage or TooLarge."""
+    """The payload and the type of a message with this content of its Message and these namespaces in scope: read as a
+    message in one piece. Raises MalformedMessage or TooLarge."""
     scope = {"wsnt": WSNT} | dict(namespaces)
     declared = "".join(f" xmlns{':' if prefix else ''}{prefix}={quoteattr(uri)}" for prefix, uri in scope.items())
     text = f"<wsnt:NotificationMessage{declared}><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
@@ -253,7 +254,7 @@ def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool
     inside = source.inside(node).decode()
     if strip:
         inside = inside.strip()
-    # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
+    # The prefixes in scope that it may use; wsnt and wsa are nearly always declared and rarely used.
     scope = _scope(content)
     used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
     payload = legacy_content.wrap(inside, used)
@@ -272,7 +273,7 @@ def _text_of(root: etree._Element, name: str) -> str:
     found = next(_descendants(root, name), None)
     if found is None:
         return ""
-    # The address may stand by itself or in a wsa:Address.
+    # The address may be the content itself or in a wsa:Address.
     inner = found.find(wsa("Address"))
     return _text(found if inner is None else inner)
 

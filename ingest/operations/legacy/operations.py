@@ -1,17 +1,17 @@
-"""WsnProcess: operations in the older envelope, carried out by the code of the standard's operations.
+"""WsnProcess: operations in the older envelope, with the code of the standard's operations.
 
-The replies are the old system's strings, because its clients look for them:
+The replies are the old system's strings, which its clients parse:
 
     Notify          success!, also for a part of a message, when it is stored
     Subscribe       the SubscriptionReference as XML, the address in an element ns2:Address;
-                    Repeated subscriptions  for the address and topic of a subscription that is there;
+                    Repeated subscriptions  for the address and topic of an existing subscription;
                     faild                   when the topic or the address is refused, or one is missing
     Unsubscribe     success, or faild      when there is no such subscription
     CreatePullPoint the pull point's reference as XML
 
-Clients take every answer with status 200 for success unless it says "failed", and `faild` does not. So that is kept
-for what they know it for, and logged; what they must not take for success (a message that cannot be read, a topic that
-a fixed topic set does not have, parts that make no message, Kafka away) is a SOAP fault.
+Clients treat every answer with status 200 as success unless it contains "failed", which `faild` does not. So `faild` is
+the answer in the cases of the old system only, and logged; other errors (an unreadable message, a topic outside a fixed
+topic set, invalid parts, Kafka away) are SOAP faults.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ REFUSED = "faild"
 
 
 async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """Carry out what the text asks for. Raises PeerError or InfrastructureError."""
+    """Perform the request in the text. Raises PeerError or InfrastructureError."""
     service = request.name[1:].partition("}")[0]
     answer = await _answer(gateway, request, target)
     return Reply(
@@ -107,7 +107,7 @@ async def _notify(gateway: Gateway, action: Notify, target: Target, request: Req
     for message in action.messages:
         if message.package:
             parts.check_alone(gateway, request, message.package.partition(" ")[2])
-    # The older envelope names no producer, so where registration is required only the address can tell the publisher.
+    # The older envelope has no producer, so with required registration only the address identifies the publisher.
     await publish(gateway, PublishRequest(notifications, PublishingClient(request.caller, request.client, target)))
     return NOTIFIED
 
@@ -122,7 +122,7 @@ async def _subscribe(gateway: Gateway, action: Subscribe, caller: Caller | None)
 
 
 async def subscribed(gateway: Gateway, action: Subscribe, caller: Caller | None) -> CreatedSubscription:
-    """The subscription that is asked for, new or found. Raises PeerError or InfrastructureError."""
+    """The requested subscription, new or existing. Raises PeerError or InfrastructureError."""
     return await create_subscription(gateway, _request(action, caller, _named_endpoint(gateway, action)))
 
 
@@ -132,7 +132,7 @@ def _named_endpoint(gateway: Gateway, action: Subscribe) -> str:
     return target.id if target is not None and target.kind is Kind.PULL_POINT and len(target.id) <= _MAX_ID else ""
 
 
-# Whatever may be pushed to today, one can give up what one has.
+# An Unsubscribe is accepted under any outbound policy.
 _ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
 
 
@@ -174,7 +174,7 @@ def _request(action: Subscribe | Unsubscribe, caller: Caller | None, endpoint: s
 
 
 def _reference(element: str, address: str) -> str:
-    # Clients cut out what stands between <ns2:Address> and </ns2:Address>, without a parser.
+    # Clients cut out the text between <ns2:Address> and </ns2:Address>, without a parser.
     return (
         f'<wsnt:{element} xmlns:wsnt="{WSNT}" xmlns:ns2="{WSA}">'
         f"<ns2:Address>{answers.text(address)}</ns2:Address></wsnt:{element}>"

@@ -1,9 +1,9 @@
 """Messages of old publishers that arrive in parts.
 
 Each part is a record of the log `fragments`, and answered when it is stored. The gateway that stores the completing
-part joins their contents, checks the whole as any message, and accepts it, under an id that is derived from the key and
-the position of that part. If it dies in between, the holder of the lease does the same some seconds later: both
-acceptances have one id. The holder also gives up messages whose parts stop arriving.
+part joins their contents, checks the result as any message, and accepts it under an id derived from the key and the
+position of that part. If it dies in between, the holder of the lease does the same some seconds later, with the same
+id. The holder also gives up messages whose parts stop arriving.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _LARGE = 64 * 1024
 
 
 async def take(gateway: Gateway, part: MessagePart, target: Target, request: Request) -> None:
-    """Return when the part is stored and, if it was the one that was missing, the message is. Raises PeerError, or
-    InfrastructureError."""
+    """Return when the part is stored and, if it was the last missing one, the message is stored, too. Raises PeerError,
+    or InfrastructureError."""
     publisher, topics = PublishingClient(request.caller, request.client, target), (part.topic,)
     check_rights(gateway, publisher, topics)
     gateway.check_new(topics)
@@ -75,14 +75,14 @@ async def take(gateway: Gateway, part: MessagePart, target: Target, request: Req
             raise _contradicts(stored, why)  # another gateway was faster
         known = held.complete.get(offset) or held.open.get((stored.owner, stored.identification))
         if known is not None:
-            await _check_size(gateway, known, 0)  # others may have come at the same time
+            await _check_size(gateway, known, 0)  # others may have arrived at the same time
     if known is not None and known.at in held.complete:
         # A publisher that hangs up must not leave it half done.
         await asyncio.shield(asyncio.ensure_future(assemble(gateway, known)))
 
 
 def check_alone(gateway: Gateway, request: Request, identification: str) -> None:
-    """Raises InvalidRequest for a part that may be delivered alone, of a message of which other parts may not."""
+    """Raises InvalidRequest for a part that may be delivered alone if other parts of its message may not."""
     if (owner_of(request.caller), identification) in gateway.parts.messages.open:
         raise InvalidRequest(
             f"the message {identification!r} has parts that may not be delivered alone (third digit of Fragment), and "
@@ -132,16 +132,16 @@ def _contradicts(part: StoredPart, why: str) -> InvalidRequest:
 
 
 async def assemble(gateway: Gateway, message: OpenMessage) -> None:
-    """Put a complete message together and accept it, unless that was done; what cannot be accepted is given up.
+    """Join the parts of a complete message and accept it, unless that was done; an unacceptable message is given up.
 
-    Raises PeerError for that, and InfrastructureError when it has to be done again.
+    Raises PeerError for an unacceptable message, and InfrastructureError if the caller has to repeat the call.
     """
     held = gateway.parts
     async with AsyncExitStack() as locks:
         if message.bytes > _LARGE:
             # One at a time: so there is one text of them in memory, however many are complete.
             await locks.enter_async_context(gateway.locks.hold("assemble"))
-        # A part that comes again may have begun the same.
+        # A repeated part may have started the same work.
         await locks.enter_async_context(gateway.locks.hold(("assemble", message.at)))
         if message.at not in held.messages.complete:
             return
@@ -181,7 +181,7 @@ async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[
 
 
 async def give_up(gateway: Gateway, message: OpenMessage, reason: Reason, detail: str = "") -> None:
-    """Say in the log that the message will not be. Raises InfrastructureError."""
+    """Record in the log that the message is given up. Raises InfrastructureError."""
     record = message.given_up(reason, times.to_ms(gateway.now()), detail[:500])
     logger.warning(
         "the message %r for %s was given up (%s): it has the parts %s, it lacks %s%s",
@@ -212,7 +212,7 @@ async def look_after(gateway: Gateway) -> None:
         try:
             await assemble(gateway, message)
         except ArborcastError as error:
-            # Where it cannot be done now it is done with the next look.
+            # After a failure the next round repeats it.
             logger.warning("the message %r is complete and was not accepted: %s", message.key[1], error)
     silent = gateway.fragments.timeout_s
     for message in [e for e in held.open.values() if now - e.seen >= silent or e.since_ms < oldest_ms]:

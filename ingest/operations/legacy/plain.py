@@ -1,8 +1,8 @@
-"""The standard's operations as HPwsn's clients send them: plainly, without WsnProcess, each with habits of its own.
+"""The standard's operations in the form of HPwsn's clients without WsnProcess, each with deviations of its own.
 
 At the old addresses, and those of subscriptions and pull points, a namespace may end in a slash; at the old addresses a
-topic may be a colon path. A Subscribe with a
-SubscriberAddress, which the standard does not have, is one of theirs wherever it arrives.
+topic may be a colon path. A Subscribe with a SubscriberAddress, which the standard does not have, is in this form at
+any address.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PAYLOAD, _SUBSCRIBER = wsnt("Message"), wsnt("SubscriberAddress")
 
 
 def find(request: Request, target: Target) -> Operation | None:
-    """What a request means that the standard does not know; else None. At the old addresses, and at those of
-    subscriptions and pull points, which old clients get from us, the request has the standard's names from now on."""
+    """The operation of a request outside the standard; else None. At the old addresses, and at those of subscriptions
+    and pull points, names in the request are replaced by the standard's."""
     if (target.old or target.kind not in FACTORIES) and request.name.startswith(_SLASHED):
         _rename(request.operation)
     if request.name == _SUBSCRIBE and target.kind in FACTORIES and request.operation.find(_SUBSCRIBER) is not None:
@@ -35,7 +35,7 @@ def find(request: Request, target: Target) -> Operation | None:
 
 
 def _rename(operation: etree._Element) -> None:
-    """Only in the tree, and not inside messages: those are passed on as the bytes that came."""
+    """Only in the tree, and not inside messages, whose bytes are forwarded unchanged."""
     waiting = [operation]
     while waiting:
         element = waiting.pop()
@@ -46,11 +46,11 @@ def _rename(operation: etree._Element) -> None:
 
 
 async def _subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
-    """An old subscription, answered as the standard has it. It has no end, whichever was asked for."""
+    """An old subscription, with the answer of the standard. It has no end, even if the request has one."""
     filters = request.operation.iterfind(f"{wsnt('Filter')}/*")
     unknown = [str(each.tag) for each in filters if each.tag != wsnt("TopicExpression")]
     if unknown:
-        # Who gets more than it asked for is worse off than who gets an error.
+        # An error is better than messages that the subscriber excluded.
         raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered beside SubscriberAddress", tuple(unknown))
     created = await subscribed(gateway, read_subscribe(request.operation), request.caller)
     return subscribe_reply(created.subscription, gateway.now())

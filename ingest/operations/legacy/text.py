@@ -1,6 +1,5 @@
-"""Text of old clients as XML. They put it together as strings: ampersands stay bare, and whatever a user typed stands
-inside wsnt:Message, be it XML or not. Some read UTF-8 bytes as Latin-1 and encode the result again. The functions here
-undo that."""
+"""Text of old clients as XML. They concatenate strings: ampersands are not escaped, and wsnt:Message contains the
+user's input, XML or not. Some read UTF-8 bytes as Latin-1 and encode the result again. These functions repair that."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ import re
 from arborcast.wire.errors import MalformedMessage
 from arborcast.wire.xml_reading import Xml, check_tags, read_xml
 
-# What an ampersand may begin; of entities XML knows these five.
+# References, which begin with an ampersand; XML has these five entities.
 _BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
 
-# In CDATA sections, comments and processing instructions it is a character like any other. One that never ends reaches
-# to the end of the text: else each further beginning would be looked through to there, which takes minutes.
+# In CDATA sections, comments and processing instructions it is an ordinary character. An unterminated one reaches to
+# the end of the text: else each further one would be searched to there, which takes minutes.
 _VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|({_BARE})", re.DOTALL)
 
 _ONLY_BARE = re.compile(_BARE)
@@ -99,6 +98,6 @@ def _with_plain_content(text: str) -> str | None:
 
 
 def raw_content(text: str) -> str:
-    """What stands in the (one) wsnt:Message of a text, as it was written."""
+    """The unchanged content of the only wsnt:Message of a text."""
     start = _CONTENT.search(text)
     return "" if start is None else text[start.end() : max(start.end(), text.rfind(f"</{start[1]}", start.end()))]

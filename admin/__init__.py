@@ -33,7 +33,6 @@
     resealing       secrets sealed again with a new key
     bundle          the files that a Spark cluster needs
 
-
 A backup has no copies of the logs: offsets cannot be restored, and records refer to offsets. It has what a new engine
 needs: every topic, subscription, pull point and registration; messages in pull points; dead letters; and each
 undelivered notification, in order. Settled deliveries are in the tables, which are backed up as files.

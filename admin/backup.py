@@ -1,6 +1,5 @@
 """Backup of the logs of a running or stopped engine, and restore into new logs.
 
-
 The order of reading makes it consistent. A delivery moves from `notifications` to `parked` to `dead`, and is written at
 its new place before it leaves the old one; so the logs are read in that order, after the settled positions. Only a
 redrive moves back, from `dead` to `parked`: a letter that leaves `dead` after the backup has begun is still included. A

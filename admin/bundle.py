@@ -5,7 +5,6 @@
     spark.properties     the tuned settings, naming the jars and the zip; with a secret, so readable only for its owner
     spark-cluster.properties    settings of a standalone cluster's master and workers, with the shared secret
 
-
 The cluster's Python needs the dependencies of our packages (`arborcast bundle` does not contain them: some are compiled
 for one system), not Arborcast itself.
 """

@@ -9,7 +9,6 @@
     monitoring/     metrics endpoints, history, report
     terminal        output for people
 
-
 Wiring only: it reads settings, builds the parts of `ingest` and `dispatch`, and runs them. It makes no decision about
 notifications.
 """

@@ -2,7 +2,6 @@
 
     spark-submit --properties-file FILE jobs/dispatch_stream.py --config arborcast.toml
 
-
 It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.job.runtime` in it
 until SIGTERM or SIGINT, which end the job between two batches. The file of ARBORCAST_READY_FILE is written when the job
 delivers; from then on its time is that of the last heartbeat. If another job has the lease on the logs it ends at once,

@@ -3,7 +3,6 @@
 A message passes if it was accepted at least an interval after the last message that passed: of its topic, or of all
 topics of its partition. A message that does not pass counts as not matched.
 
-
 The decision depends on the previous one, so a repetition must begin with the state at its position. It is in the
 `attempts` log, with the numbers of recipients.
 """

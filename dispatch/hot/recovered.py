@@ -1,6 +1,5 @@
 """Recovery of the deliveries behind the position at which a run starts, from the logs.
 
-
 After a crash notifications are read again. Deliveries with a row in `attempts` are not pushed again, so only pushes
 in flight at the crash, or ended just before, are repeated. Parked deliveries keep their place.
 

@@ -5,7 +5,6 @@ and reserves one for each worker before the fork. A thread of the worker counts 
 task its main thread counts each of its turns. The watcher kills a process without progress. SIGKILL also ends a stopped
 process (the SIGTERM of Spark's own timeout does not); Spark repeats the task.
 
-
 On its own host the driver monitors, over a mapped file named in the workers' environment, on other hosts the daemon,
 over inherited memory.
 """

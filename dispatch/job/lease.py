@@ -1,6 +1,5 @@
 """One dispatch job at a time on the same logs: a lease, decided by the order of the log `dispatch-lease`.
 
-
 The holder appends a renewal every other second. A job that starts reads the log. After a renewal it is refused; without
 one for LEASE_S, or when the process of the holder has ended on this host, it appends a claim. A claim contains the
 expected offset of itself, and counts only there: after any other record it is void for every reader. So no clocks are

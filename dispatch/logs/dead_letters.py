@@ -1,6 +1,5 @@
 """Dead letters: the `dead` log has given-up deliveries with their messages.
 
-
 Compacted, keyed by delivery like the `parked` log, so that a letter can be redriven at its place: a null removes a
 redriven or purged one.
 """

@@ -4,7 +4,6 @@
     <delivery>                 Parked | null    the delivery waits, with its message; null: it is finished
     <delivery>\\ttried          Tried | null     its tries since
 
-
 An operator's Tried has the same number of tries, decided later: an attempt is requested.
 
 A delivery is one notification for one subscription, identified by the subscription and the notification's place in its

@@ -1,6 +1,5 @@
 """Content and producer filters of the subscriptions that match by topic.
 
-
 Conditions are compiled once per worker. A payload is parsed at most once per notification, and only for a matching
 subscription with a content filter; equal conditions are evaluated once.
 

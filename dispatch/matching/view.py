@@ -1,6 +1,5 @@
 """The routing table on the driver, and its copies for workers.
 
-
 The driver folds the control log. Workers get a base (a snapshot, see `bases`) and, in a Spark broadcast, an overlay
 (later changes) with the history for notifications accepted before; a worker opens each once. Without changes a batch
 costs a query of the log's end; a change needs a new overlay; a new base is built in a thread (`rebasing`).

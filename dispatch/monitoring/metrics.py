@@ -1,6 +1,5 @@
 """The dispatch job's /metrics; dashboards rely on names and units.
 
-
 All values are counted on the driver: batches when they are run, attempts when they are recorded (by columns, after the
 commit, at no cost for pushes), lag and Spark's figures on request.
 """

@@ -60,7 +60,6 @@ class DeadLetterAdmin:
         """Park these deliveries again, each at its old place in its lane; returns their number. Letters younger than
         SETTLED_AFTER_S stay.
 
-
         The key of a parked record is derived from its letter, so that a repetition after a crash has no effect; it
         differs from the earlier key, so that a late record of the first delivery cannot end it. The attempts are
         counted from zero, and the lifespan begins now: deliveries given up for their age would otherwise be given up at

@@ -1,6 +1,5 @@
 """Erasures: payloads are removed from the logs and the tables, by the job.
 
-
 An erasure is a record in the control log before anything is removed. The job passes over all places, until a pass finds
 no copy, and all notifications accepted before the request are dispatched and archived; so a restart in the middle, or a
 delivery in flight, costs another pass and loses nothing. Each removal is idempotent. Workers cancel deliveries that an

@@ -51,7 +51,6 @@ class ReplaySpan:
 class Replay:
     """One replay to one subscription. Used by one thread.
 
-
     `table` is the current control log: the subscription's current filters decide. Replayed notifications are accepted
     as of that table.
     """

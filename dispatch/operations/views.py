@@ -1,6 +1,5 @@
 """Views of the logs `parked` and `dead` for lists: waiting deliveries and dead letters, without their messages.
 
-
 A cached view reads only new records at each use, and nothing in between. It is a temporary file of some hundred bytes
 for each delivery; memory is SQLite's cache.
 """

@@ -1,6 +1,5 @@
 """The decision after a server's answer to a request. Pure.
 
-
 | answer | decision |
 |---|---|
 | 2xx | the server has the request |

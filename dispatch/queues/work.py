@@ -1,6 +1,5 @@
 """The work of queues: requests pushed to their servers, and the consequences of answers.
 
-
 A part of the redelivery, in its thread, with the same store, pushes, limits, journal and health. An idle server gets
 the next request at once; one with an open breaker only its probe.
 """

@@ -65,7 +65,6 @@ class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
 class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
     """An update for the workers of a run.
 
-
     An update with a `base`, the file of a snapshot, replaces all earlier ones; workers push again after one that is
     `complete`. On a cluster, where workers cannot open the driver's files, it is the base with which their tasks were
     started. `control` is the driver's position in the control log. A worker that starts later begins with the last

@@ -3,7 +3,6 @@
 Spark does not list that operator for the mode: `tests/integration/dispatch/test_realtime_mode.py` checks the required
 behaviour for each new version of Spark.
 
-
 The JVM collects rows up to a number of bytes, and reads the next row before it sends them. So a row that may be the
 last is followed by two filler rows: one of that size, and one to be read. In a backlog that would cost more than the
 push, so a row with known successors is sent with them, without fillers.

@@ -1,6 +1,5 @@
 """A task of the real-time mode without its threads and connections (`worker`): a `PartitionTask` without end.
 
-
 A notification is matched when the routing view has reached the position of the gateway at acceptance. Four times a
 second the task writes the position before which all is settled.
 """

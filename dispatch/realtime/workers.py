@@ -1,7 +1,6 @@
 """Liveness of a run's workers, and their end before the next run: two workers of a partition could push a lane out of
 order.
 
-
 On the driver's host the processes are visible, and killed. A worker elsewhere is monitored by its heartbeats, and ends
 by its lease (`worker_lease`): the driver writes the end of the run to `feed`, and waits until every lease has expired.
 """

@@ -1,6 +1,5 @@
 """The tables `attempts` and `deliveries`, from the `attempts` log.
 
-
 They follow the log from Kafka in short steps. The commits have the offsets: repeated records are recognised, and a
 repaired or deleted table continues at its position.
 """
@@ -39,7 +38,6 @@ _Key = tuple[str, str]
 
 class EndedDeliveries:
     """Writes the `deliveries` table from the rows of `attempts`: one row per ended delivery.
-
 
     Rows are appended, not merged: at 1,000/s a month has 2.6 billion, and a merge costs the size of the table. Only a
     repeated batch, the redelivery, or a checkpoint far back in the log can write a second end; only those rows are

@@ -37,7 +37,6 @@ class Work(ABC):
 class TableFollower(Work):
     """Follows a log, in steps, from the positions in its tables.
 
-
     A failure, which may be between a commit and its answer, discards all state in memory: the next step reads the
     positions of the tables again. A log that was created again is followed from its beginning.
     """

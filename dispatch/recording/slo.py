@@ -1,6 +1,5 @@
 """The table `slo`, from the `attempts` log: each delivery counts once, with its first push or its end without one.
 
-
 Hours are counted and replaced as wholes, in one commit with the positions in the log: records that are read again after
 a crash are counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
 

@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 class RoutesSnapshot(Work):
     """Writes the table when `version` has changed.
 
-
     A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded: a million
     topics with a hundred subscribers would be unreadable; `arborcast why` uses the routing table.
     """

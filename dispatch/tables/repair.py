@@ -1,6 +1,5 @@
 """Repair of a table after a crash of the machine or its disk: back to its last intact version.
 
-
 A kill leaves a table intact, since commits are atomic. A power cut does not: the newest commits and data files may be
 empty or truncated, and the table unreadable. Every version has its writer's position, so the table is continued from
 the logs: nothing within their retention is lost. Removed files are moved to `_damaged`. Only tables in local folders

@@ -121,7 +121,6 @@ class TableSpec:
     def dataset(self, table: DeltaTable) -> ds.Dataset:
         """The table for pyarrow, and readers of its datasets (DuckDB).
 
-
         In files of a merge or a delete, delta-rs stores texts as "views", which pyarrow cannot compare (nor DuckDB,
         which uses pyarrow for it). Read as dictionaries they can be compared.
         """

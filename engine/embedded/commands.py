@@ -54,7 +54,6 @@ class UpOptions:
 def up(settings: Settings, options: UpOptions | None = None) -> int:
     """Start the engine. In the foreground returns 0 after a signal; detached, when it is ready to deliver.
 
-
     Raises a StackError with the action to take if it does not start, ConfigError for contradictions; all processes have
     then ended.
     """

@@ -1,6 +1,5 @@
 """A Kafka broker from its published jars: one node as broker and controller (KRaft), on loopback.
 
-
 A record acknowledged with acks=all survives kill -9 of every process, because Kafka passes it to the operating system
 before it answers. It does not survive a power cut before the page cache is written: with one replica that needs
 `fsync=True` (a flush per write); a production cluster uses replicas.

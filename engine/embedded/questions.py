@@ -1,6 +1,5 @@
 """Health checks of the parts, used by the supervisor and by doctor.
 
-
 An open port is not enough, since the kernel accepts connections for a stopped process. A refusal is: a process that
 refuses or closes a connection runs. Each check has a deadline in seconds and returns the reason of a failure, empty for
 a healthy part.

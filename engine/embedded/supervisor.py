@@ -1,6 +1,5 @@
 """The loop that keeps the parts running.
 
-
 Start: every part whose predecessors are ready is started, in parallel where possible. Running: a part that dies is
 restarted; one that hangs is killed first. End: the parts stop one after the other, in the order of their share of the
 time, before one deadline; the others are killed. No process outlives the loop.

@@ -1,11 +1,9 @@
 """Leader election among processes: a lease, decided by the order of a log.
 
-
 Candidates follow the `lease` log. The holder appends a renewal every few seconds; without one for `LEASE_S`, the others
 append claims for the next term, and the first claim in the log wins. No clocks are compared: each candidate counts from
 the time at which it read a record. Compared with a Kafka consumer group, the decision is a testable fold, and the
 holder can compute when it may have lost the lease.
-
 
 The log also shows each gateway to the others. A gateway appends a record before its first answer, and one every ten
 minutes. A holder without other gateways is the sole gateway for HOLD_S, as its renewals state. A starting gateway waits
@@ -74,7 +72,6 @@ def decode(key: bytes, value: bytes | None) -> LeaseRecord:
 @dataclass
 class Lease:
     """The lease as seen by one candidate. Times are seconds of one monotonic clock.
-
 
     `me` is this process: a name that survives a restart, then # and a random part. `sole` is that of the holder's last
     record. `began` is when the first own record was read, `shown` when the last one was. `others` are other gateways

@@ -1,10 +1,8 @@
 """Several gateway processes on one port: started, supervised and stopped together.
 
-
 Each worker follows the logs and serves its share of the connections. The first one does singleton work; while it
 restarts, the work waits. Workers share the memory of repeated requests and of their positions in the control log, and a
 directory with their metrics.
-
 
 A worker that dies, or whose event loop hangs, is replaced; its connections are lost, those not yet accepted are not.
 Each worker proves its progress to the parent by the time of a file, and the parent to the workers, since it does not

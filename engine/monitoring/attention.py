@@ -1,6 +1,5 @@
 """What needs an operator's attention, from an engine's samples and endpoints. Pure.
 
-
 The thresholds are those of docs/monitoring/alerts.yml, over the samples in memory (ten minutes), without their minimum
 duration: a page shows a condition at once, an alert calls a person.
 """

@@ -1,6 +1,5 @@
 """History of the engine's load: samples of the last minutes in memory, and of the last day in a ring of two files.
 
-
 The files are in the data directory: they survive restarts, cost nothing while unread, and can be read while the engine
 is down. Outcomes of deliveries are in the tables.
 """

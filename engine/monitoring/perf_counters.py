@@ -1,6 +1,5 @@
 """Internal figures of a Java virtual machine on this host, from its counter file for `jstat`.
 
-
 `jcmd PID PerfCounter.print` prints the same file. Each jcmd starts a virtual machine (70 ms of CPU, and only with a
 JDK); reading the file takes a fraction of a millisecond. The layout is that of HotSpot's jvmstat, version 2.0,
 unchanged since Java 5.

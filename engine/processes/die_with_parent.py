@@ -1,6 +1,5 @@
 """Starts a command that dies with its parent: python die_with_parent.py PARENT_PID COMMAND...
 
-
 Run as a script of its own between fork and the real command, because a fork hook in a process with threads may
 deadlock. On Linux the kernel kills the process when the parent ends, however it ends; the setting survives exec. Other
 systems have no equivalent: there the next `up` kills the processes that a killed supervisor left.

@@ -252,7 +252,7 @@ class Gate:
             self._rates.received(client_request.client, size)
 
     def publishes(self, client: str, deliveries: Callable[[], int]) -> None:
-        """A client's notifications are about to be stored; `deliveries` counts how often they will be pushed."""
+        """Count notifications of a client before they are stored; `deliveries` returns the number of pushes."""
         if self._rates is not None and self._rates.count_deliveries:
             self._rates.deliveries(client, deliveries)
 

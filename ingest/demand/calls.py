@@ -82,7 +82,7 @@ class PublisherCalls:
     async def subscribe(
         self, registration: Registration, topic: TopicFilter, consumer: str
     ) -> tuple[EndpointReference, int | None]:
-        """Subscribe at the registered publisher; the subscription's reference, and for how long."""
+        """Subscribe at the registered publisher; returns the subscription's reference and its duration."""
         if registration.publisher is None:
             raise PublisherRefused("the registration names no publisher")
         expression = expression_element("TopicExpression", topic.dialect, topic.text, topic.namespaces)

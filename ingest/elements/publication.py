@@ -75,7 +75,7 @@ NO_ATTRIBUTES = Publication()
 def by_id(
     notifications: Sequence[Notification], publications: Mapping[int, Publication], messages: int
 ) -> Mapping[str, Publication]:
-    """The options of so many messages by the ids of their notifications. One message may mean several of them."""
+    """The options of messages by the ids of their notifications. One message may have several notifications."""
     numbers = range(1, messages + 1) if messages == len(notifications) else [1] * len(notifications)
     return {
         each.id: publications[number]

@@ -36,7 +36,7 @@ from arborcast.wire.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-# So many messages, and bytes of messages, are claimed at a time.
+# Maximum number, and bytes, of messages in a claim.
 _AT_ONCE, _BYTES = 100, 64 * 1024
 
 # Proxies and NAT end a connection that is idle for 30 seconds or more.

@@ -24,7 +24,7 @@ from arborcast.wire.frames import LOOSE, Frame, FrameKind, ReceiptBody
 
 logger = logging.getLogger(__name__)
 
-# So many frames are stored together; then others have their turn.
+# Maximum number of frames stored together, before those of other connections.
 _AT_ONCE = 100
 
 # Beyond this a connection is not read until half of them are answered.

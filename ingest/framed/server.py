@@ -234,7 +234,7 @@ class FramedServer:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return len(self._connections)
 
     @property

@@ -36,10 +36,10 @@ from arborcast.wire.frames import LOOSE, FrameKind, SubscribeBody
 
 logger = logging.getLogger(__name__)
 
-# So many messages are claimed at a time.
+# Maximum number of messages in a claim.
 _AT_ONCE = 100
 
-# Beyond so many messages without an answer, in all subscriptions of a connection, no further ones are claimed.
+# Maximum number of unanswered messages of a connection; beyond it no further ones are claimed.
 _MOST_UNANSWERED = 20_000
 
 # Maximum number of subscriptions of a connection that claim messages in parallel. Claimed messages are in memory.
@@ -53,7 +53,7 @@ _WAIT_S = 60.0
 # Delay before a refused message is sent again.
 _AGAIN_S = 1.0
 
-# A subscription that ends with its connection lasts so long beyond, where that was not seen.
+# A subscription that ends with its connection expires after this time if the end of the connection is not noticed.
 _LASTS = timedelta(hours=1)
 _RENEW_S = _LASTS.total_seconds() / 2
 

@@ -137,8 +137,8 @@ _NO_BODY = {"type": "http.response.body", "body": b""}
 # Threads that parse large bodies: libxml2 releases the GIL, so the event loop continues.
 _PARSERS = 2
 
-# Finding the messages in the bytes needs the GIL. While a thread does it, each callback of the event loop may have to
-# wait for so long, instead of Python's 5 ms. Only then: beside Kafka's thread it costs a tenth more CPU per request.
+# To find the messages in the bytes takes the GIL. During that, this is the maximum delay of each callback of the event
+# loop, instead of Python's 5 ms. Permanently it would cost a tenth more CPU per request.
 _GIL_TURN_S = 0.000_5
 
 _TEXT = b"text/plain; charset=utf-8"

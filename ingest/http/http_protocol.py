@@ -44,8 +44,8 @@ _HOST = re.compile(rb"(?:\[[\w:.%~-]*+\]|[\w.~%!$&'()*+,;=-]*+)(?::[0-9]*+)?+")
 _RETRY_AFTER = b"retry-after: 1\r\n"
 _ALLOW = b"allow: GET, HEAD, POST\r\n"
 
-# So many requests may wait on a connection for the answer to an earlier one. Nearly no client sends any ahead, and a
-# packet has room for thousands.
+# Maximum number of pipelined requests of a connection. Hardly any client pipelines, and a packet has room for
+# thousands.
 _AHEAD = 64
 
 
@@ -96,7 +96,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._inflight = inflight
         self._peers = peers
         self._send_timeout_s = send_timeout_s
-        self._makes_room = makes_room  # beyond max_connections the oldest without a request goes, not the new one
+        self._makes_room = makes_room  # beyond max_connections the oldest without a request is closed, not the new one
         self._since = 0.0  # when it was opened, or when its last request was handed over
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked

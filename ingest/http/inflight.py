@@ -75,18 +75,18 @@ RESERVATION: Final = "arborcast.reservation"
 # The share of the budget for bodies that arrive in pieces, and the share at which no further one may wait.
 _BODIES, _WAITING = 5 / 8, 3 / 4
 
-# How long a request waits for memory. Not long: it occupies a connection, and its client may find another gateway.
+# Maximum wait of a request for memory. Short, since it occupies a connection, and its client may use another gateway.
 _WAIT_S = 5.0
 
-# A body makes progress when so many bytes more, or the rest, arrive within so long.
+# A body makes progress if this number of bytes, or the rest, arrives within this time.
 _STEP = 16 * 1024
 
 _STALLED_S = 1.0
 
-# How often the waiting requests are checked.
+# Interval of checks of the waiting requests.
 _LOOK_S = 0.25
 
-# When so much less is reserved than at the peak, free memory is returned to the system.
+# Free memory is returned to the system when the reserved memory is this far below its peak.
 _FELL = 4 * 1024 * 1024
 
 RETRY_AFTER_S = 1.0
@@ -118,7 +118,7 @@ class Reservation:
         self.since: float
 
     def add(self, size: int) -> None:
-        """So many bytes of the body have arrived."""
+        """Count arrived bytes of the body."""
         self.came += size
         if self.came > self.counted:
             self._budget.count(self, self.came - self.counted)
@@ -151,7 +151,7 @@ class Inflight:
         """Requests that were refused because the budget was used up."""
 
     def count(self, reservation: Reservation, size: int) -> None:
-        """Add so many bytes to a reservation, whatever the budget is."""
+        """Add bytes to a reservation, even beyond the budget."""
         if reservation.over:
             return
         reservation.counted += size
@@ -169,7 +169,7 @@ class Inflight:
         self.lessen(reservation, reservation.counted)
 
     def lessen(self, reservation: Reservation, size: int) -> None:
-        """Take so many bytes off a reservation."""
+        """Remove bytes from a reservation."""
         size = min(size, reservation.counted)
         self.taken -= size
         reservation.counted -= size
@@ -213,14 +213,14 @@ class Inflight:
             reservation.body.go_on()  # so that received data can be discarded
 
     def take(self, reservation: Reservation, size: int) -> bool:
-        """Reserve so many bytes more, for parsing; returns whether they are free."""
+        """Reserve more bytes, for parsing; returns whether they are free."""
         if self.taken + size > self._limit and not self._make_free(size, self._limit):
             return False
         self.count(reservation, size)
         return True
 
     async def wait(self, reservation: Reservation, size: int) -> None:
-        """Reserve so many bytes more as soon as they are free, in turn. Raises InfrastructureError."""
+        """Reserve more bytes as soon as they are free, in turn. Raises InfrastructureError."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readers[reservation] = (size, self._clock(), future)
         self._look_at(_LOOK_S)
@@ -235,7 +235,7 @@ class Inflight:
         return _no_memory()
 
     def _make_free(self, size: int, limit: float) -> bool:
-        """Whether so much more is within a limit; if need be, bodies that make no progress are refused for it."""
+        """Whether this many more bytes are within a limit; if necessary, bodies without progress are refused."""
         while self.taken + size > limit and self.taken:
             stalled = next(iter(self._arriving), None)
             if stalled is None or self._clock() - stalled.since < _STALLED_S:
@@ -262,7 +262,7 @@ class Inflight:
         self._look = asyncio.get_running_loop().call_later(delay_s, self.look)
 
     def look(self) -> None:
-        """Give free memory to the waiting requests in order; refuse those that have waited too long."""
+        """Assign free memory to the waiting requests in order; refuse those at the time limit."""
         self._look = None
         now = self._clock()
         for reservation, (size, since, future) in list(self._readers.items()):

@@ -51,7 +51,7 @@ class UvicornServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """uvicorn would raise the signal again after an orderly stop, and the exit status would say killed."""
+        """uvicorn would raise the signal again after an orderly stop, and the exit status would be that of a kill."""
         yield
 
     def stop(self) -> None:

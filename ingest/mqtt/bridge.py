@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(0.5, 30.0)
 
-# A connection that lasts so long is no failure of the same row.
+# A connection of this duration resets the back-off.
 _LASTS_S = 10.0
 
 

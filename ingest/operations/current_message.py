@@ -119,7 +119,7 @@ class RetainedMessages:
         raise InfrastructureError("the current messages change faster than they can be read", RETRY_AFTER_S)
 
 
-# So many current messages are in memory at a time.
+# Maximum number of current messages in memory at a time.
 _AT_A_TIME = 16
 
 
@@ -145,8 +145,8 @@ async def get_current_message(gateway: Gateway, request: Request, _target: Targe
 
 
 async def check_few(gateway: Gateway, subscription: Subscription, client: str) -> None:
-    """Raises UnsupportedPolicy when more topics of a subscription have a current message than can be sent at once,
-    TooManyRequests when so many pushes have been caused by its client in the last minute: these count as its own."""
+    """Raises UnsupportedPolicy if too many topics of a subscription have a current message, and TooManyRequests if
+    these pushes, counted as the client's own, exceed its rate."""
     paths = await _topics_with_message(gateway, subscription)
     if len(paths) > limits.CURRENT_MESSAGES:
         raise UnsupportedPolicy(

@@ -86,7 +86,7 @@ class Publish:
         self.operation = Operation("Publish", self._publish, frozenset(), carries_messages=True)
 
     def memory(self, body: bytes, elements: int) -> int:
-        """How many bytes of memory `read` takes. Raises MalformedMessage for more than so many elements."""
+        """The memory that `read` takes, in bytes. Raises MalformedMessage for too many elements."""
         return memory_to_read(body, elements)
 
     def read(self, body: bytes, content_type: bytes) -> Request:

@@ -37,7 +37,7 @@ from arborcast.wire.xml_reading import check_payload
 PAYLOAD_DEPTH = 6
 """Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""
 
-# So many messages are read before other requests have their turn: some milliseconds.
+# Messages read in one step, of some milliseconds; then the event loop serves other requests.
 _AT_A_TIME = 250
 
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.

@@ -49,7 +49,7 @@ _MAXIMUM_NUMBER = 256
 # write the name as text.
 _NAME_ATTRIBUTE = "pullPointQueueName"
 
-# So many ends go into one append.
+# Ends per append.
 _AT_ONCE = 500
 
 # The request that a message is the answer to: there is no other place for it in a message.

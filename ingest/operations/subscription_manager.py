@@ -186,7 +186,7 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 1.0
 
-# So many ends go into one append. A million that expire together must not become one enormous request.
+# Ends per append: a million that expire together must not become one request.
 _AT_ONCE = 500
 
 
@@ -204,7 +204,7 @@ async def end_expired_forever(gateway: Gateway) -> None:
 
 
 async def end_expired(gateway: Gateway) -> int:
-    """End some of the subscriptions that are due; returns how many."""
+    """End some expired subscriptions; returns their number."""
     now_ms = times.to_ms(gateway.now())
     due = gateway.table.due(now_ms - gateway.settings.expiry_grace_s * 1000)
     # A concurrent renewal has the lock: checked again in the next round.

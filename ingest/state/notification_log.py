@@ -232,7 +232,7 @@ class NotificationLog:
         return append.future
 
     def _encoded(self, topic: str, notifications: Sequence[Notification], size: int) -> list[_Record]:
-        """Their records, of a request with so many bytes already. Encodes no more than one record beyond the limit."""
+        """Their records, for a request that already has `size` bytes. Encodes at most one record beyond the limit."""
         room, records = self._limit - self.unacknowledged_bytes - size, []
         for notification in notifications:
             key, value = encode(notification)

@@ -63,8 +63,8 @@ class PullView(LogView[KeyedRecord]):
 
 
 class SettledRecords:
-    """How long settled records stay in the log, for `arborcast trace`: for `kept_s` seconds, or until `kept_bytes` of
-    messages are behind them, because each start reads them."""
+    """The retention of settled records, for `arborcast trace`: `kept_s` seconds, or until `kept_bytes` of messages
+    follow them, because each start reads them."""
 
     def __init__(self, kept_s: float, kept_bytes: int) -> None:
         self._kept_s = kept_s
@@ -126,7 +126,7 @@ logger = logging.getLogger(__name__)
 # Interval of checks for abandoned claims and for messages of ended pull points.
 _SWEEP_S = 1.0
 
-# How often the log's beginning is cut off, in sweeps.
+# Sweeps between deletions of the log's beginning.
 _CUT_EVERY = 60
 
 # Time limit of a stop for the settlement of claims.
@@ -232,7 +232,7 @@ class PullQueues:
 
     @property
     def waiting_clients(self) -> int:
-        """How many requests wait for messages."""
+        """The number of requests that wait for messages."""
         return sum(len(futures) for futures in self._arrivals.values())
 
     async def put(self, pull_point_id: str, messages: Sequence[StoredMessage]) -> None:

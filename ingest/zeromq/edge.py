@@ -46,21 +46,21 @@ _BEAT_S = 1.0
 # Poll timeout of the loop; shorter while a client waits for the state of a subscription.
 _TURN_MS, _PENDING_MS = 200, 20
 
-# Errors of each kind are logged once in so long.
+# Minimum interval of log lines for errors of a kind.
 _LOG_AGAIN_S = 60.0
 
 # Delay before a message that the gateway could not store is sent again.
 _AGAIN_S = 0.5
 
-# How long `ready` waits until a subscription is in force.
+# Time limit of `ready` for a subscription to become active.
 _READY_S = 10.0
 
 _REMEMBERED = 4 * 1024 * 1024
 
-# As many parts of a message are kept as no request has: one with so many is refused.
+# More parts than any valid message has: a message with this number is refused.
 _MOST_PARTS = 7
 
-# So many REQ may wait until a subscription is in force.
+# Maximum number of REQ that wait for a subscription.
 _MAX_PENDING = 1_000
 
 # A publication that was in progress at this number of lost connections is sent alone once, and then given up.

@@ -16,11 +16,11 @@ Peer = tuple[int, int]
 
 LONGEST_PREFIX = 1_024
 
-# The framed edge has so many subscriptions on a connection.
+# The framed edge's maximum of subscriptions on a connection.
 MOST_PREFIXES = 1_000
 _MOST_BYTES = 256 * 1024
 
-# Beyond half of all prefixes a connection that has so many itself gets no further one.
+# With more than half of all prefixes in use, a connection with this number gets no further one.
 _MOST_OF_ONE = 100
 
 # Closed connections are removed when a prefix has this many more than after the last sweep.

@@ -25,7 +25,7 @@ _CONNECTS = ">"
 # Messages of one publisher that wait to be read: the default of ZeroMQ.
 _RECEIVE_HWM = 1_000
 
-# After a loss a peer that we connect to is tried again after so long, then twice as long, and so on.
+# First delay of a reconnect; it doubles with each attempt.
 _RECONNECT_MS, _LONGEST_RECONNECT_MS = 100, 30_000
 
 

@@ -3,9 +3,11 @@
 Shared by the table and the views of its snapshots, so that they match equally. Subclasses return the entries under a
 key; the walk over the keys and the cache of answers are here.
 
-Changes invalidate the cache: - a change of the entry of one topic drops that topic's answer (`forget`); - a change of a
-wider entry drops all answers (`forget_all`), in constant time. Finding the affected ones among a million
-  answers would cost more than resolving the requested ones again: 2 to 5 microseconds each.
+Changes invalidate the cache:
+
+- a change of the entry of one topic drops that topic's answer (`forget`);
+- a change of a wider entry drops all answers (`forget_all`), in constant time. Finding the affected ones among a
+  million answers would cost more than resolving the requested ones again: 2 to 5 microseconds each.
 """
 
 from __future__ import annotations

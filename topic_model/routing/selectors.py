@@ -5,10 +5,10 @@ subtree of one node. Its normal form is the anchor followed by the reach, and is
 `a/b`, `a/b//.`, `a/*`, `a//.`, `a//*`, … finds every simple selector that matches `a/b`, and a subtree costs one key
 for any number of topics below. Other selectors are linked to simple keys:
 
-    a | b//.          several alternatives      one key each a//. and */b      several filters           the keys of the
-    narrowest one; the others are tested at resolution a//b//.           steps below the anchor    in the trie of `rest`
-    xpath:…           over the topic set        one key for each selected topic, selected again after a change of the
-    set
+    a | b//.          several alternatives      one key each
+    a//. and */b      several filters           the keys of the narrowest one; the others are tested at resolution
+    a//b//.           steps below the anchor    in the trie of `rest`
+    xpath:…           over the topic set        one key for each selected topic, updated with the set
 """
 
 from __future__ import annotations

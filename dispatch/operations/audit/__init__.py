@@ -1,6 +1,5 @@
 """The audit: matches = delivered + dead + expired + cancelled + dropped + pending.
 
-
 The job writes the number of recipients of every notification before it delivers, and the outcome of every delivery. The
 audit compares both, and the evaluations with the offsets of the `notifications` log. It reads the logs, not the tables,
 which are some seconds behind.

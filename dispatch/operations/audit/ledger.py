@@ -183,7 +183,6 @@ class Evaluations:
     """The evaluations of each position in the `notifications` log, one entry for each. `least` and `most` bound the
     number of deliveries.
 
-
     A batch that is repeated after a crash evaluates again, with the subscriptions of that time, and delivers to all
     recipients without a row: the last evaluation is the minimum. Rows of the earlier one remain, for subscriptions that
     ended in between: when the evaluations differ, the maximum is their sum.

@@ -33,7 +33,7 @@ from arborcast.wire.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-# How long a message that is complete is left to the gateway that has completed it.
+# For this time a complete message is left to the gateway that completed it.
 _LEFT_S = 5.0
 
 _LOOK_S = 1.0

@@ -29,7 +29,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def decoded_once(text: str) -> str:
     """The text as it was typed, if it arrived as UTF-8 read as Latin-1 and encoded again; else unchanged.
 
-    Looks like that: every character fits into a byte, and the bytes are UTF-8.
+    The criterion: every character fits into a byte, and the bytes are UTF-8.
     """
     if text.isascii():
         return text

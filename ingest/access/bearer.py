@@ -102,7 +102,7 @@ class Bearer:
             raise WrongToken(f"the token's algorithm is not one of {', '.join(self._algorithms)}")
         fitting = [key for key in self._keys.value if key.fits(algorithm) and key_id in (None, key.facts.get("kid"))]
         if len(fitting) != 1:
-            raise WrongToken("the token names no key that is known here")
+            raise WrongToken("the key of the token is unknown")
         return jwt.PyJWK(fitting[0].facts, algorithm)
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:

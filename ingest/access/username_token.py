@@ -91,7 +91,7 @@ def _read(token: etree._Element) -> UsernameToken:
         raise TokenRefused("a wsse:UsernameToken needs a wsse:Username and a wsse:Password", "InvalidSecurityToken")
     kind = password.get("Type", _TEXT)
     if kind not in (_TEXT, DIGEST):
-        raise TokenRefused(f"passwords of the type {kind[:200]!r} are not taken", "UnsupportedSecurityToken")
+        raise TokenRefused(f"passwords of the type {kind[:200]!r} are not supported", "UnsupportedSecurityToken")
     nonce, created = _nonce(parts.get(_NONCE)), _text(parts.get(_CREATED))
     created_s = _moment(created) if created else 0.0
     text = password.text or ""

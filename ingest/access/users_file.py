@@ -106,7 +106,7 @@ ADD_ONE = "`arborcast users add NAME` adds one, with the same --config or --home
 
 def no_users(path: Path) -> str:
     """The message for a missing users file."""
-    return f"access.methods asks for users, and there are none: {path} is not there; {ADD_ONE}"
+    return f"access.methods needs users, and there are none: {path} does not exist; {ADD_ONE}"
 
 
 def load_users(path: Path) -> Mapping[str, User]:

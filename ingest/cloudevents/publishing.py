@@ -88,7 +88,7 @@ class PublishEvents(Publish):
         elif media == EVENT:
             self._events = [self._of_json(_decoded(body, dict[str, msgspec.Raw], "a CloudEvent"), "")]
         elif media.startswith("application/cloudevents"):
-            raise WrongMedia(f"CloudEvents are taken as {EVENT}, {BATCH}, and in binary mode, not as {media[:100]}")
+            raise WrongMedia(f"CloudEvents are accepted as {EVENT}, {BATCH}, and in binary mode, not as {media[:100]}")
         else:
             attributes = {
                 name.decode("latin-1").removeprefix(HEADER): _unquoted(name, value)
@@ -126,7 +126,7 @@ class PublishEvents(Publish):
             return read_payload(self._wrapped(body), what="the body")
         if media.startswith("text/") or not body:
             return read_payload(self._loose(as_utf8(body, content_type, "the data").decode()), what="the body")
-        raise WrongMedia(f"data is taken as XML, JSON or text, not as {media[:100] or 'data without a media type'}")
+        raise WrongMedia(f"data is accepted as XML, JSON or text, not as {media[:100] or 'data without a media type'}")
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
@@ -202,7 +202,7 @@ def _check(attributes: Mapping[str, str]) -> None:
     """Raises InvalidRequest unless these are the attributes of a CloudEvent of this version."""
     version = attributes.get("specversion", "")
     if version != VERSION:
-        raise InvalidRequest(f"the attribute specversion is {version[:20]!r}, {VERSION!r} is taken")
+        raise InvalidRequest(f"the attribute specversion is {version[:20]!r}, not {VERSION!r}")
     for name in _REQUIRED:
         if not attributes.get(name):
             raise InvalidRequest(f"the attribute {name} is missing or empty")

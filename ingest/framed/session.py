@@ -110,7 +110,7 @@ class FramedSession:
         if self._early is not None:
             self._early.append(frame)
             if sum(len(each.body) for each in self._early) > limits.UNKNOWN_CLIENT:
-                raise FrameError(f"before CONNECTED {limits.UNKNOWN_CLIENT} bytes are taken: wait for it")
+                raise FrameError(f"more than {limits.UNKNOWN_CLIENT} bytes before CONNECTED: wait for it")
             return
         if not self.connected and frame.kind not in _ANY_TIME:
             if frame.kind == FrameKind.CONNECT:
@@ -175,7 +175,7 @@ class FramedSession:
             self._edge.gateway.check_started()
             connect = frames.read_body(frame, frames.ConnectBody)
             if connect.protocol != frames.VERSION:
-                raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {connect.protocol}")
+                raise InvalidRequest(f"the protocol is {frames.VERSION}, not {connect.protocol}")
             self._scope = {**self._scope, "headers": _credentials(connect)}
             await self._ask_who()
             self._asked_at = asyncio.get_running_loop().time()

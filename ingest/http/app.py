@@ -401,7 +401,7 @@ class GatewayApp:
             case page if page.startswith(FOLDER):
                 await self._wsdl(send, lambda descriptions: descriptions.document(page.removeprefix(FOLDER)))
             case _:
-                message = f"nothing is here; the notification broker is at {self._gateway.own.broker}\n"
+                message = f"no such address; the notification broker is at {self._gateway.own.broker}\n"
                 await send_answer(send, 404, message.encode(), _TEXT)
 
     async def _wsdl(self, send: Send, find: Callable[[ServiceDescriptions], bytes | None]) -> None:

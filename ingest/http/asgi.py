@@ -25,10 +25,12 @@ async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: boo
     """
     encoding = header(headers, b"content-encoding").strip().lower()
     if encoding not in (b"", b"identity"):
-        raise Compressed(f"a body with Content-Encoding {encoding.decode('latin-1')[:60]} is not taken: send it plain")
+        raise Compressed(
+            f"a body with Content-Encoding {encoding.decode('latin-1')[:60]} is not accepted: send it uncompressed"
+        )
     declared = header(headers, b"content-length")
     if declared.isdigit() and int(declared) > limit:
-        raise TooLarge(f"the request has {int(declared)} bytes, {limit} are taken")
+        raise TooLarge(f"the request has {int(declared)} bytes, more than {limit}")
     message = await receive()
     if message["type"] == "http.disconnect":
         return None
@@ -36,7 +38,7 @@ async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: boo
     if not message.get("more_body", False):
         # Nearly every request arrives in one piece.
         if len(body) > limit:
-            raise TooLarge(f"the request has {len(body)} bytes, {limit} are taken")
+            raise TooLarge(f"the request has {len(body)} bytes, more than {limit}")
         return body
     # Not as a list: for a body that arrives byte by byte that would be many times as large.
     whole = bytearray(body)

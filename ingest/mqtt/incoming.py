@@ -116,7 +116,7 @@ class Incoming:
         if not begins_element(payload):
             payload = loose_payload(payload)
         if len(payload) > gateway.settings.max_body_bytes:
-            raise TooLarge(f"the message has {len(payload)} bytes, {gateway.settings.max_body_bytes} are taken")
+            raise TooLarge(f"the message has {len(payload)} bytes, more than {gateway.settings.max_body_bytes}")
         publication = Publication(lifespan_ms=min(message.lifespan_s * 1000, limits.LIFESPAN_MS))
         publisher = again(gateway, self._user, len(message.payload))
         return await check_message(gateway, publisher, topic, payload, publication)

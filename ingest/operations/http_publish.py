@@ -111,7 +111,7 @@ class Publish:
         """The payload around a text."""
         payload = legacy_content.wrap(escape(text.translate(_NOT_IN_XML)), {})
         if len(payload) > self._limit:
-            raise TooLarge(f"written as XML text the body has {len(payload)} bytes, {self._limit} are taken")
+            raise TooLarge(f"written as XML text the body has {len(payload)} bytes, more than {self._limit}")
         return payload
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:

@@ -211,7 +211,7 @@ async def end_orphans(gateway: Gateway) -> None:
                     now_ms = times.to_ms(gateway.now())
                     await gateway.changes.commit(ending(subscription_id, "destroyed", now_ms))
                 except InfrastructureError as error:
-                    logger.warning("a subscription whose pull point is gone cannot be ended now: %s", error)
+                    logger.warning("a subscription to an ended pull point cannot be ended now: %s", error)
                     return
 
 

@@ -86,7 +86,7 @@ class PushResults:
             if before == report.state:
                 return
             if before is not None:
-                raise ResultRefused(f"this push was said to be {before} before; the first report counts", 409)
+                raise ResultRefused(f"this push was reported as {before} before; the first report counts", 409)
             await self._log.commit([Result(promise, report.state, now_ms, report.text[:_MOST_TEXT])])
             self._reported.put(promise.push, report.state, len(promise.push))
 

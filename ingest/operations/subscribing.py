@@ -132,7 +132,7 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
     if isinstance(pattern, Pattern) and pattern.steps > gateway.settings.expression_steps:
         raise ExpressionError(
             f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
-            f"{gateway.settings.expression_steps} are taken: use fewer alternatives, or several subscriptions",
+            f"more than {gateway.settings.expression_steps}: use fewer alternatives, or several subscriptions",
         )
     if not gateway.topics.fixed:
         return
@@ -182,7 +182,7 @@ def subscription_of(
             )
         if policy.queue:
             raise UnsupportedPolicy(
-                "with p:Queue requests are pushed: a pull point cannot say that it is idle", (QUEUE,)
+                "with p:Queue requests are pushed: a pull point cannot report that it is idle", (QUEUE,)
             )
         if form == "legacy":  # the older form, and the size of its parts, are forms of pushes
             form, delivery = "notify", DEFAULT_POLICY
@@ -302,7 +302,7 @@ def _check_room(gateway: Gateway, owner: str) -> None:
     held = gateway.owners.subscriptions(owner)
     if held >= limit:
         raise OperationRefused(
-            f"{owner!r} has {held} subscriptions, and {limit} may be: end some that are not needed any more",
+            f"{owner!r} has {held} subscriptions, the maximum of {limit}: end unused ones",
             "SubscribeCreationFailedFault",
         )
 

@@ -33,7 +33,7 @@ async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
         now = gateway.now()
         element = request.operation.find(wsnt("TerminationTime"))
         if element is None:
-            raise InvalidRequest("Renew has no wsnt:TerminationTime (xsi:nil asks for no end)")
+            raise InvalidRequest("Renew has no wsnt:TerminationTime (xsi:nil for no end)")
         terminates_ms = requested_termination(element, now, initial=False)
         renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
     # The schema has the reverse order of SubscribeResponse.

@@ -101,7 +101,7 @@ ENVELOPES = [
         "document type declaration",
     ),
     BadRequest("20,000 levels", soap.envelope("<a>" * 20_000 + "</a>" * 20_000), 400, "Client", "depth"),
-    BadRequest("too large", b" " * (LIMIT + 1), 413, "Client", f"{LIMIT} are taken"),
+    BadRequest("too large", b" " * (LIMIT + 1), 413, "Client", f"more than {LIMIT}"),
 ]
 
 HEADERS = [
@@ -356,8 +356,15 @@ PLACES = [
     BadRequest("GET at the broker", b"", 405, "", "by POST, not GET", method="GET"),
     BadRequest("GET at a subscription", b"", 405, "", "by POST", method="GET", path="/wsn/subscriptions/x"),
     BadRequest("elsewhere", soap.envelope(soap.notify()), 404, "", "/wsn/NotificationBroker", path="/"),
-    BadRequest("no id", soap.envelope("<wsnt:Unsubscribe/>"), 404, "", "nothing is here", path="/wsn/subscriptions/"),
-    BadRequest("below an id", b"<a/>", 404, "", "nothing is here", path="/wsn/subscriptions/x/y"),
+    BadRequest(
+        "no id",
+        soap.envelope("<wsnt:Unsubscribe/>"),
+        404,
+        "",
+        "no such address",
+        path="/wsn/subscriptions/",
+    ),
+    BadRequest("below an id", b"<a/>", 404, "", "no such address", path="/wsn/subscriptions/x/y"),
 ]
 
 CASES = [*ENVELOPES, *HEADERS, *OPERATIONS, *CURRENT_MESSAGES, *SUBSCRIBES, *NOTIFIES, *PLACES]

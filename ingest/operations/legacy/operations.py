@@ -161,7 +161,7 @@ def _request(action: Subscribe | Unsubscribe, caller: Caller | None, endpoint: s
     Raises ExpressionError, and ConsumerRefused without an address.
     """
     if not action.address:
-        raise ConsumerRefused("there is no SubscriberAddress, which says where to push")
+        raise ConsumerRefused("SubscriberAddress is missing")
     delivery = action.delivery if isinstance(action, Subscribe) else DEFAULT_POLICY
     return SubscriptionRequest(
         Filters(topics=(expressions.parse(action.topic, None, {}, legacy=True),)),

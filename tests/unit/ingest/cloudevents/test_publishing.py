@@ -131,8 +131,8 @@ def test_data(changes: dict[str, object], payload: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"specversion": "0.3"}, "the attribute specversion is '0.3', '1.0' is taken"),
-        ({"specversion": None}, "the attribute specversion is '', '1.0' is taken"),
+        ({"specversion": "0.3"}, "the attribute specversion is '0.3', not '1.0'"),
+        ({"specversion": None}, "the attribute specversion is '', not '1.0'"),
         ({"id": None}, "the attribute id is missing or empty"),
         ({"source": ""}, "the attribute source is missing or empty"),
         ({"type": None}, "the attribute type is missing or empty"),
@@ -143,7 +143,7 @@ def test_data(changes: dict[str, object], payload: bytes | None) -> None:
         ({"subject": "a//b"}, "a topic is names with slashes"),
         ({"data": {}, "datacontenttype": "application/xml"}, "a JSON string, as data that is not JSON has to be,"),
         ({"data": "<x>", "datacontenttype": "application/xml"}, "the data is not well-formed XML"),
-        ({"data": "x", "datacontenttype": "image/png"}, "data is taken as XML, JSON or text, not as image/png"),
+        ({"data": "x", "datacontenttype": "image/png"}, "data is accepted as XML, JSON or text, not as image/png"),
         ({"data": None, "data_base64": "?"}, "data_base64 is not base64"),
     ],
     ids=lambda value: str(value)[:30],

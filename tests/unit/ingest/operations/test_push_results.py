@@ -46,7 +46,7 @@ def test_said_again_it_is_the_same_and_said_otherwise_it_is_refused() -> None:
     assert [post(parts, state="delivered").status for _ in range(3)] == [204, 204, 204]
     refused = post(parts, state="failed")
     assert (refused.status, len(parts.results.taken)) == (409, 1)
-    assert b"said to be delivered before" in refused.body
+    assert b"reported as delivered before" in refused.body
 
 
 async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
@@ -96,7 +96,7 @@ def test_until_its_time_is_over() -> None:
         (b'{"state": "failed", "text": "\xff"}', 400, "JSON"),
         (b"[" * 10_000, 400, "JSON"),
         (b'{"state": "failed", "push": "p-8"}', 403, "the address of the push p-7"),
-        (b'{"state": "failed", "text": "' + b"x" * 20_000 + b'"}', 413, "16384 are taken"),
+        (b'{"state": "failed", "text": "' + b"x" * 20_000 + b'"}', 413, "more than 16384"),
     ],
 )
 def test_what_is_no_result_is_refused_with_a_sentence(body: bytes, status: int, says: str) -> None:

@@ -141,8 +141,9 @@ def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> I
             yield BackupRecord(record.key, record.value)
 
 
-# Records that wait for acknowledgement.
+# Records, and bytes of them, that wait for acknowledgement: the producer has no bound of its own.
 _AT_ONCE = 2_000
+_AT_ONCE_BYTES = 32 * 1024 * 1024
 
 _FLUSH_S = 60.0
 
@@ -187,17 +188,17 @@ def _fill(producer: Producer, topic: str, log: str, records: Iterator[BackupReco
     failures: list[BaseException] = []
     with translated(f"Kafka topic {topic} cannot be written"):
         partitions = len(producer.partitions_for(topic))
-    unacknowledged = 0
+    count = size = 0
     for record in records:
         with translated(f"Kafka topic {topic} cannot be written"):
             future = producer.send(
                 topic, value=record.value, key=record.key, partition=_partition(log, record.key, partitions)
             )
         future.add_errback(failures.append)
-        unacknowledged += 1
-        if unacknowledged == _AT_ONCE:
+        count, size = count + 1, size + len(record.key) + len(record.value or b"")
+        if count == _AT_ONCE or size >= _AT_ONCE_BYTES:
             _flush(producer, topic, failures)
-            unacknowledged = 0
+            count = size = 0
     _flush(producer, topic, failures)
 
 

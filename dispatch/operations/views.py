@@ -156,17 +156,20 @@ class DeliveryView:
     def page(self, selection: ViewFilter, limit: int, skip: int = 0, *, newest_first: bool = False) -> ViewPage:
         """The entries behind the first `skip`, up to `limit`, and the numbers of all."""
         groups = self._groups(selection)
-        chosen = (each for each in self._entries(selection, groups, newest_first) if each.group in groups)
+        chosen = self._selected(selection, groups, newest_first)
         if not selection.by_entry:
             return ViewPage(list(islice(chosen, skip, skip + limit)), groups)
         found: list[ViewEntry] = []
         counts = Counter[ViewGroup]()
-        for each in chosen:
-            if selection.test is None or selection.test(each):
-                if skip <= counts.total() < skip + limit:
-                    found.append(each)
-                counts[each.group] += 1
+        for number, each in enumerate(chosen):
+            if skip <= number < skip + limit:
+                found.append(each)
+            counts[each.group] += 1
         return ViewPage(found, counts)
+
+    def selected(self, selection: ViewFilter) -> Iterator[ViewEntry]:
+        """All of these entries in order, read one by one, during which the view must not be used otherwise."""
+        return self._selected(selection, self._groups(selection), newest_first=False)
 
     def count(self, subscription: str) -> int:
         """The number of entries of a subscription."""
@@ -212,6 +215,11 @@ class DeliveryView:
             query, values = f"{query} WHERE subscription = ?", (selection.subscription,)
         found = ((_group(*group), number) for *group, number in self._db.execute(query, values))
         return Counter({group: number for group, number in found if selection.group(group)})
+
+    def _selected(self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool) -> Iterator[ViewEntry]:
+        for each in self._entries(selection, groups, newest_first):
+            if each.group in groups and (selection.test is None or selection.test(each)):
+                yield each
 
     def _entries(self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool) -> Iterator[ViewEntry]:
         """The entries of these groups in order, and possibly others."""

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
@@ -91,15 +92,16 @@ class Waiting:
         def idle(entry: ViewEntry) -> bool:
             return not pending_of(entry.value).tries.awaits and (selected.test is None or selected.test(entry))
 
-        with opened(PendingView, self._kafka, self._views) as view:
-            found = view.page(selected._replace(test=idle), limit).entries
-        now_ms = time_ms()
-        with closing(ParkingLog(self._kafka)) as requests:
-            for number, each in enumerate(found, 1):
+        now_ms, number = time_ms(), 0
+        # One by one: a million deliveries may wait.
+        with opened(PendingView, self._kafka, self._views) as view, closing(ParkingLog(self._kafka)) as requests:
+            found = view.selected(selected._replace(test=idle))
+            for number, each in enumerate(islice(found, limit), 1):
                 requests.tried(parked.decode_key(each.key)[0], pending_of(each.value).tries.requested(now_ms))
-                if number % _AT_ONCE == 0 or number == len(found):
+                if number % _AT_ONCE == 0:
                     requests.settle(_SETTLE_S)
-        return len(found)
+            requests.settle(_SETTLE_S)
+        return number
 
     def tally(self, subscriptions: Collection[str]) -> dict[str, tuple[int, int]]:
         """Of these subscriptions, those with waiting deliveries: their number, and the time of the oldest (ms)."""

@@ -176,3 +176,31 @@ def test_what_is_counted_is_what_may_be_undelivered_and_is_said_so(
     assert " 0 records  dead letters\n" in said
     lines = [line.split() for line in said.splitlines()[1:]]
     assert [line[0] for line in lines] == [*manifest.logs]
+
+
+def test_a_restore_flushes_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer has no bound: 2,000 records of 4 MB would be in memory."""
+    monkeypatch.setattr(backup, "_AT_ONCE_BYTES", 1_000)
+    unflushed, most, sent = 0, 0, 0
+
+    class Future:
+        def add_errback(self, _call: object) -> None: ...
+
+    class Producer:
+        def partitions_for(self, _topic: str) -> set[int]:
+            return {0}
+
+        def send(self, _topic: str, value: bytes, key: bytes, partition: int) -> Future:
+            nonlocal unflushed, most, sent
+            unflushed, sent = unflushed + len(value) + len(key), sent + 1
+            most = max(most, unflushed)
+            return Future()
+
+        def flush(self, timeout: float) -> None:
+            nonlocal unflushed
+            unflushed = 0
+
+    records = (BackupRecord(b"k", b"x" * 400) for _ in range(50))
+    backup._fill(Producer(), "control", "control", records)  # type: ignore[arg-type]
+    assert (sent, unflushed) == (50, 0)
+    assert most < 1_500

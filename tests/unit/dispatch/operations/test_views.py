@@ -8,8 +8,8 @@ import pytest
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
-from arborcast.dispatch.logs.parked import Delivery, Place, Tries
-from arborcast.dispatch.operations import views
+from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
+from arborcast.dispatch.operations import views, waiting
 from arborcast.dispatch.operations.views import (
     DeliveryView,
     DeliveryViews,
@@ -21,6 +21,7 @@ from arborcast.dispatch.operations.views import (
     opened,
     pending_of,
 )
+from arborcast.dispatch.operations.waiting import DeliverySelection
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.listed_logs import ListedLogs
@@ -127,6 +128,37 @@ def test_the_steps_of_a_page_do_not_grow_with_what_waits(logs: ListedLogs) -> No
         assert (view.count("s3"), view.count("nobody")) == (2_000, 0)
         assert steps(view) <= 2 * few
         assert steps(view, one) <= 2 * few_of_one
+
+
+def test_attempts_are_requested_while_the_view_is_read(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of all waiting deliveries would need a gigabyte for a million."""
+    read, written, read_at_flush = 0, 0, []
+
+    def counted(value: bytes) -> Parked:
+        nonlocal read
+        read += 1
+        return pending_of(value)
+
+    class Requests:
+        def __init__(self, _kafka: KafkaSettings) -> None: ...
+
+        def tried(self, _delivery: Delivery, _tries: Tries) -> None:
+            nonlocal written
+            written += 1
+
+        def settle(self, _timeout_s: float) -> None:
+            read_at_flush.append(read)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(waiting, "pending_of", counted)
+    monkeypatch.setattr(waiting, "ParkingLog", Requests)
+    for number in range(2_500):
+        logs.park(delivery(number), message(number), at_ms=number)
+    everything = DeliverySelection(lambda _: True, lambda _: True, "", frozenset())
+    assert waiting.Waiting(KAFKA).request_attempts(everything) == written == 2_500
+    assert read_at_flush[0] < 2_500
+    assert waiting.Waiting(KAFKA).request_attempts(everything, 7) == 7
 
 
 def test_pages_and_filters(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,11 +125,10 @@ class History:
             name,
             EndpointReference(f"http://{name}/"),
             address=f"http://gateway/wsn/subscriptions/{name}",
-            topics=(TopicFilter("", topic, topic),),
             form=form,  # type: ignore[arg-type]
             policy=DeliveryPolicy(**policy),
             created_ms=int(self.kernel.wall_s(host) * 1000),
-            **(more or {}),
+            **{"topics": (TopicFilter("", topic, topic),), **(more or {})},
         )
         member = self.oracle.member(made)
         self._change(gateway, member, made, True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core.backoff import Backoff
@@ -19,7 +20,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
-from arborcast.dispatch.hot.recovered import NOTHING, StartState
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.stream import HotPath, JobParts
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.realtime.driver import ProgressListener
@@ -88,6 +89,7 @@ class ModeController:
         self._run = NO_BATCH
         self._began = _NOT_STARTED  # where the current run started
         self._begin: StartState | None = None  # where the next run starts, until `progress` has it
+        self._recovered: Broadcast[RecoveredDeliveries] | None = None  # of the current run
         self._may_be_realtime = False
         self._returns_to_realtime = False  # after the batches of a backlog
         self._lock = threading.RLock()
@@ -163,11 +165,15 @@ class ModeController:
             self._listener.catch_up(self._parts.settings.kafka.request_timeout_s)
             self._begin = begin = self._begin or self._recovery.start_state()
             self._began, self._run = begin, next_run(begin.newest)
+            if self._recovered is not None:
+                self._recovered.destroy()
+            context = self._parts.spark.sparkContext
+            self._recovered = recovered = context.broadcast(begin.recovered) if begin.since >= 0 else None
             if self._target == "realtime":
                 if not (begin.batches or self._is_backlog(begin)) and self._has_slots():
                     self.mode = "realtime"
                     passed, ends = self._hot.passed_before(begin.positions), self._recovery.ends
-                    return self._realtime.start(self._run, begin, passed, ends, self._write_start)
+                    return self._realtime.start(self._run, begin, recovered, passed, ends, self._write_start)
                 # First batches for a backlog, or for the rest of an interrupted batch: they drop a timely message for a
                 # newer one, while real time would push it behind newer ones. Or until there are enough task slots.
                 self._target, self._returns_to_realtime = "batch", True
@@ -175,7 +181,7 @@ class ModeController:
             remove_checkpoint(self._parts.spark, checkpoint := self._parts.settings.checkpoint("push"))
             self.mode = "batch"
             write_positions = partial(self._recovery.write_positions, self._run, begin)
-            return self._hot.start(checkpoint, self._run, begin, write_positions)
+            return self._hot.start(checkpoint, self._run, begin, recovered, write_positions)
 
     def shift(self, mode: Mode) -> None:
         """Change the mode. No message is lost, and none is pushed twice if all are settled in time."""

@@ -171,10 +171,12 @@ class History:
 
     def judge(self) -> None:
         """Raises Violated with all that does not hold. No record of an internal log is larger than the code that cuts
-        them says, and a header."""
+        them says, and a header; and a driver keeps no broadcast of an earlier run."""
         for log, most in MOST_BYTES.items():
             if (largest := self.broker.largest.get(log, 0)) > most:
                 self.oracle.faults.append(f"size: a record of {log} has {largest} bytes")
+        if kept := self.kernel.notes.get("broadcasts kept"):
+            self.oracle.faults.append(f"size: from {kept[0]:.3f} on a driver keeps broadcasts of earlier runs")
         self.oracle.faults += self._audited()
         self.oracle.judge()
 

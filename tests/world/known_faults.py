@@ -309,6 +309,19 @@ def a_message_for_many_behind_later_ones(history: History) -> None:
         history.kernel.call(0.0, worker.kill)
 
 
+def workers_that_die_again_and_again(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a")
+    start(history)
+    history.network.receiver("http://s/").temper = "slow"
+    assert history.engine is not None
+    for _ in range(4):
+        notify(history, "a", 3)
+        for worker in history.engine.spark.workers:
+            history.kernel.call(0.0, worker.kill)
+        history.kernel.sleep(30.0)
+
+
 def a_receiver_that_ends_its_subscription(history: History) -> None:
     begin(history)
     subscribe(history, "s", "a")
@@ -529,6 +542,12 @@ KNOWN = (
         lambda: patched((waiting.WaitingMessages, "oldest", _of_the_first)),
         a_message_for_many_behind_later_ones,
         "lost",
+    ),
+    KnownFault(
+        "a driver keeps the recovered deliveries of each run",
+        lambda: patched((spark.Broadcast, "destroy", lambda self: None)),
+        workers_that_die_again_and_again,
+        "size",
     ),
     KnownFault(
         "a subscription that its receiver has ended goes on",

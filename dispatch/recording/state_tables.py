@@ -124,8 +124,10 @@ class RowChanges:
         return pa.Table.from_pylist(rows, schema=pa.schema([*fields, pa.field(OPERATION, pa.string())]))
 
 
-# Bounds the driver's memory and the time of a step: a merge of this number of rows takes a second or two.
+# Bound the driver's memory and the time of a step: a merge of this number of rows takes a second or two, and the rows
+# of waiting deliveries and dead letters have their messages.
 _RECORDS_PER_STEP = 20_000
+_BYTES_PER_STEP = 16 * 1024 * 1024
 
 
 class TableFold(ABC):
@@ -159,12 +161,8 @@ def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str
 class FoldedTables(TableFollower):
     """The tables that follow one log. Without changes nothing is committed."""
 
-    def __init__(
-        self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]], bytes_per_step: int | None = None
-    ) -> None:
-        """`folds` with the locations of their tables; several for one table are applied in this order. A log of large
-        records is read in steps of about `bytes_per_step`."""
-        self._bytes_per_step = bytes_per_step
+    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
+        """`folds` with the locations of their tables; several for one table are applied in this order."""
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(kafka, log, [table for _, table in self._folds])
 
@@ -172,7 +170,7 @@ class FoldedTables(TableFollower):
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, log: LogCursor) -> bool:
-        records = log.read(_RECORDS_PER_STEP, self._bytes_per_step)
+        records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         for fold, table in self._folds:
             progress = as_progress(fold.writer, log.positions)
             changes = RowChanges(fold.spec)
@@ -183,9 +181,8 @@ class FoldedTables(TableFollower):
             elif records and not table.positions(fold.writer):
                 # To distinguish "nothing yet" from "crashed before the first commit".
                 table.extend(fold.spec.arrow([]), progress)
-        if self._bytes_per_step is not None:
-            return bool(records)
-        return len(records) >= _RECORDS_PER_STEP
+        size = sum(len(record.value or b"") for record in records)
+        return len(records) >= _RECORDS_PER_STEP or size >= _BYTES_PER_STEP
 
     def _restart(self) -> None:
         # Only the new log counts, except in tables with `outlives`.

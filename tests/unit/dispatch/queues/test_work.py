@@ -221,6 +221,23 @@ def test_when_the_clock_is_put_back_what_was_tried_is_due() -> None:
     assert world.arrived("s") == ["r", "r"]
 
 
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_when_the_clock_is_put_back_a_result_is_awaited_for_its_time_and_no_longer(capacity: int) -> None:
+    world = World()
+    world.serve("s", capacity=capacity)
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    world.set_clock(-DAY_MS)
+    callback_ms = int(PushSettings().callback_s * 1000)
+    world.run(callback_ms - 1_000)
+    assert [each.sequence for each in world.arrivals] == [0]
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(60_000)
+    assert [each.sequence for each in world.arrivals] == [0, 1]
+    assert world.states()[LANE, "a"] == "delivered"
+
+
 def test_whoever_awaits_an_answer_hears_that_none_will_come() -> None:
     world = World(retry=retry(breaker_failures=1_000))
     world.serve("s")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import pytest
 from lxml import etree
@@ -66,7 +66,7 @@ def test_an_event_waits_while_kafka_is_away_and_keeps_its_id(monkeypatch: pytest
     view: Any = SimpleNamespace(catch_up=lambda timeout_s: 7, subscription=lambda name: None)
     events = OperatorEvents(KafkaSettings(), view)
     for kind in ("breaker-opened", "breaker-closed"):
-        events.publish(OperatorEvent(cast(EventKind, kind), 1))
+        events.publish(OperatorEvent(kind, 1))
     events._queue.put(None)
 
     with pytest.raises(InfrastructureError):

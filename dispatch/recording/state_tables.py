@@ -6,6 +6,7 @@ crash costs only time.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class RoutesSnapshot(Work):
-    """Writes the table when `version` has changed.
+    """Writes the table when `version` has changed, and the routes with it: not after each renewal.
 
 
     A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded: a million
@@ -50,11 +51,13 @@ class RoutesSnapshot(Work):
         self._version = version
         self._routes = routes
         self._warned = False
+        self._read: int | None = None  # the version of the last routes
+        self._written = b""  # their hash, if this object has written them
 
     def step(self) -> bool:
         version = self._version()
         try:
-            if self._table.progress(self.name) == version:
+            if version in (self._read, self._table.progress(self.name)):
                 return False
             # Read after the version: changes in between are written again, not missed.
             routes = self._routes(self._limit)
@@ -71,11 +74,23 @@ class RoutesSnapshot(Work):
                 }
                 for route, state in routes
             ]
-            self._table.replace(ROUTES.arrow(rows), {self.name: version})
+            table = ROUTES.arrow(rows)
+            if (found := _hash(table)) != self._written:
+                self._table.replace(table, {self.name: version})
+            self._read, self._written = version, found
         except BaseException:
             self._table.reopen()
+            self._written = b""
             raise
         return False
+
+
+def _hash(rows: pa.Table) -> bytes:
+    found = hashlib.blake2b()
+    for column in rows.itercolumns():
+        for buffer in column.combine_chunks().buffers():
+            found.update(buffer or b"")
+    return found.digest()
 
 
 Row = Mapping[str, object]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from pyspark.core.broadcast import Broadcast
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core.backoff import Backoff
@@ -20,7 +19,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
-from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState
+from arborcast.dispatch.hot.recovered import NOTHING, StartState
 from arborcast.dispatch.hot.stream import HotPath, JobParts
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.realtime.driver import ProgressListener
@@ -89,7 +88,6 @@ class ModeController:
         self._run = NO_BATCH
         self._began = _NOT_STARTED  # where the current run started
         self._begin: StartState | None = None  # where the next run starts, until `progress` has it
-        self._recovered: Broadcast[RecoveredDeliveries] | None = None  # of the current run
         self._may_be_realtime = False
         self._returns_to_realtime = False  # after the batches of a backlog
         self._lock = threading.RLock()
@@ -165,10 +163,7 @@ class ModeController:
             self._listener.catch_up(self._parts.settings.kafka.request_timeout_s)
             self._begin = begin = self._begin or self._recovery.start_state()
             self._began, self._run = begin, next_run(begin.newest)
-            if self._recovered is not None:
-                self._recovered.destroy()
-            context = self._parts.spark.sparkContext
-            self._recovered = recovered = context.broadcast(begin.recovered) if begin.since >= 0 else None
+            recovered = self._recovery.share(begin, self._parts.spark.sparkContext)
             if self._target == "realtime":
                 if not (begin.batches or self._is_backlog(begin)) and self._has_slots():
                     self.mode = "realtime"

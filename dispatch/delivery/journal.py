@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -116,8 +117,9 @@ class Journal:
         """Write the rows that are due, without waiting. Returns False while Kafka's acknowledgements are late."""
         self._release()
         self._attempts.write_due()
-        late = bool(self._deferred) and self._deferred[0].log.is_behind(BEHIND_S)
-        return not (late or self._attempts.is_behind(BEHIND_S))
+        # The parking log also for results, which have no rows.
+        logs = [self._attempts, self._parking, *(each.log for each in islice(self._deferred, 1))]
+        return not any(log.is_behind(BEHIND_S) for log in logs)
 
     def due_s(self) -> float:
         """Seconds until `write_due` has something to write; infinite if nothing waits."""

@@ -60,11 +60,12 @@ class Intervals:
         known = self.passed.get(partition)
         if known is None:
             known = self.passed[partition] = dict(self._before.get(partition, {}))
-        lane = lane_of(subscription.id, subscription.policy, topic)
-        if accepted_ms < known.get(lane, 0):
+        lane, interval_ms = lane_of(subscription.id, subscription.policy, topic), subscription.policy.interval_ms
+        # A message from long before the last one that passed: the clock was put back, and the interval is over.
+        if -_CLOCKS_MS <= accepted_ms - (known.get(lane, 0) - interval_ms) < interval_ms:
             return False
         if judged:
-            known[lane] = accepted_ms + subscription.policy.interval_ms
+            known[lane] = accepted_ms + interval_ms
             if len(known) > self._room:
                 self._remove_ended(known, accepted_ms)
         return True

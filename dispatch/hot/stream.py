@@ -101,7 +101,7 @@ class HotPath:
         self._reports: Accumulator[list[PartitionReport]] | None = None
         self._first_number = NO_BATCH
         self._pausing = False
-        self._recovered: Broadcast[RecoveredDeliveries] | None = None
+        self._recovered: Broadcast[RecoveredDeliveries] | None = None  # of the current query
         self._write: Callable[[Mapping[int, int]], None] = lambda positions: None
         self.positions: Mapping[int, int] = {}
         """The offsets behind the last round, by partition."""
@@ -116,6 +116,7 @@ class HotPath:
         checkpoint: str,
         run: int,
         begin: StartState,
+        recovered: Broadcast[RecoveredDeliveries] | None,
         write: Callable[[Mapping[int, int]], None],
     ) -> StreamingQuery:
         """Start the query with an empty checkpoint, at the positions of the log `progress`. It has no trigger: the next
@@ -125,9 +126,7 @@ class HotPath:
         self.positions = dict(begin.positions)
         self._first_number, self._write, self._pausing = run, write, False
         self.clean = True
-        if self._recovered is not None:
-            self._recovered.destroy()
-        self._recovered = spark.sparkContext.broadcast(begin.recovered) if begin.since >= 0 else None
+        self._recovered = recovered
         self._passed = self.passed_before(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(

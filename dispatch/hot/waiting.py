@@ -103,8 +103,8 @@ class WaitingMessages:
         return dropped
 
     def oldest(self) -> int:
-        """The lowest offset."""
-        return min(queue[0].offset for queue in self._queues.values())
+        """The lowest offset. A message for many subscriptions may join behind later ones of other topics."""
+        return min(each.offset for each in chain.from_iterable(self._queues.values()))
 
     def drain(self) -> list[Received]:
         """Remove and return all messages in the order of arrival, for parking."""

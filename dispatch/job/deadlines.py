@@ -16,7 +16,7 @@ from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
-from arborcast.core.wall_clock import time_ms
+from arborcast.core.wall_clock import WatchedClock, time_ms
 from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -112,6 +112,13 @@ class Deadlines:
         self._missed.remove(silence)
         return silence
 
+    def put_back(self, now_ms: int) -> None:
+        """The clock was put back to this time: silences that began later begin now."""
+        for name, known in self._watched.items():
+            for topic, since_ms in known.since_ms.items():
+                if since_ms > now_ms:
+                    self._restart(Quiet(name, topic), now_ms)
+
     def over(self, now_ms: int) -> Iterator[Quiet]:
         """The silences past their deadline, each once until `missed` is called for it."""
         while (silence := self._turns.pop(now_ms)) is not None:
@@ -160,6 +167,7 @@ class DeadlineWatch(SubscriptionListener):
         self._follows = follows
         self._publish = publish
         self._deadlines = Deadlines()
+        self._clock = WatchedClock(lambda: time_ms())
         self._known: set[str] = set()  # subscriptions with a deadline, active or not
         self._changed: deque[str] = deque()
         self._reports: deque[Mapping[tuple[str, str], int]] = deque()
@@ -204,9 +212,11 @@ class DeadlineWatch(SubscriptionListener):
         if not self._follows() and time.monotonic() - self._caught_up > _IDLE_S:
             self._caught_up = time.monotonic()
             self._view.catch_up(self._kafka.request_timeout_s)
+        if self._clock.put_back_ms():
+            self._deadlines.put_back(time_ms())
         self._apply_changes()
         self._apply_reports()
-        now_ms = time_ms()
+        now_ms = self._clock.now_ms()
         self._over += self._deadlines.over(now_ms)
         if self._over:
             ends = self._log.ends()
@@ -228,8 +238,10 @@ class DeadlineWatch(SubscriptionListener):
                 self._deadlines.watch(subscription, time_ms())
 
     def _apply_reports(self) -> None:
+        now_ms = time_ms()
         while self._reports:
-            for (subscription, topic), accepted_ms in self._reports.popleft().items():
+            for (subscription, topic), at_ms in self._reports.popleft().items():
+                accepted_ms = min(at_ms, now_ms)  # the clock of a gateway may be ahead
                 ended = self._deadlines.matched(subscription, topic, accepted_ms)
                 if ended is not None:
                     self._publish_event("deadline-met", ended, accepted_ms)

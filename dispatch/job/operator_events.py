@@ -1,25 +1,23 @@
 """Events for operators, as notifications on the topics `TOPICS`. Those about deadlines are for the subscriber, too.
 
-A thread publishes them; no caller waits.
+A thread publishes them; no caller waits. Events wait while Kafka is away.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from xml.sax.saxutils import escape
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.threads import start_thread
+from arborcast.core.threads import Service
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
 from arborcast.topic_model.control_log import ControlLog
@@ -75,7 +73,13 @@ class OperatorEvents:
         self.stored = 0
         """The number of events published since the start."""
         self._queue: queue.Queue[OperatorEvent | None] = queue.Queue(_MOST_WAITING)
-        self._thread: threading.Thread | None = None
+        self._full = False
+        self._event: OperatorEvent | None = None  # that is being published
+        self._ids = "", ""  # of its notifications
+        self._writer = DurableWriter(kafka, "notifications")
+        self._service = Service(
+            "operator-events", self._publish, close=self._writer.close, what="the publication of system notices"
+        )
 
     def start(self) -> None:
         """Add missing topics, so that they can be subscribed to, and begin to publish. Raises InfrastructureError."""
@@ -83,7 +87,7 @@ class OperatorEvents:
         if missing:
             with closing(ControlLog(self._kafka)) as log:
                 log.append(missing)
-        self._thread = start_thread("operator-events", self._run)
+        self._service.start()
 
     def publish(self, event: OperatorEvent) -> None:
         """Publish an event; returns at once."""
@@ -92,43 +96,46 @@ class OperatorEvents:
         logger.log(level, "%s", " ".join(filter(None, (event.kind, event.detail))), extra=about)
         try:
             self._queue.put_nowait(event)
+            self._full = False
         except queue.Full:
-            logger.warning("the event was not published: %d others wait for Kafka", _MOST_WAITING)
+            if not self._full:
+                logger.warning("events from here on are not published: %d others wait for Kafka", _MOST_WAITING)
+            self._full = True
 
     def stop(self, timeout_s: float) -> None:
         """Publish waiting events; returns when done, or after the time."""
-        if self._thread is not None:
-            try:
-                self._queue.put_nowait(None)
-            except queue.Full:
-                return
-            self._thread.join(timeout_s)
+        with suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._service.stop(timeout_s)
 
-    def _run(self) -> None:
-        writer = DurableWriter(self._kafka, "notifications")
-        while (event := self._queue.get()) is not None:
-            try:
-                # A subscriber whose Subscribe was answered gets it.
-                control = self._view.catch_up(self._kafka.request_timeout_s)
-                for notification in self._notifications(event, control):
-                    key, value = notifications.encode(notification)
-                    writer.send(partition_of_key(key, writer.partitions), value, key)
-                writer.settle(self._kafka.request_timeout_s)
-                self.stored += 1
-            except InfrastructureError as error:
-                logger.warning("an event (%s) was not published: %s", event.kind, error)
-        writer.close()
+    def _publish(self) -> None:
+        """Publish events until the stop. Raises InfrastructureError; the next call publishes the same event again."""
+        while True:
+            if self._event is None:
+                self._event, self._ids = self._queue.get(), (uuid.uuid4().hex, uuid.uuid4().hex)
+            if self._event is None:
+                return
+            # A subscriber whose Subscribe was answered gets it.
+            control = self._view.catch_up(self._kafka.request_timeout_s)
+            for notification in self._notifications(self._event, control):
+                key, value = notifications.encode(notification)
+                self._writer.send(partition_of_key(key, self._writer.partitions), value, key)
+            self._writer.settle(self._kafka.request_timeout_s)
+            self._event = None
+            self.stored += 1
+            self._service.succeeded()
 
     def _notifications(self, event: OperatorEvent, control: int) -> Iterator[Notification]:
         """The notification for subscribers of such events; and one for the subscription concerned, if the event is for
         it."""
+        name, own_name = self._ids
         general = Notification(
-            uuid.uuid4().hex, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER, control=control
+            name, TOPICS[event.kind], payload(event), event.at_ms, publisher=PUBLISHER, control=control
         )
         yield general
         about = self._view.subscription(event.subscription) if event.kind in _FOR_SUBSCRIBERS else None
         if about is not None:
             # Its recipients are those at matching: it may follow a change of the subscription.
             yield msgspec.structs.replace(
-                general, id=uuid.uuid4().hex, only=about.id, selector=about.selector(), control=UNSTAMPED
+                general, id=own_name, only=about.id, selector=about.selector(), control=UNSTAMPED
             )

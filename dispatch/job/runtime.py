@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from arborcast.core.eventlog.topics import ensure_topics
@@ -310,7 +309,7 @@ class DispatchJob:
                 continue  # its tasks keep the workers
             try:
                 empty_frame(self._spark, 1).foreachPartition(keep_worker_alive)
-            except PySparkException as error:
+            except Exception as error:  # of pyspark, or py4j's for a task that has failed
                 logger.info("the workers could not be kept: %s", error)
 
     def _stop(self) -> None:

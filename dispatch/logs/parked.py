@@ -151,7 +151,7 @@ class ParkingLog(DurableWriter):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(roomy(kafka), "parked", connect, clock)
-        self._results = DurableWriter(kafka, RESULTS_LOG, connect)  # connects with the first result
+        self._results = DurableWriter(kafka, RESULTS_LOG, connect, clock)  # connects with the first result
         self.held = HeldLanes(self.has)
         """The lanes with records of this writer."""
 
@@ -182,6 +182,9 @@ class ParkingLog(DurableWriter):
         """Write the answer to a push whose deliveries are parked."""
         key, value = results.encode(result)
         self._results.send(0, value, key)  # the log has one partition
+
+    def is_behind(self, seconds: float) -> bool:
+        return super().is_behind(seconds) or self._results.is_behind(seconds)
 
     def settle(self, timeout_s: float) -> None:
         super().settle(timeout_s)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from xml.sax.saxutils import escape
 
+from arborcast.core.recent import Recent
 from arborcast.dispatch.delivery.envelope import topic_element
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
 from arborcast.dispatch.logs.attempts import Attempt
@@ -77,6 +79,9 @@ def _why(row: Attempt) -> tuple[str, str]:
 _MOST_PARALLEL = 32
 _MOST = 1_000
 
+# Bytes of addresses, twice: the failure of each is logged once an hour.
+_LOGGED = 1024 * 1024
+
 
 class QueueUsers:
     """Sends each fault once: the logs have the end of a request, too. Used by one thread."""
@@ -86,6 +91,7 @@ class QueueUsers:
         self._journal = journal
         self._waiting: deque[PushRequest] = deque()
         self._in_flight = 0
+        self._logged: Recent[str, bool] = Recent(_LOGGED, age_s=3_600.0)
 
     @property
     def too_many(self) -> bool:
@@ -107,12 +113,13 @@ class QueueUsers:
     def _send(self) -> None:
         while self._waiting and self._in_flight < _MOST_PARALLEL:
             self._in_flight += 1
-            self._transport.submit(self._waiting.popleft(), self._sent)
+            request = self._waiting.popleft()
+            self._transport.submit(request, partial(self._sent, request.url))
 
-    def _sent(self, result: PushResult) -> None:
+    def _sent(self, url: str, result: PushResult) -> None:
         self._in_flight -= 1
-        if not 200 <= result.status < 300:
-            logger.warning(
-                "a user did not get the fault of an ended request: %s", result.detail or f"HTTP {result.status}"
-            )
+        if not (200 <= result.status < 300 or self._logged.get(url)):
+            self._logged.put(url, True, len(url))
+            why = result.detail or f"HTTP {result.status}"
+            logger.warning("a user did not get the fault of an ended request: %s", why, extra={"endpoint": url})
         self._send()

@@ -186,7 +186,11 @@ class Queues:
 
     def clock_put_back(self, now_ms: int) -> None:
         """All stored times are in the future."""
-        self._backlog.clock_put_back(now_ms)
+        until_ms = self._result_by_ms(now_ms)
+        self._backlog.clock_put_back(now_ms, until_ms)
+        for queue in self._queues.values():
+            for push, each in queue.awaited.items():
+                queue.awaited[push] = each._replace(until_ms=min(each.until_ms, until_ms))
         for name in self._waiting:
             self._turns.set(name, now_ms)
 
@@ -318,7 +322,7 @@ class Queues:
             self._in_flight -= 1
             self._bytes -= size
             if outcome.taken and not outcome.delivered:
-                until_ms = ended_ms + int(self._parts.push.callback_s * 1000)
+                until_ms = self._result_by_ms(ended_ms)
                 queue.awaited[push.id] = AwaitedPush(server.id, now_ms, len(request.together), until_ms)
             else:
                 queue.servers.end(server.id, now_ms)
@@ -401,6 +405,10 @@ class Queues:
             if self._parts.outcomes.write(waiting, decision, row):
                 waits.append(waiting.delivery)
         self._backlog.requeue(waits, server_again, refused, tries.due_ms)
+
+    def _result_by_ms(self, now_ms: int) -> int:
+        """The deadline of the result of a push that was accepted now."""
+        return now_ms + int(self._parts.push.callback_s * 1000)
 
     def _sleep(self, queue: Queue, now_ms: int, next_check_ms: int) -> None:
         """Sleep until a request is due, or expires, or a server may be tried again. The end of a push wakes it, too."""

@@ -163,11 +163,12 @@ class ModeController:
             self._listener.catch_up(self._parts.settings.kafka.request_timeout_s)
             self._begin = begin = self._begin or self._recovery.start_state()
             self._began, self._run = begin, next_run(begin.newest)
+            recovered = self._recovery.share(begin, self._parts.spark.sparkContext)
             if self._target == "realtime":
                 if not (begin.batches or self._is_backlog(begin)) and self._has_slots():
                     self.mode = "realtime"
                     passed, ends = self._hot.passed_before(begin.positions), self._recovery.ends
-                    return self._realtime.start(self._run, begin, passed, ends, self._write_start)
+                    return self._realtime.start(self._run, begin, recovered, passed, ends, self._write_start)
                 # First batches for a backlog, or for the rest of an interrupted batch: they drop a timely message for a
                 # newer one, while real time would push it behind newer ones. Or until there are enough task slots.
                 self._target, self._returns_to_realtime = "batch", True
@@ -175,7 +176,7 @@ class ModeController:
             remove_checkpoint(self._parts.spark, checkpoint := self._parts.settings.checkpoint("push"))
             self.mode = "batch"
             write_positions = partial(self._recovery.write_positions, self._run, begin)
-            return self._hot.start(checkpoint, self._run, begin, write_positions)
+            return self._hot.start(checkpoint, self._run, begin, recovered, write_positions)
 
     def shift(self, mode: Mode) -> None:
         """Change the mode. No message is lost, and none is pushed twice if all are settled in time."""

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.hot.intervals import Passed
-from arborcast.dispatch.hot.recovered import StartState
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.stream import JobParts
 from arborcast.dispatch.matching.bases import workers_are_here
 from arborcast.dispatch.realtime.driver import ProgressListener, WorkerUpdates
@@ -54,6 +55,7 @@ class RealtimeMode:
         self,
         run: int,
         begin: StartState,
+        recovered: Broadcast[RecoveredDeliveries] | None,
         passed: Passed,
         ends: Mapping[int, int],
         write_start: Callable[[], None],
@@ -70,15 +72,14 @@ class RealtimeMode:
         write_start()
         if parts.under_way is not None:
             parts.under_way.clear()
-        is_recovery = begin.since >= 0
         job = RealtimeJob(
             settings=parts.settings,
             number=run,
-            recovered=parts.spark.sparkContext.broadcast(begin.recovered) if is_recovery else None,
+            recovered=recovered,
             passed=passed,
             under_way=parts.under_way.file if parts.under_way is not None else "",
             began_s=clock_of(self.here)(),
-            again=ends if is_recovery else {},
+            again=ends if recovered is not None else {},
             since=begin.since,
             base=None if self.here else updates.base,
         )

@@ -10,6 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from pyspark import SparkContext
+from pyspark.core.broadcast import Broadcast
+
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.dispatch.hot.recovered import (
@@ -43,6 +46,7 @@ class Recovery:
         self._redeliverer = redeliverer
         self._listener = listener
         self._log: ProgressLog | None = None
+        self._shared: Broadcast[RecoveredDeliveries] | None = None
         self.partitions = 0
         self.ends: Mapping[int, int] = {}
 
@@ -76,6 +80,14 @@ class Recovery:
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
         # Tasks write their own number, the driver -1.
         return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))
+
+    def share(self, begin: StartState, context: SparkContext) -> Broadcast[RecoveredDeliveries] | None:
+        """The recovered deliveries for the tasks of the next run, None without any. Those of the run before are
+        destroyed: none of its tasks may still run."""
+        if self._shared is not None:
+            self._shared.destroy()
+        self._shared = context.broadcast(begin.recovered) if begin.since >= 0 else None
+        return self._shared
 
     def newest(self) -> int:
         """The highest number of a run or batch so far."""

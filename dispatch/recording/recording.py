@@ -135,9 +135,6 @@ _SLO_DAYS = 29
 _ERASURES_S = 5.0
 _ERASURES_SHARE = 2
 
-# Parts of messages are skipped between the records of outcomes; bytes per step.
-_PART_BYTES = 16 * 1024 * 1024
-
 # Age of unused files of merges and snapshots before their removal; these tables are read quickly.
 _STATES_UNUSED_HOURS = 1
 
@@ -187,11 +184,8 @@ class Recording:
             (FoldedTables(kafka, "control", control), interval_s),
             (FoldedTables(kafka, "parked", [(self._at(RETRIES), RetriesFold())]), interval_s),
             (FoldedTables(kafka, "dead", [(self._at(DEAD_LETTERS), DeadLettersFold())]), interval_s),
-            (
-                FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(publish))], _PART_BYTES),
-                interval_s,
-            ),
-            (FoldedTables(kafka, OPERATIONS_LOG, operations, _PART_BYTES), interval_s),
+            (FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(publish))]), interval_s),
+            (FoldedTables(kafka, OPERATIONS_LOG, operations), interval_s),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:

@@ -6,6 +6,7 @@ crash costs only time.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class RoutesSnapshot(Work):
-    """Writes the table when `version` has changed.
+    """Writes the table when `version` has changed, and the routes with it: not after each renewal.
 
     A snapshot, not a fold: one wide subscription changes a row of every topic. It is bounded: a million
     topics with a hundred subscribers would be unreadable; `arborcast why` uses the routing table.
@@ -49,11 +50,13 @@ class RoutesSnapshot(Work):
         self._version = version
         self._routes = routes
         self._warned = False
+        self._read: int | None = None  # the version of the last routes
+        self._written = b""  # their hash, if this object has written them
 
     def step(self) -> bool:
         version = self._version()
         try:
-            if self._table.progress(self.name) == version:
+            if version in (self._read, self._table.progress(self.name)):
                 return False
             # Read after the version: changes in between are written again, not missed.
             routes = self._routes(self._limit)
@@ -70,11 +73,23 @@ class RoutesSnapshot(Work):
                 }
                 for route, state in routes
             ]
-            self._table.replace(ROUTES.arrow(rows), {self.name: version})
+            table = ROUTES.arrow(rows)
+            if (found := _hash(table)) != self._written:
+                self._table.replace(table, {self.name: version})
+            self._read, self._written = version, found
         except BaseException:
             self._table.reopen()
+            self._written = b""
             raise
         return False
+
+
+def _hash(rows: pa.Table) -> bytes:
+    found = hashlib.blake2b()
+    for column in rows.itercolumns():
+        for buffer in column.combine_chunks().buffers():
+            found.update(buffer or b"")
+    return found.digest()
 
 
 Row = Mapping[str, object]
@@ -123,8 +138,10 @@ class RowChanges:
         return pa.Table.from_pylist(rows, schema=pa.schema([*fields, pa.field(OPERATION, pa.string())]))
 
 
-# Bounds the driver's memory and the time of a step: a merge of this number of rows takes a second or two.
+# Bound the driver's memory and the time of a step: a merge of this number of rows takes a second or two, and the rows
+# of waiting deliveries and dead letters have their messages.
 _RECORDS_PER_STEP = 20_000
+_BYTES_PER_STEP = 16 * 1024 * 1024
 
 
 class TableFold(ABC):
@@ -158,12 +175,8 @@ def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str
 class FoldedTables(TableFollower):
     """The tables that follow one log. Without changes nothing is committed."""
 
-    def __init__(
-        self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]], bytes_per_step: int | None = None
-    ) -> None:
-        """`folds` with the locations of their tables; several for one table are applied in this order. A log of large
-        records is read in steps of about `bytes_per_step`."""
-        self._bytes_per_step = bytes_per_step
+    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
+        """`folds` with the locations of their tables; several for one table are applied in this order."""
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(kafka, log, [table for _, table in self._folds])
 
@@ -171,7 +184,7 @@ class FoldedTables(TableFollower):
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, log: LogCursor) -> bool:
-        records = log.read(_RECORDS_PER_STEP, self._bytes_per_step)
+        records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         for fold, table in self._folds:
             progress = as_progress(fold.writer, log.positions)
             changes = RowChanges(fold.spec)
@@ -182,9 +195,8 @@ class FoldedTables(TableFollower):
             elif records and not table.positions(fold.writer):
                 # To distinguish "nothing yet" from "crashed before the first commit".
                 table.extend(fold.spec.arrow([]), progress)
-        if self._bytes_per_step is not None:
-            return bool(records)
-        return len(records) >= _RECORDS_PER_STEP
+        size = sum(len(record.value or b"") for record in records)
+        return len(records) >= _RECORDS_PER_STEP or size >= _BYTES_PER_STEP
 
     def _restart(self) -> None:
         # Only the new log counts, except in tables with `outlives`.

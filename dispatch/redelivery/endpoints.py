@@ -1,7 +1,7 @@
 """The endpoints of parked deliveries, and the lanes that wait for one with an open breaker.
 
 Such an endpoint gets only a probe when it is due. Its lanes take turns in providing it: an endpoint may fail only at
-one message.
+one message. Probes of thousands of endpoints without an answer leave some pushes in flight to others.
 """
 
 from __future__ import annotations
@@ -52,12 +52,20 @@ class HealthMemory:
             logger.info("the health of degraded endpoints cannot be read, and begins again: %s", error)
 
 
-class Endpoints:
-    """Used by one thread; the registry is shared. `quick_s`: the maximum time of a quick answer."""
+# Share of the limit of pushes in flight for probes.
+_PROBES = 3 / 4
 
-    def __init__(self, health: EndpointHealthRegistry, quick_s: float, publish: EventListener) -> None:
+
+class Endpoints:
+    """Used by one thread; the registry is shared. `quick_s`: the maximum time of a quick answer; `max_in_flight`: the
+    limit of pushes in flight."""
+
+    def __init__(
+        self, health: EndpointHealthRegistry, quick_s: float, max_in_flight: int, publish: EventListener
+    ) -> None:
         self._health = health
         self._quick_s = quick_s
+        self._free = max(1, int(max_in_flight * _PROBES))  # further probes that may be in flight
         self._publish = publish
         self._probes: TimerQueue[str] = TimerQueue()
         # In the order of their probes.
@@ -66,14 +74,22 @@ class Endpoints:
     def get(self, endpoint: str) -> Health:
         return self._health.get(endpoint)
 
+    def may_try(self, endpoint: str, now_ms: int) -> bool:
+        """Whether a push may begin now: with an open breaker only a probe, unless too many are in flight."""
+        health = self._health.get(endpoint)
+        return health.may_try(now_ms) and (health.breaker == "closed" or self._free > 0)
+
     def begin_push(self, endpoint: str) -> bool:
         """Begin a push; returns whether it is a probe."""
-        return self._health.begin_push(endpoint)
+        probe = self._health.begin_push(endpoint)
+        self._free -= probe
+        return probe
 
     def push_ended(
         self, endpoint: str, message: str, outcome: Outcome, result: PushResult, probe: bool, now_ms: int
     ) -> list[str]:
         """A push has an outcome; returns the lanes whose wait ends."""
+        self._free += probe
         sign = sign_of(message, outcome, result, self._quick_s)
         before = self._health.get(endpoint)
         if before.breaker != "closed" and not probe and sign.kind in ("unreachable", "failing"):
@@ -120,11 +136,11 @@ class Endpoints:
         self._health.allow_probe(endpoint, now_ms)
 
     def next_probe_ms(self) -> int | None:
-        return self._probes.next_ms()
+        return self._probes.next_ms() if self._free > 0 else None
 
     def due(self, now_ms: int) -> str | None:
         """An endpoint whose probe is due, once for each probe."""
-        return self._probes.pop(now_ms)
+        return self._probes.pop(now_ms) if self._free > 0 else None
 
     def probe(self, endpoint: str, begin: Callable[[str], bool]) -> None:
         """Probe with the first lane for which `begin` returns True. That lane is the last at the next probe."""

@@ -105,7 +105,7 @@ class Redelivery:
         self._reports = AwaitedResults(store)
         self._amounts = Amounts(store, retry)
         self._choice = Choice(store, push)
-        self._endpoints = endpoints = Endpoints(context.health, quick_s(retry), publish)
+        self._endpoints = endpoints = Endpoints(context.health, quick_s(retry), push.max_in_flight, publish)
         self.outcomes = outcomes = RedeliveryOutcomes(store, journal, chance, DeadLetterAlarm(publish))
         suspend_after_ms = int(retry.suspend_after_s * 1000)
         self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, publish)
@@ -284,11 +284,11 @@ class Redelivery:
             return "next"
         if subscription.paused or self._stops.holds(lane, now_ms):
             return "woken"
-        health = self._endpoints.get(lane.endpoint)
-        if not health.may_try(now_ms):
+        if not self._endpoints.may_try(lane.endpoint, now_ms):
             self._block(lane, now_ms)
             return "due"
-        taken = self._choice.of(lane, subscription, now_ms, probing=health.breaker != "closed")
+        probing = self._endpoints.get(lane.endpoint).breaker != "closed"
+        taken = self._choice.of(lane, subscription, now_ms, probing=probing)
         if not taken:
             return "due"
         first = taken[0]

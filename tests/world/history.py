@@ -125,11 +125,10 @@ class History:
             name,
             EndpointReference(f"http://{name}/"),
             address=f"http://gateway/wsn/subscriptions/{name}",
-            topics=(TopicFilter("", topic, topic),),
             form=form,  # type: ignore[arg-type]
             policy=DeliveryPolicy(**policy),
             created_ms=int(self.kernel.wall_s(host) * 1000),
-            **(more or {}),
+            **{"topics": (TopicFilter("", topic, topic),), **(more or {})},
         )
         member = self.oracle.member(made)
         self._change(gateway, member, made, True)
@@ -172,10 +171,12 @@ class History:
 
     def judge(self) -> None:
         """Raises Violated with all that does not hold. No record of an internal log is larger than the code that cuts
-        them says, and a header."""
+        them says, and a header; and a driver keeps no broadcast of an earlier run."""
         for log, most in MOST_BYTES.items():
             if (largest := self.broker.largest.get(log, 0)) > most:
                 self.oracle.faults.append(f"size: a record of {log} has {largest} bytes")
+        if kept := self.kernel.notes.get("broadcasts kept"):
+            self.oracle.faults.append(f"size: from {kept[0]:.3f} on a driver keeps broadcasts of earlier runs")
         self.oracle.faults += self._audited()
         self.oracle.judge()
 

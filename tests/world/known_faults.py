@@ -13,7 +13,7 @@ import pytest
 
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot import recovered, sink, stream
+from arborcast.dispatch.hot import recovered, sink, stream, waiting
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs import attempts
@@ -22,7 +22,7 @@ from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress
 from arborcast.dispatch.redelivery import redeliverer
 from arborcast.ingest.state import changes
 from arborcast.topic_model.records.notifications import UNSTAMPED
-from arborcast.topic_model.subscriptions import EndpointReference
+from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 from tests.world import spark
 from tests.world.history import History
 from tests.world.oracle import Violated
@@ -286,6 +286,42 @@ def a_last_message_while_a_worker_is_dead(history: History) -> None:
     history.kernel.sleep(90.0)
 
 
+def a_message_for_many_behind_later_ones(history: History) -> None:
+    """It joins the lane of a slow receiver when messages of another topic wait there, and the worker dies."""
+    begin(history)
+    many, other = topics_of(history, {0: 2})
+    for number in range(1_000):
+        history.subscribe(history.gateways[0], f"r{number}", many)
+    topics = (TopicFilter("", f"{many}|{other}", f"{many}|{other}"),)
+    member = history.subscribe(history.gateways[0], "s", many, "notify", {"topics": topics})
+    history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
+    start(history)
+    receiver = history.network.receiver("http://s/")
+    receiver.temper = "slow"
+    notify(history, other)
+    history.wait(lambda: bool(receiver.pushes), 10, "the first push has begun")
+    notify(history, many, pause_s=0.02)
+    notify(history, other, 12, pause_s=0.0)
+    history.wait(lambda: len(receiver.pushes) > 1, 10, "the next push has begun")
+    history.kernel.sleep(0.5)
+    assert history.engine is not None
+    for worker in history.engine.spark.workers:
+        history.kernel.call(0.0, worker.kill)
+
+
+def workers_that_die_again_and_again(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a")
+    start(history)
+    history.network.receiver("http://s/").temper = "slow"
+    assert history.engine is not None
+    for _ in range(4):
+        notify(history, "a", 3)
+        for worker in history.engine.spark.workers:
+            history.kernel.call(0.0, worker.kill)
+        history.kernel.sleep(30.0)
+
+
 def a_receiver_that_ends_its_subscription(history: History) -> None:
     begin(history)
     subscribe(history, "s", "a")
@@ -369,6 +405,10 @@ def _read_as(**changed: Any) -> Callable[[], Any]:
 
 def _counts_or_signs(progress: WorkerProgress) -> bool:
     return bool(progress.signs or progress.gone or progress.costly or progress.notifications)
+
+
+def _of_the_first(messages: waiting.WaitingMessages) -> int:
+    return min(queue[0].offset for queue in messages._queues.values())
 
 
 def _of_batch_alone(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> recovered.Settled:
@@ -496,6 +536,18 @@ KNOWN = (
         lambda: patched((driver, "_has_report", _counts_or_signs)),
         a_last_message_while_a_worker_is_dead,
         "silence",
+    ),
+    KnownFault(
+        "the position of a task passes a message that waits behind later ones of its lane",
+        lambda: patched((waiting.WaitingMessages, "oldest", _of_the_first)),
+        a_message_for_many_behind_later_ones,
+        "lost",
+    ),
+    KnownFault(
+        "a driver keeps the recovered deliveries of each run",
+        lambda: patched((spark.Broadcast, "destroy", lambda self: None)),
+        workers_that_die_again_and_again,
+        "size",
     ),
     KnownFault(
         "a subscription that its receiver has ended goes on",

@@ -94,6 +94,10 @@ class Member:
     def topic(self) -> str:
         return self.subscription.topics[0].normal
 
+    @property
+    def topics(self) -> list[str]:
+        return self.topic.split("|")
+
     def change(self, at: float, receives: bool | None) -> Change:
         self.changes.append(Change(at, receives))
         return self.changes[-1]
@@ -283,7 +287,7 @@ class Oracle:
         """It belongs to those that were in force all the while."""
         accepted.acknowledged = self._kernel.now
         for member in self.members.values():
-            if member.topic != accepted.topic or member.subscription.policy.interval_ms:
+            if accepted.topic not in member.topics or member.subscription.policy.interval_ms:
                 continue
             if member.in_force(accepted.began, accepted.acknowledged):
                 self.open.append((member, accepted))

@@ -28,12 +28,20 @@ _POLL_S = 0.04
 _NOTICED_S = 0.1
 
 
+# The view and the recovered deliveries of a run.
+_MOST_BROADCASTS = 2
+
+
 class Broadcast:
-    def __init__(self, value: Any) -> None:
+    """A broadcast, which is a file of the driver until it is destroyed."""
+
+    def __init__(self, value: Any, kept: set[Broadcast]) -> None:
         self.value = value
+        self._kept = kept
+        kept.add(self)
 
     def destroy(self) -> None:
-        pass
+        self._kept.discard(self)
 
 
 class Accumulator:
@@ -78,9 +86,10 @@ class Spark:
         self.idle: list[Process] = []
         self.workers: list[Process] = []
         self.slots = 16
+        self._broadcasts: set[Broadcast] = set()
         self.sparkContext: Any = SimpleNamespace(
             master="local[16]",
-            broadcast=Broadcast,
+            broadcast=self._broadcast,
             accumulator=lambda value: Accumulator(kernel),
             setLocalProperty=lambda name, value: None,
             environment={},
@@ -88,6 +97,12 @@ class Spark:
             _jsc=SimpleNamespace(sc=self._scala_context),
         )
         driver.at_end.append(self._driver_has_ended)
+
+    def _broadcast(self, value: Any) -> Broadcast:
+        made = Broadcast(value, self._broadcasts)
+        if len(self._broadcasts) > _MOST_BROADCASTS:
+            self.kernel.note("broadcasts kept")
+        return made
 
     def _scala_context(self) -> Any:
         profile = SimpleNamespace(defaultResourceProfile=lambda: None)

@@ -120,7 +120,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     health = redeliverer.health
     store = ParkedStore(None)
     memory = HealthMemory(store, health)
-    endpoints = Endpoints(health, 1.0, lambda event: None)
+    endpoints = Endpoints(health, 1.0, 256, lambda event: None)
     waiting = InFlightLimiter(Limits(per_endpoint=1, per_host=1))
     lanes = Lanes(LaneLimits(10, 10_000))
     urls = UrlJudge(THIS_MACHINE)

@@ -151,6 +151,25 @@ def test_messages_are_so_far_apart_by_acceptance() -> None:
     assert (run.intake.outcomes.report.thinned, run.intake.outcomes.report.deliveries) == (5, 4)
 
 
+def test_after_a_clock_was_put_back_the_interval_begins_with_the_next_message() -> None:
+    run = Run({}, [EACH])
+    hour_ms = 3_600_000
+    times = [hour_ms, hour_ms + 100, 1_000, 1_050, 1_100]
+    assert [at for offset, at in enumerate(times) if run.take(offset, hour_ms + at)] == [
+        hour_ms,
+        hour_ms + 100,
+        1_000,
+        1_100,
+    ]
+    # A start reads the interval before the change from the log, and one more message passes.
+    again = Run(recalled(run.evaluations(), {0: len(times)}), [EACH])
+    assert [again.take(5 + number, hour_ms + at) for number, at in enumerate((1_150, 1_200, 1_250))] == [
+        ["each"],
+        [],
+        ["each"],
+    ]
+
+
 def test_topics_count_by_themselves_or_together() -> None:
     run = Run({}, [EACH, ALL])
     assert run.take(0, 1_000, "a") == ["each", "all"]

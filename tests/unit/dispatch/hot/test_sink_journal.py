@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from arborcast.core.eventlog.client import Producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery import journal
 from arborcast.dispatch.hot import sink_journal
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.logs.attempts import Attempt, State
+from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt, State
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Promise, Result
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import Clock
 
 
 class FakeLog:
@@ -146,6 +152,26 @@ def test_no_more_should_follow_while_pull_points_or_triggers_are_late(opened: Op
     assert opened.journal.write_due()
     opened.pulls.late = True
     assert not opened.journal.write_due()
+
+
+class SilentProducer:
+    """Its logs acknowledge nothing."""
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0}
+
+    def send(self, topic: str, **record: object) -> SimpleNamespace:
+        return SimpleNamespace(add_callback=lambda call: None, add_errback=lambda call: None)
+
+
+def test_no_more_should_follow_while_the_answer_to_a_push_is_late() -> None:
+    """Nothing else writes it again: its row is that of the redelivery."""
+    clock = Clock()
+    made = SinkJournal(KafkaSettings(), 1.0, lambda _: cast(Producer, SilentProducer()), clock)
+    made.answered(Result(Promise("s", ">p", 1, 2), "delivered", 2))
+    assert made.write_due()
+    clock.after(BEHIND_S + 0.1)
+    assert not made.write_due()
 
 
 def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:

@@ -208,6 +208,28 @@ def test_a_silence_is_not_forgotten_while_the_log_cannot_be_asked(watching: Watc
     assert watching.round() == ["deadline-missed s"]
 
 
+def test_after_a_clock_was_put_back_a_silence_lasts_as_long_as_before(watching: Watching) -> None:
+    for name in ("s", "t"):
+        watching.view.change(asking(name))
+    watching.round()
+    watching.round(-3_600_000)
+    watching.round(200)
+    watching.comes("s")
+    assert watching.round(700) == []
+    assert watching.round(100) == ["deadline-missed t"]
+    assert watching.round(200) == ["deadline-missed s"]
+
+
+def test_a_gateway_with_its_clock_ahead_does_not_end_the_next_silences(watching: Watching) -> None:
+    watching.view.change(asking("s"))
+    watching.round()
+    watching.watch.apply([PartitionReport(matched={("s", "a"): watching.now_ms + 86_400_000})])
+    assert watching.round(500) == []
+    assert watching.round(1_000) == ["deadline-missed s"]
+    watching.comes("s")
+    assert watching.round() == ["deadline-met s"]
+
+
 def test_no_more_topics_are_watched_than_may_be_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "_MOST", 3)
     made = Deadlines()

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
+import pytest
 from lxml import etree
 
-from arborcast.dispatch.job.operator_events import TOPICS, payload
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job import operator_events
+from arborcast.dispatch.job.operator_events import TOPICS, OperatorEvents, payload
 from arborcast.dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
 from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records import notifications
 from arborcast.topic_model.topics import SYSTEM
 
 
@@ -33,3 +39,41 @@ def test_facts_of_one_kind_are_elements_of_their_own() -> None:
 
     children = [(etree.QName(child).localname, child.text) for child in event]
     assert children == [("Topic", "a/b"), ("Identification", "me:1"), ("Had", "0 2")]
+
+
+class FailingWriter:
+    """The log of notifications, without Kafka for the first `failures` records."""
+
+    partitions = 1
+
+    def __init__(self, *_: object) -> None:
+        self.failures = 1
+        self.sent: list[bytes] = []
+
+    def send(self, partition: int, value: bytes, key: bytes) -> None:
+        self.sent.append(value)
+
+    def settle(self, timeout_s: float) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise InfrastructureError("Kafka does not answer")
+
+    def close(self) -> None: ...
+
+
+def test_an_event_waits_while_kafka_is_away_and_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_events, "DurableWriter", FailingWriter)
+    view: Any = SimpleNamespace(catch_up=lambda timeout_s: 7, subscription=lambda name: None)
+    events = OperatorEvents(KafkaSettings(), view)
+    for kind in ("breaker-opened", "breaker-closed"):
+        events.publish(OperatorEvent(kind, 1))
+    events._queue.put(None)
+
+    with pytest.raises(InfrastructureError):
+        events._publish()
+    events._publish()
+
+    writer: Any = events._writer
+    sent = [notifications.decode(value) for value in writer.sent]
+    assert [each.topic for each in sent] == [TOPICS[kind] for kind in ("breaker-opened",) * 2 + ("breaker-closed",)]
+    assert (sent[0].id == sent[1].id, sent[1].id == sent[2].id, events.stored) == (True, False, 2)

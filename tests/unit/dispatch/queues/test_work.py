@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,12 +14,15 @@ from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.queues.faults import QueueUsers
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import ANSWER, ServedRequest, may_answer
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.fake_transport import FakeTransport
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, FakeEndpoint, World, retry
 
 LANE = "queue:q"
@@ -219,6 +222,23 @@ def test_when_the_clock_is_put_back_what_was_tried_is_due() -> None:
     world.set_clock(-DAY_MS)
     world.run(100)
     assert world.arrived("s") == ["r", "r"]
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_when_the_clock_is_put_back_a_result_is_awaited_for_its_time_and_no_longer(capacity: int) -> None:
+    world = World()
+    world.serve("s", capacity=capacity)
+    world.endpoint("s").answer = lambda ids: LATER
+    world.ask("a")
+    world.run(1_000)
+    world.set_clock(-DAY_MS)
+    callback_ms = int(PushSettings().callback_s * 1000)
+    world.run(callback_ms - 1_000)
+    assert [each.sequence for each in world.arrivals] == [0]
+    world.endpoint("s").answer = lambda ids: OK
+    world.run(60_000)
+    assert [each.sequence for each in world.arrivals] == [0, 1]
+    assert world.states()[LANE, "a"] == "delivered"
 
 
 def test_whoever_awaits_an_answer_hears_that_none_will_come() -> None:
@@ -484,6 +504,17 @@ def test_servers_that_are_learned_of_while_a_session_begins_are_known() -> None:
     world.serve("s")
     world.run(100)
     assert world.arrived("s") == ["r"]
+
+
+def test_a_user_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    transport = FakeTransport(lambda _: PushResult(0, "connect", "refused"))
+    users = QueueUsers(transport, cast(Any, None))
+    row = Attempt("n", LANE, TopicPath("q"), "", 0, "", "expired", 1, 2, 0.0)
+    for name in ("away", "away", "gone"):
+        request = Notification("n", TopicPath("q"), b"<x/>", 1, reply_to=EndpointReference(f"http://{name}/"))
+        users.unanswered(request, row)
+        transport.drive(0.0)
+    assert [vars(each)["endpoint"] for each in caplog.records] == ["http://away/", "http://gone/"]
 
 
 def test_a_server_that_reports_later_is_busy_until_its_result() -> None:

@@ -117,6 +117,22 @@ def test_routes_are_written_when_something_changed_and_only_so_many(tmp_path: Pa
     ]
 
 
+def test_routes_are_not_written_again_after_a_renewal(tmp_path: Path) -> None:
+    subscription = Subscription("s", EndpointReference("http://e/"))
+    routes: list[tuple[Route, State]] = [(Route(TopicPath("a"), "//.", subscription), "active")]
+    version = [1]
+    table = RoutesSnapshot(str(tmp_path), 2, lambda: version[0], lambda limit: routes)
+    table.step()
+    written = DeltaTable(str(tmp_path)).version()
+    for version[0] in (2, 3):
+        table.step()
+    assert DeltaTable(str(tmp_path)).version() == written
+    routes[0] = routes[0][0], "paused"
+    version[0] = 4
+    table.step()
+    assert DeltaTable(str(tmp_path)).version() == written + 1
+
+
 def health_row(day: int, endpoint: str) -> dict[str, object]:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)
     row = {"day": at.date(), "at": at, "endpoint": endpoint, "breaker": "open", "sick": True}

@@ -75,7 +75,11 @@ class Log:
                     raise Replaced("made anew")
 
             def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[Record]:
-                found = log.records[self.positions[0] :][:limit]
+                found: list[Record] = []
+                for each in log.records[self.positions[0] :][:limit]:
+                    if limit_bytes is not None and sum(len(one.value or b"") for one in found) >= limit_bytes:
+                        break
+                    found.append(each)
                 self.positions = {0: self.positions[0] + len(found)}
                 return found
 
@@ -320,6 +324,19 @@ def test_dead_letters_hold_the_whole_message_until_they_are_forgotten(tmp_path: 
     ]
 
 
+def test_a_step_reads_some_megabytes_however_many_large_messages_wait(tmp_path: Path, log: Log) -> None:
+    notification = Notification("n", TopicPath("a"), bytes(4 * 1024 * 1024), 2_000)
+    letter = dead_letters.encode(DeadLetter("s", "http://e/", notification, "dead", 3_000, 5))
+    for number in range(6):
+        log.add(b"s\t4.0.%d" % number, letter)
+    tables = FoldedTables(KafkaSettings(), "dead", [(str(tmp_path / "dead_letters"), DeadLettersFold())])
+
+    assert tables.step(), "more can be read at once"
+    assert len(rows(tmp_path / "dead_letters", "delivery")) == 4
+    assert not tables.step()
+    assert len(rows(tmp_path / "dead_letters", "delivery")) == 6
+
+
 def test_step_that_failed_begins_again_at_what_the_table_has(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,7 +361,7 @@ def test_messages_that_were_given_up_are_rows_and_are_told_once(
 ) -> None:
     told: list[OperatorEvent] = []
     folds: list[tuple[str, TableFold]] = [(str(tmp_path / "incomplete"), IncompleteFold(told.append))]
-    tables = FoldedTables(KafkaSettings(), "fragments", folds, 1_000)
+    tables = FoldedTables(KafkaSettings(), "fragments", folds)
     path = TopicPath("all/alarm")
     for record in (
         StoredPart("anna", path, "me:1", 0, False, b"<half", 1_000),
@@ -383,7 +400,7 @@ def test_changes_by_operators_are_rows_with_their_results_and_outlive_their_log(
 
     def tables() -> FoldedTables:
         folds: list[tuple[str, TableFold]] = [(str(tmp_path / "operations"), OperationsFold(doors.append))]
-        return FoldedTables(KafkaSettings(), "operations", folds, 100_000)
+        return FoldedTables(KafkaSettings(), "operations", folds)
 
     def add(operation: OperationBegun, *results: str) -> None:
         for each in operations.pieces_of(operation):

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections import Counter
+
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
-from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
+from arborcast.dispatch.settings import PushSettings
+from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, FakeEndpoint, World, retry
 
 
 def test_an_endpoint_that_is_away_is_only_probed_and_that_does_not_count() -> None:
@@ -55,6 +58,25 @@ def test_retry_after_is_obeyed_by_the_whole_endpoint() -> None:
     world.endpoint("s").answer = lambda ids: OK
     world.run(10_000)
     assert sorted(world.arrived("s")) == ["a", "a", "b"]
+
+
+def test_probes_of_many_endpoints_without_an_answer_delay_no_other_lane() -> None:
+    world = World(push=PushSettings(max_in_flight=8), retry=retry(longest_probe_s=10.0))
+    for number in range(100):
+        world.subscribe(f"away{number}")
+        world.endpoints[f"http://away{number}/"] = FakeEndpoint(lambda _: REFUSED, takes_ms=5_000)
+        world.park(f"away{number}", f"a{number}")
+    world.run(HOUR_MS)
+    assert all(world.health.get(address).breaker != "closed" for address in world.endpoints)
+    probed = len(world.arrivals)
+    world.subscribe("well")
+    for number in range(20):
+        world.park("well", f"n{number}")
+    world.run(1_000)
+    assert world.arrived("well") == [f"n{number}" for number in range(20)]
+    world.run(HOUR_MS)
+    seen = Counter(each.subscription for each in world.arrivals[probed:])
+    assert len(seen) == 101, "each is probed"
 
 
 def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_seen() -> None:

@@ -112,6 +112,7 @@ class FramedUpstream:
             return 0.0
         with self._lock:
             wanted = dict(self._wanted)
+        self._failed = {each: at for each, at in self._failed.items() if each in wanted}
         for expression in self._in_force.keys() - wanted.keys():
             self._end(connection, self._in_force.pop(expression))
         for expression in wanted.keys() - self._in_force.keys():

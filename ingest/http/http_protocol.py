@@ -202,6 +202,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if not self._names_host():
             self._refuse(400, "a request names one host, in one Host header (RFC 9112, 3.2)")
             return
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False  # such a client takes an interim answer for the answer (RFC 9110, 10.1.1)
         before = self.cycle
         incoming.reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
         _ours(self.scope)[UNACKNOWLEDGED] = self._unacknowledged

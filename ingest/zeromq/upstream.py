@@ -138,8 +138,10 @@ class FramedUpstream:
         self._in_force[wanted.expression] = receipt.id
 
     def _end(self, connection: Connection, name: str) -> None:
-        connection.handle(name, None)
         try:
             connection.request(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(name))
         except ArborcastError as error:
             logger.info("a subscription was not ended: %s", error)
+        else:
+            # Not before: the connection would keep messages without a handler.
+            connection.handle(name, None)

@@ -38,6 +38,7 @@ class _Spool:
     def add(self, record: int, content: bytes) -> None:
         self.file.seek(self.size)
         self.file.write(content)
+        self.file.flush()  # so that a full disk is found here
         self.spans[record] = self.size, len(content)
         self.size += len(content)
 
@@ -157,7 +158,11 @@ class Assembler:
         if spool is None:
             file = tempfile.SpooledTemporaryFile(self._memory_bytes, dir=self._folder)  # noqa: SIM115  # closed later
             spool = self._spools[message.first] = _Spool(file)
-        spool.add(record, part.content)
+        try:
+            spool.add(record, part.content)
+        except OSError:
+            self._give_up(message, "lost")  # its other parts may be damaged, too
+            raise
         if message.bytes > self._max_bytes:
             self._give_up(message, "size")
             return None

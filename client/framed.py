@@ -231,8 +231,9 @@ class Connection:
         return answer(self.begin(kind, body, flags), self.timeout_s)
 
     def begin(self, kind: FrameKind, body: Body, flags: int = 0) -> Future[Frame]:
-        """Send a frame; the future gets the answer."""
+        """Send a frame; the future gets the answer. It cannot be cancelled: its answer would end the reading thread."""
         future: Future[Frame] = Future()
+        future.set_running_or_notify_cancel()
         with self._lock:
             number = next(self._numbers) % 2**32
         data = frames.encode(kind, number, body, flags)

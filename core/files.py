@@ -102,6 +102,7 @@ class WatchedFile(Generic[_T]):
         self._changed = changed
         self._clock = clock
         self._next_check = clock() + _CHECK_INTERVAL_S
+        self._logged = ""  # the last problem
         self._stamp = self._stat()
         self._value = self._load()
 
@@ -111,10 +112,14 @@ class WatchedFile(Generic[_T]):
         now = self._clock()
         if now >= self._next_check:
             self._next_check = now + _CHECK_INTERVAL_S
+            problem = ""
             try:
                 self._check()
             except ConfigError as error:
-                logger.error("%s; its previous content stays in force", error)
+                problem = str(error)
+                if problem != self._logged:  # a missing file is logged once
+                    logger.error("%s; its previous content stays in force", error)
+            self._logged = problem
         return self._value
 
     def _check(self) -> None:

@@ -51,7 +51,9 @@ class GatewaySettings:
     max_header_bytes: int = setting(32 * 1024, "Longer heads get 431.", minimum=1024, unit="bytes")
     max_headers: int = setting(100, "Requests with more get 431.", minimum=16)
     request_timeout_s: float = setting(20.0, "Incomplete requests then get 408.", minimum=0.1, unit="s")
-    max_connections: int = setting(2_000, "Further connections get 503 (per worker).", minimum=1)
+    max_connections: int = setting(
+        2_000, "Further connections replace unused ones, or get 503 (per worker).", minimum=1
+    )
     max_unacknowledged_bytes: int = setting(
         64 * 1024 * 1024,
         "Not acknowledged by Kafka; further notifications get 503.",

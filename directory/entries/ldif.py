@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def parse(data: bytes) -> list[Block]:
         raise LdifError(f"the file has {len(data)} bytes, at most {MAX_FILE_BYTES} are allowed", 1)
     blocks: list[Block] = []
     first = True
-    for number, lines in _split_blocks(data):
+    for number, lines in _split_blocks(data.removeprefix(codecs.BOM_UTF8)):
         block = _parse_block(number, lines, first=first)
         blocks.append(block)
         first = first and block.entry is None

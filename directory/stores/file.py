@@ -60,6 +60,8 @@ class FileDirectory:
         self._duplicates: tuple[EntryProblem, ...] = ()
         self._signature: Stamp | None = None
         self._read_once = False
+        # The last file that is no LDIF, the message, and the line. A large one is not parsed again at each look.
+        self._unreadable: tuple[Stamp | None, str, int] | None = None
         self._watcher: Watcher | None = None
         self._reported: Listing | None = None  # last listing reported to the watcher; None after a reported failure
         self._failed: object = None  # the last reported failure
@@ -75,6 +77,8 @@ class FileDirectory:
             signature = self._stat()
             if self._read_once and signature == self._signature:
                 return self._listing
+            if self._unreadable is not None and self._unreadable[0] == signature:
+                raise LdifError(*self._unreadable[1:])
             try:
                 data = self._path.read_bytes() if signature is not None else b""
             except OSError as error:
@@ -82,7 +86,8 @@ class FileDirectory:
             try:
                 blocks, problems = _index(ldif.parse(data))
             except LdifError as error:
-                raise LdifError(f"{self._path}: {error}; the topic tree is not changed", error.line) from error
+                self._unreadable = signature, f"{self._path}: {error}; the topic tree is not changed", error.line
+                raise LdifError(*self._unreadable[1:]) from error
             self._duplicates = problems
             self._store(blocks, signature, fresh=not self._read_once)
             self._read_once = True

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ldap3
-from ldap3.core.exceptions import LDAPExceptionError
 from ldap3.operation.search import search_operation
 from ldap3.strategy.base import BaseStrategy
 from ldap3.utils.asn1 import decode_message_fast
@@ -32,6 +30,7 @@ from arborcast.directory.stores.ldap_connection import (
     UNSUPPORTED_CRITICAL,
     check,
     connect,
+    disconnect,
     translated,
     words,
 )
@@ -230,12 +229,7 @@ class LdapSession:
 
     def close(self) -> None:
         """Close the connection; never raises."""
-        with suppress(LDAPExceptionError, OSError, AttributeError):
-            if self._message_id:
-                # An unbind would wait for the stream.
-                self._connection.strategy.close()
-            else:
-                self._connection.unbind()
+        disconnect(self._connection)
 
     def _result(self) -> dict[str, Any]:
         result: dict[str, Any] | None = self._connection.result

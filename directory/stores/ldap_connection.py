@@ -79,6 +79,12 @@ def connect(settings: DirectorySettings) -> Any:
         return connection
 
 
+def disconnect(connection: Any) -> None:
+    """Close a connection; never raises. Without an unbind: it fails where the server has closed the connection, and
+    would wait for a stream of changes."""
+    connection.strategy.close()
+
+
 def can_bind_with(password: str) -> bool:
     """Whether the password is valid in a simple bind: SASLprep (RFC 4013) excludes some texts, for which ldap3 would
     raise another error."""

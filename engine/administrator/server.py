@@ -71,6 +71,7 @@ class AdministratorApp:
         if path == "/health/live":
             await send_answer(send, 200, b"alive\n", _TEXT)
             return
+        level = logging.DEBUG  # strangers do not fill the log
         try:
             body = await read_body(scope["headers"], receive, _LIMIT)
             if body is None:
@@ -78,9 +79,10 @@ class AdministratorApp:
             self._keys.check_request(method, f"{path}?{query}" if query else path, headers, body)
             if method == "POST":
                 self._check_once(headers[ID_HEADER])
+            level = logging.WARNING
             answer = await self._answer(method, path, query, body)
         except PeerError as error:
-            logger.warning("%s %s was refused: %s", method, path[:100], error)
+            logger.log(level, "%s %s was refused: %s", method, path[:100], error)
             await send_answer(send, _status(error), f"{error}\n".encode(errors="replace"), _TEXT)
             return
         signed = [(key.encode(), value.encode()) for key, value in self._keys.answered(headers, answer).items()]

@@ -226,7 +226,9 @@ class Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._on_stop_signal(number))
         with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
-            memory.truncate(TABLE_BYTES + GatewayPositions.size(len(self._workers)))
+            # Written, not truncated: on a full disk a worker that writes to a hole of the file is killed by SIGBUS.
+            memory.write(bytes(TABLE_BYTES + GatewayPositions.size(len(self._workers))))
+            memory.flush()
             status = 0
             self._show_metrics(Path(folder))
             while not self._stopping and status == 0:
@@ -278,7 +280,8 @@ class Workers:
 
     def _show_metrics(self, folder: Path) -> None:
         """Write the parent's metrics beside those of the workers."""
-        write_atomically(folder / f"{_PARENT}.metrics", self._metrics.text(), durable=False)
+        with contextlib.suppress(OSError):  # a full disk ends no worker
+            write_atomically(folder / f"{_PARENT}.metrics", self._metrics.text(), durable=False)
 
     def _start(self, worker: _WorkerProcess, memory: int, folder: Path) -> None:
         descriptors = (worker.listener.fileno(), memory)

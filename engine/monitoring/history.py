@@ -41,7 +41,8 @@ class MetricsHistory:
     def add(self, sample: MetricsSample) -> None:
         """Add a sample. A full disk costs the history and one log message, never the engine."""
         self._recent.append(sample)
-        while self._recent[0].at < sample.at - RECENT_S:
+        # Also after a clock was put back: samples of the future would stay until then.
+        while abs(self._recent[0].at - sample.at) > RECENT_S:
             self._recent.popleft()
         try:
             self._write(sample)
@@ -67,7 +68,7 @@ class MetricsHistory:
             first = next(_read(current, 0.0), None)
             self._file_began = first.at if first else sample.at
             _end_line(current)
-        if sample.at - self._file_began > self._keep_s:
+        if abs(sample.at - self._file_began) > self._keep_s:
             current.replace(older)
             self._file_began = sample.at
         with current.open("ab") as stream:

@@ -24,6 +24,7 @@ from arborcast.directory.stores.ldap_connection import (
     can_bind_with,
     check,
     connect,
+    disconnect,
     translated,
 )
 from arborcast.ingest.access.settings import AccessSettings
@@ -55,7 +56,7 @@ class LdapUsers:
                 return None
             own = dataclasses.replace(self._server, bind="simple", bind_dn=dn, password=password)
             try:
-                connect(own).unbind()
+                disconnect(connect(own))
             except DirectoryRefused:
                 return None
             return Identity(name, self._groups(connection, name, dn))
@@ -89,7 +90,7 @@ class LdapUsers:
             with translated(self._server):
                 yield connection
         finally:
-            connection.unbind()
+            disconnect(connection)
 
     def _entry(self, connection: Any, name: str) -> tuple[str, str]:
         """The DN of the user's entry, empty for none, and the name in the entry.

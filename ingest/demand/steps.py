@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from arborcast.core.recent import Recent
+from arborcast.core.wall_clock import is_due
 from arborcast.topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_below, root_anchor
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
 from arborcast.topic_model.publishers import Registration, Upstream
@@ -63,11 +64,19 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
                 planned.append(SubscribeUpstream(topic))
             elif upstream.paused:
                 planned.append(ChangeUpstream(Act.RESUME, upstream))
-            elif upstream.renew_ms is not None and upstream.renew_ms <= now_ms:
+            elif _renewal_is_due(upstream, now_ms):
                 planned.append(ChangeUpstream(Act.RENEW, upstream))
         elif upstream is not None and not upstream.paused:
             planned.append(ChangeUpstream(Act.PAUSE if registration.pausable else Act.END, upstream))
     return planned
+
+
+def _renewal_is_due(upstream: Upstream, now_ms: int) -> bool:
+    if upstream.renew_ms is None or upstream.terminates_ms is None:
+        return False
+    # A fifth of the granted time is between the two. After a clock was put back the publisher would end it first.
+    decided_ms = upstream.terminates_ms - 5 * (upstream.terminates_ms - upstream.renew_ms)
+    return is_due(upstream.renew_ms, decided_ms, now_ms)
 
 
 def single_topic(topic: TopicFilter) -> TopicPath | None:

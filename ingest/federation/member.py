@@ -25,6 +25,7 @@ from arborcast.core.http_client import HttpClient
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
+from arborcast.core.wall_clock import time_ms
 from arborcast.ingest.federation import links, takeover
 from arborcast.ingest.federation.calls import Administrator, call
 from arborcast.ingest.federation.interests import PeerInterests
@@ -201,8 +202,9 @@ class _InterestSender:
         same = sent is not None and sent.summary == summary
         if sent is not None and same and sent.number == number and sent.taken and now <= sent.at + _AGAIN_S:
             return False
-        # Versions grow over starts, too.
-        version = sent.version if sent is not None and same else int(time.time() * 1000)
+        before = 0 if sent is None else sent.version
+        # Versions grow over starts, too, and after a clock was put back.
+        version = before if same else max(before + 1, time_ms())
         self._sent[to] = _Sent(summary, version, number, now, False)
         return True
 

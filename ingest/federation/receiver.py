@@ -18,6 +18,7 @@ from arborcast.core.errors import InfrastructureError, PeerError, RecordVersionE
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import SingleFlight, shared
 from arborcast.core.telemetry.tracing import read_traceparent
+from arborcast.core.wall_clock import is_ahead
 from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
@@ -195,7 +196,13 @@ class PeerReceiver:
         group = group_of(interest.sender)
         peer = interest.sender if group == group_of(self._own) else f"{group}/"
         before = self._interests.get(peer)
-        if before is not None and before.sender == interest.sender and before.version >= interest.version:
+        # A version is a time of the sender: one of the future was made before its clock was put back.
+        if (
+            before is not None
+            and before.sender == interest.sender
+            and before.version >= interest.version
+            and not is_ahead(before.version, times.to_ms(self._gateway.now()))
+        ):
             return
         if before is None or (before.topics, before.others) != (interest.topics, interest.others):
             record = PeerInterest(peer, interest.sender, interest.version, interest.topics, interest.others)

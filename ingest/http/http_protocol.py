@@ -3,9 +3,10 @@
 Bounded are the size of a request's head and of everything else besides the body (trailers, chunk extensions), the
 number of headers, the time until a request is complete (a client that sends a byte every few seconds occupies nothing
 for long), the time for which a client may leave its answer unread, the number of pipelined requests, and the number of
-connections, in total and from one address. Beyond that number a new connection is refused or, by an option of the
-server, replaces the oldest one without a complete request. The application bounds the size of bodies. A request in one
-packet, as nearly all are, costs only a few additions for these checks.
+connections, in total and from one address. Beyond that number the oldest connection without a complete request so far
+or, by an option of the server, the one that is idle for longest is closed for a new one; without such a connection the
+new one is refused. The application bounds the size of bodies. A request in one packet, as nearly all are, costs only a
+few additions for these checks.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class GatewayProtocol(HttpToolsProtocol):
         peers: PeerConnections | None = None,
         send_timeout_s: float = 30.0,
         handshakes: Handshakes | None = None,
+        idle: dict[GatewayProtocol, None],
         makes_room: bool = False,
         **named: Any,
     ) -> None:
@@ -96,8 +98,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self._inflight = inflight
         self._peers = peers
         self._send_timeout_s = send_timeout_s
-        self._makes_room = makes_room  # beyond max_connections the oldest without a request is closed, not the new one
-        self._since = 0.0  # when it was opened, or when its last request was handed over
+        # Beyond max_connections these are closed, the first one first: those without a complete request so far and,
+        # with `makes_room`, those whose last request is answered.
+        self._idle = idle
+        self._makes_room = makes_room
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
         self._running: RequestResponseCycle | None = None  # what the application was given last
@@ -114,18 +118,23 @@ class GatewayProtocol(HttpToolsProtocol):
         too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
         self.flow = _Flow(self)
-        self._since = self.loop.time()
         self._certificate = transport.get_extra_info("peercert")
         if self._peers is not None and self.client is not None and self._peers.opened(self.client[0]):
             self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
-        elif too_many and not (self._makes_room and self._close_oldest()):
+        elif too_many and not self._idle:
             self._refuse(503, "there are too many connections", _RETRY_AFTER)
         else:
+            if too_many:
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                oldest.transport.abort()
+            self._idle[self] = None
             self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         self._forget_deadline()
+        self._idle.pop(self, None)
         if self._unread is not None:
             self._unread.cancel()
         if self._peers is not None and self.client is not None:
@@ -202,12 +211,13 @@ class GatewayProtocol(HttpToolsProtocol):
         if not self._names_host():
             self._refuse(400, "a request names one host, in one Host header (RFC 9112, 3.2)")
             return
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False  # such a client takes an interim answer for the answer (RFC 9110, 10.1.1)
         before = self.cycle
         incoming.reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
         _ours(self.scope)[UNACKNOWLEDGED] = self._unacknowledged
         super().on_headers_complete()
         incoming.handed_over = True
-        self._since = self.loop.time()
         if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
             self._let_linger(self.cycle)
@@ -231,11 +241,19 @@ class GatewayProtocol(HttpToolsProtocol):
         incoming = self._incoming
         incoming.open = False
         incoming.reported = True
+        if self._busy or not self._makes_room:
+            self._idle.pop(self, None)
         if incoming.in_parts and incoming.reservation is not None:
             incoming.in_parts = False
             self._inflight.whole(incoming.reservation)
         if not self._deaf:
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Called when an answer is written."""
+        super().on_response_complete()
+        if self._makes_room and not (self._busy or self.transport.is_closing()):
+            self._idle[self] = None
 
     def go_on(self) -> None:
         self._waits = False
@@ -250,13 +268,6 @@ class GatewayProtocol(HttpToolsProtocol):
         with contextlib.suppress(OSError, ValueError):  # the connection is closed
             fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, waiting)
         return int.from_bytes(waiting, sys.byteorder) + self.transport.get_write_buffer_size()
-
-    @property
-    def without_request_since(self) -> float:
-        """The time since when no whole request has arrived, by the loop's clock; 0 while one is in progress, and for a
-        closing connection."""
-        works = self._busy and not self._incoming.open
-        return 0.0 if works or self.transport.is_closing() else self._since
 
     @property
     def may_read(self) -> bool:
@@ -281,15 +292,6 @@ class GatewayProtocol(HttpToolsProtocol):
     def _busy(self) -> bool:
         """Whether the application is at work for this connection."""
         return self._running is not None and not self._running.response_complete
-
-    def _close_oldest(self) -> bool:
-        """Close the connection that has been without a whole request for longest; whether there was one."""
-        others = (each for each in self.connections if isinstance(each, GatewayProtocol) and each is not self)
-        waiting = [(each.without_request_since, each.transport) for each in others if each.without_request_since]
-        if not waiting:
-            return False
-        min(waiting, key=lambda each: each[0])[1].abort()
-        return True
 
     def _feed(self, data: bytes | memoryview) -> None:
         # Each iteration shortens `data`, or is the last.

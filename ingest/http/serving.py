@@ -136,6 +136,7 @@ def make_server(
         inflight=app.inflight,
         peers=PeerConnections(each, trusted.connection_key) if each else None,
         send_timeout_s=limits.send_timeout_s,
+        idle={},
     )
     return _server(app, protocol, settings, tls, trusted)
 
@@ -153,7 +154,7 @@ def make_small_server(
         finally:
             scope[RESERVATION].release()
 
-    protocol = functools.partial(GatewayProtocol, limits=settings, inflight=inflight, makes_room=True)
+    protocol = functools.partial(GatewayProtocol, limits=settings, inflight=inflight, idle={}, makes_room=True)
     return _server(released, protocol, settings, tls, trusted)
 
 

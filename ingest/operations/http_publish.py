@@ -123,6 +123,8 @@ class Publish:
 
     def _path(self, topic: str) -> TopicPath:
         try:
+            if "\ufffd" in topic:  # else topics with different letters would be one
+                raise TopicError("the address is not percent-encoded UTF-8")
             return parse_path(topic)
         except TopicError as error:
             raise TopicError(f"{error}: a topic is names with slashes, {ROOT}/a/b or {ROOT}/{{urn:my}}a/b") from error

@@ -112,6 +112,7 @@ class FramedUpstream:
             return 0.0
         with self._lock:
             wanted = dict(self._wanted)
+        self._failed = {each: at for each, at in self._failed.items() if each in wanted}
         for expression in self._in_force.keys() - wanted.keys():
             self._end(connection, self._in_force.pop(expression))
         for expression in wanted.keys() - self._in_force.keys():
@@ -137,8 +138,10 @@ class FramedUpstream:
         self._in_force[wanted.expression] = receipt.id
 
     def _end(self, connection: Connection, name: str) -> None:
-        connection.handle(name, None)
         try:
             connection.request(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(name))
         except ArborcastError as error:
             logger.info("a subscription was not ended: %s", error)
+        else:
+            # Not before: the connection would keep messages without a handler.
+            connection.handle(name, None)

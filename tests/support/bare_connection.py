@@ -117,7 +117,10 @@ class BareConnection:
         self._inflight = inflight or Inflight(limits.inflight_bytes)
         self._state = ServerState()
         self.wire = Wire()
-        self.protocol = GatewayProtocol(_config(), self._state, {}, loop(), limits=limits, inflight=self._inflight)
+        self._idle: dict[GatewayProtocol, None] = {}
+        self.protocol = GatewayProtocol(
+            _config(), self._state, {}, loop(), limits=limits, inflight=self._inflight, idle=self._idle
+        )
         self.protocol.app = app
         self.protocol.connection_made(self.wire)
 
@@ -147,4 +150,5 @@ class BareConnection:
         spin()
         assert not self._state.connections
         assert not self._state.tasks
+        assert not self._idle
         assert not self._inflight.taken, "memory is reserved that nobody has"

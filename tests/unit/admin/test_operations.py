@@ -6,6 +6,7 @@ import ast
 import getpass
 import platform
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.pending_operations import PENDING, append_pending
 from arborcast.topic_model.records.operations import OperationBegun, OperationEnded, Operator, RecordedChange, change
 from tests.support.console import console_parts, settings_in
+from tests.support.waiting import TIMEOUT_S
 from tests.support.written_operations import WrittenOperations
 
 ROOT = Path(__file__).parents[3]
@@ -149,7 +151,31 @@ def test_a_changed_file_without_a_broker_is_recorded_by_the_next_gateway(tmp_pat
     subjects = [each.changes[0].subject for each in log.records if isinstance(each, OperationBegun)]
     assert subjects == ["anna", "bert"]
     assert [each.result for each in log.records if isinstance(each, OperationEnded)] == ["done", "done"]
-    assert not file.exists()
+    assert not file.read_bytes()
+
+
+def test_a_record_that_is_stored_while_a_gateway_appends_the_others_stays(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path / "home")
+    storing: list[threading.Thread] = []
+
+    def store(name: str) -> None:
+        with operations.recorded_file(settings, "users add", change(name)):
+            pass
+
+    class SlowLog(WrittenOperations):
+        def append(self, record: OperationBegun | OperationEnded) -> None:
+            if not storing:
+                storing.append(threading.Thread(target=store, args=("bert",)))
+                storing[0].start()
+                storing[0].join(1)  # until it is stored, or waits for the lock
+            super().append(record)
+
+    store("anna")
+    log = SlowLog()
+    append_pending(settings.home, log)
+    storing[0].join(TIMEOUT_S)
+    append_pending(settings.home, log)
+    assert [each.changes[0].subject for each in log.records if isinstance(each, OperationBegun)] == ["anna", "bert"]
 
 
 def commands(group: Any, before: str = "") -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -186,4 +187,26 @@ def test_a_broker_that_counts_from_anew_begins_a_new_message() -> None:
     assert not joined(assembler, part(0, b"old"), part(1, b"old"))
     (whole,) = joined(assembler, part(0, b"new"), part(1, b"er", more=False))
     assert whole.payload == b"newer"
+    assembler.close()
+
+
+def test_a_message_whose_part_cannot_be_stored_is_given_up_and_never_joined(tmp_path: Path) -> None:
+    assembler = Assembler(memory_bytes=1_000, folder=str(tmp_path))
+
+    def take(number: int, content: bytes, last: bool = False) -> bytes | None:
+        fragment = Fragment(True, not last, True, number)
+        with assembler.joined(ReceivedMessage(b"", part=PartOf("me:1", fragment, content))) as joined:
+            return None if joined is None else joined.payload
+
+    assert take(0, b"a" * 500) is None
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, before[1]))  # as on a full disk
+    try:
+        with pytest.raises(OSError, match="large"):
+            take(1, b"b" * 5_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (assembler.open, assembler.given_up) == (0, 1)
+    assert take(1, b"b" * 5_000) is None
+    assert take(2, b"c", last=True) is None, "the first part is missing"
     assembler.close()

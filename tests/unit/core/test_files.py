@@ -58,3 +58,18 @@ def test_a_watched_file_is_read_again_when_it_has_changed_and_kept_when_it_canno
         now[0] += 2
         seen.append(watched.value)
     assert seen == [1, 1, 2, 2, 2, 2, 3]
+
+
+def test_a_watched_file_that_is_missing_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, now = tmp_path / "file", [0.0]
+    file.write_text("1")
+    watched = WatchedFile(file, lambda text, _: int(text), clock=lambda: now[0])
+    for _ in range(2):
+        file.unlink()
+        for _ in range(3):
+            now[0] += 2
+            assert watched.value == 1
+        file.write_text("1")
+        now[0] += 2
+        assert watched.value == 1
+    assert [each.getMessage().count("cannot be read") for each in caplog.records if each.levelname == "ERROR"] == [1, 1]

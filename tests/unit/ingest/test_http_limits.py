@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterable
@@ -124,6 +125,22 @@ def test_connections_beyond_the_limit_get_503_at_once() -> None:
         deadline = time.monotonic() + 120
         while not exchange(port, WHOLE).startswith(b"HTTP/1.1 202 "):
             assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("sent", [b"", START, WHOLE[:-1]], ids=["nothing", "a part of a head", "a part of a body"])
+def test_connections_without_a_request_make_room_and_those_with_one_stay(sent: bytes) -> None:
+    with served(GatewayParts(), max_connections=3) as port, contextlib.ExitStack() as held:
+        used, first, _ = (
+            held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(3)
+        )
+        used.sendall(WHOLE)
+        assert used.recv(65_536).startswith(b"HTTP/1.1 202 ")
+        first.sendall(sent)
+        assert exchange(port, WHOLE).startswith(b"HTTP/1.1 202 ")
+        with contextlib.suppress(ConnectionError):
+            assert everything(first) == b"", "the oldest was closed"
+        used.sendall(WHOLE)
+        assert used.recv(65_536).startswith(b"HTTP/1.1 202 ")
 
 
 def test_a_huge_body_is_refused_unread_and_the_answer_arrives() -> None:

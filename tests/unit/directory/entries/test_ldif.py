@@ -35,6 +35,13 @@ def test_an_entry_with_folded_encoded_and_commented_lines() -> None:
     }
 
 
+def test_a_byte_order_mark_is_not_content() -> None:
+    blocks = ldif.parse("\ufeff# topics\n\ndn: ou=a\nou: a\n".encode())
+    assert [block.entry is None for block in blocks] == [True, False]
+    assert ldif.write(blocks) == b"# topics\n\ndn: ou=a\nou: a\n"
+    assert entry_of("\ufeffdn: ou=a\n").dn == ((("ou", "a"),),)
+
+
 def test_values_of_one_attribute_keep_their_order_whatever_the_case_of_its_name() -> None:
     entry = entry_of("dn: ou=a\ntopicPublisher: one\nTOPICPUBLISHER: two\n")
     assert entry.attributes == {"topicpublisher": (b"one", b"two")}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import Move, Put, Remove
 from arborcast.directory.entries.mapping import ProblemKind
 from arborcast.directory.errors import DirectoryError, LdifError
@@ -123,6 +124,28 @@ def test_a_broken_file_is_reported_once_and_the_listing_stays_until_it_is_mended
     file.write_text(BY_HAND.replace("alarm", "mended"))
     watch.wait_paths("mended")
     assert len(watch.errors) == 1
+
+
+def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    parse = ldif.parse
+
+    def counted(data: bytes) -> list[ldif.Block]:
+        parsed.append(data)
+        return parse(data)
+
+    monkeypatch.setattr(ldif, "parse", counted)
+    messages = set()
+    for content in ("nonsense", "more nonsense"):
+        file.write_text(content)
+        for _ in range(3):
+            with pytest.raises(LdifError, match="topic tree is not changed") as caught:
+                directory.load()
+            messages.add(str(caught.value))
+    assert parsed == [b"nonsense", b"more nonsense"]
+    assert len(messages) == 2
+    file.write_text(BY_HAND)
+    assert directory.load().initialised
 
 
 def test_a_file_that_is_being_written_is_not_read_half(file: Path, directory: FileDirectory) -> None:

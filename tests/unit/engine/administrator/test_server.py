@@ -91,7 +91,7 @@ def test_bad_input(keys: SharedKeys, tmp_path: Path, method: str, path: str, bod
     assert asked(app, keys, method, path, body)[0] == status
 
 
-def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
+def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
     good = keys.signed("POST", "/members", REGISTRATION)
     other = keys.signed("POST", "/members/a/heartbeat", REGISTRATION)
@@ -102,6 +102,9 @@ def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
     assert asyncio.run(ask(app, "POST", "/members", REGISTRATION + b" ", good))[0] == 401
     assert asyncio.run(ask(app, "GET", "/health/live", b"", {}))[0] == 200
     assert not (tmp_path / "members.json").exists()
+    assert "was refused" not in caplog.text, "strangers fill no log"
+    assert asked(app, keys, "POST", "/members", b"{}")[0] == 400
+    assert "was refused" in caplog.text
 
 
 def test_who_waits_for_something_new_hears_of_it(keys: SharedKeys, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def test_a_setting_that_is_wrong_ends_it_with_status_2(tmp_path: Path, capsys: p
     config.write_text("[gateway]\nprot = 1\n")
     assert command.main(["--config", str(config)]) == 2
     assert "gateway.prot" in capsys.readouterr().err
+
+
+def test_it_may_open_as_many_files_as_its_user_may(tmp_path: Path) -> None:
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, 1_024), most))
+    try:
+        assert command.main(["--config", str(tmp_path / "missing.toml")]) == 2
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
 def test_without_the_published_schemas_it_works_and_serves_no_wsdl(

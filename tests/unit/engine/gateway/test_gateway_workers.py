@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import mmap
+import os
 import shutil
 import socket
 import threading
@@ -15,7 +16,10 @@ import pytest
 
 from arborcast.core.files import Stamp, write_atomically
 from arborcast.engine.gateway import workers
-from arborcast.engine.gateway.workers import Share, WorkerMetrics
+from arborcast.engine.gateway.workers import Share, WorkerMetrics, Workers
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state.changes import GatewayPositions
+from arborcast.ingest.state.repeats import TABLE_BYTES
 
 
 @pytest.fixture
@@ -111,3 +115,35 @@ def test_a_worker_that_dies_while_the_others_are_asked(share: Share, monkeypatch
 
     monkeypatch.setattr(Path, "read_text", gone)
     assert 'worker="1"' not in WorkerMetrics(share).text()
+
+
+def test_the_shared_memory_has_no_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[os.stat_result] = []
+
+    def step(_: Workers, memory: int, _folder: Path) -> int:
+        found.append(os.fstat(memory))
+        return 3
+
+    monkeypatch.setattr(Workers, "_step", step)
+    monkeypatch.setattr(workers.signal, "signal", lambda *_: None)
+    with socket.socket() as listener:
+        assert Workers(GatewaySettings(), (), [listener]).run() == 3
+    (status,) = found
+    assert status.st_size == TABLE_BYTES + GatewayPositions.size(1)
+    assert status.st_blocks * 512 >= status.st_size
+
+
+def test_a_worker_that_hangs_is_killed_on_a_full_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> Stamp:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(workers, "write_atomically", full)
+    with socket.socket() as listener:
+        parent = Workers(GatewaySettings(hang_timeout_s=1), (), [listener])
+        worker = parent._workers[0]
+        (tmp_path / "0.beat").touch()
+        hangs = [parent._hangs(worker, at, tmp_path) for at in (0.0, 0.5, 2.0)]
+    assert hangs == [False, False, True]
+    assert "worker 0 has made no progress" in caplog.text

@@ -135,6 +135,19 @@ def test_what_a_process_is(part: str, command: list[str], expected: str) -> None
     assert role(part, command) == expected
 
 
+def test_the_history_is_bounded_after_the_clock_was_put_back(tmp_path: Path) -> None:
+    history, day = MetricsHistory(tmp_path, 60), 86_400
+    for at in (day, *range(100)):
+        history.add(MetricsSample(at=float(at)))
+    assert [each.at for each in history.recent()] == list(range(100))
+    # After a restart the time of the first sample is that of the file.
+    history = MetricsHistory(tmp_path, 60)
+    for at in range(100, 200):
+        history.add(MetricsSample(at=float(at)))
+    assert {each.at for each in history.stored()} <= set(range(200))
+    assert len(history.stored()) <= 2 * 62
+
+
 def test_a_part_of_the_history_may_be_asked_for(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path, 60)
     now = time.time()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
+
 import pytest
 
 from arborcast.directory.settings import DirectorySettings
@@ -9,6 +13,7 @@ from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import Guesses, Users
 from arborcast.wire.errors import IdentitiesAway, TooManyRequests
+from tests.support.waiting import TIMEOUT_S
 
 # Nothing listens there, so whatever is asked of it raises IdentitiesAway.
 USERS = LdapUsers(AccessSettings(users="ldap", ldap_user_base="o=x"), DirectorySettings(url="ldap://127.0.0.1:1"))
@@ -34,3 +39,34 @@ def test_why_the_server_is_away_is_for_the_log_alone(caplog: pytest.LogCaptureFi
         assert "127.0.0.1" not in str(away.value)
     (line,) = [each for each in caplog.messages if "ldap://127.0.0.1:1" in each]
     assert line.startswith("users cannot be looked up")
+
+
+BIND_RESPONSE = bytes.fromhex("300c02010161070a010004000400")
+
+
+def test_a_server_that_has_closed_the_connection_is_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"ldap://127.0.0.1:{listener.getsockname()[1]}"
+        users = LdapUsers(AccessSettings(users="ldap", ldap_user_base="o=x"), DirectorySettings(url=url))
+        closed = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(BIND_RESPONSE)
+                # A reset: what the client sends from now on fails.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            closed.set()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+
+        def search() -> None:
+            with users._reaching(), users._bound() as connection:
+                assert closed.wait(TIMEOUT_S)
+                users._entry(connection, "anna")
+
+        with pytest.raises(IdentitiesAway):
+            search()
+        thread.join(TIMEOUT_S)

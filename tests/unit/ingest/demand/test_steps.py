@@ -29,6 +29,7 @@ from tests.support.make import subscription
 A, B = TopicFilter("", "a", "a"), TopicFilter("", "b", "b")
 HELD = Upstream("a", EndpointReference("http://p/1"), terminates_ms=1_000, renew_ms=800)
 PAUSED = msgspec.structs.replace(HELD, paused=True)
+AHEAD = msgspec.structs.replace(HELD, terminates_ms=86_401_000, renew_ms=86_400_800)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,9 @@ PAUSED = msgspec.structs.replace(HELD, paused=True)
         ([], {"a", "b"}, 0, True, [SubscribeUpstream(A), SubscribeUpstream(B)]),
         ([HELD], {"a"}, 0, True, []),
         ([HELD], {"a"}, 800, True, [ChangeUpstream(Act.RENEW, HELD)]),
+        ([AHEAD], {"a"}, 86_400_000, True, []),
+        ([AHEAD], {"a"}, 86_395_001, True, []),
+        ([AHEAD], {"a"}, 0, True, [ChangeUpstream(Act.RENEW, AHEAD)]),  # the clock was put back
         ([HELD], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, HELD), SubscribeUpstream(A)]),
         ([HELD], {"b"}, 0, True, [ChangeUpstream(Act.PAUSE, HELD), SubscribeUpstream(B)]),
         ([HELD], set(), 0, True, [ChangeUpstream(Act.PAUSE, HELD)]),

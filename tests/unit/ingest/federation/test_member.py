@@ -82,3 +82,13 @@ def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
     told._under_way.add("G/b")
     assert not told.is_due("G/b", one, 3, 500.0)
     assert told.is_due("G/c", one, 1, 500.0)
+
+
+def test_versions_grow_after_the_clock_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([2_000, 1_000, 1_500])
+    monkeypatch.setattr("arborcast.ingest.federation.member.time_ms", lambda: next(times))
+    sender, versions = _InterestSender("G/a", cast("HttpClient", None), cast("SharedKeys", None)), []
+    for topic in ("a", "b", "c"):
+        assert sender.is_due("G/b", ((topic,), ()), 1, 100.0)
+        versions.append(sender._sent["G/b"].version)
+    assert versions == [2_000, 2_001, 2_002]

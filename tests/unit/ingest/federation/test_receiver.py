@@ -226,6 +226,15 @@ def test_interests_are_records_and_the_newest_of_a_sender_counts(engine: Engine)
     assert engine.interests.topics("H/") == ("i",)
 
 
+def test_an_interest_counts_after_the_clock_of_its_sender_was_put_back(engine: Engine) -> None:
+    now_ms = int(engine.parts.now.timestamp() * 1000)
+    assert engine.interest("a", version=now_ms + 86_400_000).status == 200
+    assert engine.interest("b", version=now_ms).status == 200
+    assert engine.interests.topics("G/b") == ("b",)
+    assert engine.interest("a", version=now_ms - 1).status == 200
+    assert engine.interests.topics("G/b") == ("b",)
+
+
 def test_nobody_ends_or_changes_a_link_by_its_name(engine: Engine) -> None:
     link = Subscription("peer-b", EndpointReference("http://b/"), form="peer", peer=Peer("G/a", "G/b"))
     engine.parts.table.apply(SubscriptionRecord(link), 0)

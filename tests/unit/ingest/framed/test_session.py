@@ -390,6 +390,13 @@ def test_connections_leave_nothing(edge: FramedEdge, dial: Connects) -> None:
     assert threading.active_count() == before
 
 
+def test_a_publication_that_was_sent_cannot_be_cancelled(connection: Connection) -> None:
+    producer = connection.session().producer("a")
+    first = producer.begin("<x/>")
+    assert not first.cancel()
+    assert producer.send("<x/>") != published(first, 120)
+
+
 def test_a_factory_reads_its_settings(tmp_path: Path, edge: FramedEdge) -> None:
     file = tmp_path / "client.toml"
     file.write_text(f'[framed_client]\nurl = "{edge.url}"\nuser = "pump"\n')

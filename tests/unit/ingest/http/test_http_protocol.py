@@ -55,6 +55,16 @@ def test_connect_is_refused(sent: bytes, packet: int, connection: BareConnection
     assert connection.wire.closed
 
 
+@pytest.mark.parametrize(("version", "interim"), [(b"1.1", True), (b"1.0", False)])
+def test_an_interim_answer_is_for_a_client_of_http_1_1(
+    version: bytes, interim: bool, connection: BareConnection
+) -> None:
+    connection.send(b"POST / HTTP/%b\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n" % version)
+    connection.send(b"x")
+    assert (b"100 Continue" in connection.answered) == interim
+    assert b" 200 OK" in connection.answered
+
+
 def test_a_parser_that_takes_the_head_for_an_offer_again_ends_the_connection(
     connection: BareConnection, app: Noting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

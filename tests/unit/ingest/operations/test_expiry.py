@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from arborcast.ingest.operations import subscription_manager
 from arborcast.ingest.operations.subscription_manager import end_expired
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.records.control import SubscriptionEnded
+from arborcast.topic_model.routing import RoutingTable
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 
@@ -34,9 +38,41 @@ def test_a_renewal_under_way_wins_and_many_are_ended_in_several_steps() -> None:
     kept, *_ = [subscribed(parts, to=f"http://h/{number}", termination="PT1S") for number in range(502)]
     parts.later(seconds=2)
 
-    async def scenario() -> list[int]:
+    async def scenario() -> int:
         async with parts.gateway.locks.hold(kept):
-            return [await end_expired(parts.gateway) for _ in range(2)]
+            return await end_expired(parts.gateway)
 
-    assert sum(asyncio.run(scenario())) == 501
+    assert asyncio.run(scenario()) == 501
     assert [each.id for each in parts.table.subscriptions()] == [kept]
+
+
+def test_all_that_are_due_are_listed_once_and_one_that_was_renewed_meanwhile_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
+    # Equal times are listed by their ids.
+    kept = max(subscribed(parts, to=f"http://h/{number}", termination="PT1S") for number in range(7))
+    parts.later(seconds=2)
+    listed: list[int] = []
+    due = RoutingTable.due
+
+    def counted(table: RoutingTable, now_ms: int) -> tuple[str, ...]:
+        found = due(table, now_ms)
+        listed.append(len(found))
+        return found
+
+    monkeypatch.setattr(RoutingTable, "due", counted)
+    monkeypatch.setattr(subscription_manager, "_AT_ONCE", 2)
+
+    async def renew_last() -> None:
+        last = parts.table.get(kept)
+        assert last is not None
+        await subscription_manager.replace(parts.gateway, last, terminates_ms=None)
+
+    async def scenario() -> int:
+        ended, _ = await asyncio.gather(end_expired(parts.gateway), renew_last())
+        return ended
+
+    assert asyncio.run(scenario()) == 6
+    assert [each.id for each in parts.table.subscriptions()] == [kept]
+    assert listed == [7]

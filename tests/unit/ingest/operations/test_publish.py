@@ -30,11 +30,11 @@ def test_one_xml_element_is_stored_as_sent(media: str) -> None:
 
 def test_a_percent_encoded_path_over_http() -> None:
     parts = GatewayParts()
-    path = b"/publish/%7Burn:t%7Da/%C3%A9"
-    head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/xml\r\nContent-Length: 4\r\n\r\n"
+    more = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/xml\r\nContent-Length: 4\r\n\r\n<r/>"
     with served(parts) as port:
-        assert exchange(port, head + b"<r/>").startswith(b"HTTP/1.1 202")
-    assert parts.notifications.accepted[0].topic == "{urn:t}a/\u00e9"
+        assert exchange(port, b"POST /publish/%7Burn:t%7Da/%C3%A9" + more).startswith(b"HTTP/1.1 202")
+        assert exchange(port, b"POST /publish/a/%E9" + more).startswith(b"HTTP/1.1 400")
+    assert [each.topic for each in parts.notifications.accepted] == ["{urn:t}a/\u00e9"]
 
 
 @pytest.mark.parametrize("said", ['{"a": "<b>&\\u0000", "n": [1, 2.5]}', '"\uffff"', "7", "  null\n"])

@@ -497,3 +497,20 @@ def test_colours_are_the_systems_or_as_chosen(visit: Visitors, address: str) -> 
     page.click("form[action='/theme'] button")
     page.wait_for_selector("html[data-theme='light']")
     assert page.evaluate(ground) == light
+
+
+@pytest.mark.parametrize("width", [320, 1000])
+def test_the_navigation_is_scrolled_only_as_far_as_its_current_screen(
+    visit: Visitors, address: str, width: int
+) -> None:
+    page = visit(viewport={"width": width, "height": 800})
+    within = """path => {
+        const link = document.querySelector(`.top nav a[href="${path}"]`).getBoundingClientRect();
+        const nav = document.querySelector(".top nav").getBoundingClientRect();
+        return nav.left <= link.left + 1 && link.right <= nav.right + 1;
+    }"""
+    page.goto(f"{address}/try")
+    assert page.evaluate(within, "/try")
+    assert not page.evaluate(within, "/")
+    page.goto(f"{address}/topics" if width == 1000 else f"{address}/")
+    assert page.evaluate(within, "/")

@@ -115,9 +115,13 @@ def attempts_by_hour(location: str, subscription: str, now: float | None = None)
         first, last = (datetime.fromtimestamp(each, UTC) for each in (begins[0], begins[-1]))
         where = (ds.field("day") >= first.date()) & (ds.field("hour") >= first) & (ds.field("hour") <= last)
         where &= ds.field("subscription") == subscription
-        for row in SLO.read(open_table(location), ["hour", "delivered", "failed"], where).to_pylist():
+        table = open_table(location)
+        # A table of an earlier version lacks the columns until the job opens it.
+        known = {each.name for each in table.schema().fields}
+        columns = [each for each in ("hour", "delivered", "failed") if each in known]
+        for row in SLO.read(table, columns, where).to_pylist():
             at_ms = int(row["hour"].timestamp()) * 1000
-            found[at_ms] = HourAttempts(at_ms, row["delivered"], row["failed"])
+            found[at_ms] = HourAttempts(at_ms, row.get("delivered"), row.get("failed"))
     return tuple(found.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -81,3 +82,13 @@ def test_the_attempts_of_a_subscription_are_by_hour_over_a_day(tmp_path: Path) -
     assert len(found) == 24
     assert (found[0][1:], found[20][1:], found[23][1:]) == ((7, 2), (None, None), (5, 1))
     assert sum(each.attempts for each in found) == 15
+
+
+def test_hours_of_an_earlier_version_have_no_attempts(tmp_path: Path) -> None:
+    location, hour = str(tmp_path / "slo"), NOW.replace(minute=0)
+    earlier = dataclasses.replace(SLO, columns=SLO.columns[:-2])
+    row = {"day": hour.date(), "hour": hour, "subscription": "s1", "owner": "", "in_time": 9, "late": 0, "lost": 0}
+    DeltaTableWriter(earlier, location).extend(earlier.arrow([{**row, "receiver": 0}]), {"attempts-0": 1})
+    for _ in range(2):
+        assert attempts_by_hour(location, "s1", NOW.timestamp())[-1][1:] == (None, None)
+        DeltaTableWriter(SLO, location).open()

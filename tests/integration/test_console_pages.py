@@ -25,7 +25,7 @@ from arborcast.console.screens.topics import looking
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.keyring import add_key
 from arborcast.engine.monitoring.watching import EngineView
-from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import SCHEMES, Visitors, faults
 from tests.support.console import ConsoleParts, console_parts, served
@@ -514,3 +514,17 @@ def test_the_navigation_is_scrolled_only_as_far_as_its_current_screen(
     assert not page.evaluate(within, "/")
     page.goto(f"{address}/topics" if width == 1000 else f"{address}/")
     assert page.evaluate(within, "/")
+
+
+def test_an_unfolded_part_stays_unfolded_when_the_page_changes(
+    answers: None, own: tuple[ConsoleParts, str], visit: Visitors
+) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/subscriptions/s1")
+    page.get_by_text("Numbers").click()
+    made = parts.control.table.get("s1")
+    assert made is not None
+    parts.put(SubscriptionRecord(msgspec.structs.replace(made, paused=True)))
+    page.locator("#shown .badge", has_text="paused").wait_for()
+    assert page.locator("details", has_text="Numbers").get_attribute("open") is not None

@@ -19,6 +19,7 @@ from arborcast.admin import queues as admin
 from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.admin.queues import QueueStatus
 from arborcast.console import console
+from arborcast.console.app import SCREENS
 from arborcast.console.screens import engine
 from arborcast.console.screens.engine.feed import EngineFeed
 from arborcast.console.screens.topics import looking
@@ -116,6 +117,10 @@ def gather(page: Page, url: str) -> None:
     page.fill("#priority", "77")
     with page.expect_navigation():  # which the page begins when it has asked whether the console is there
         page.click("form[action='/topics/put'] button.main")
+
+
+def test_the_pages_are_of_every_screen() -> None:
+    assert {screen.path for screen in SCREENS} <= {urlsplit(each).path for each in PAGES}
 
 
 def test_every_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(

@@ -5,17 +5,22 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import subscription_id
 from arborcast.admin.operations import recorded_control
-from arborcast.core.errors import NotFound
+from arborcast.core.errors import InfrastructureError, NotFound
+from arborcast.core.reasons import reason_of
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
+from arborcast.engine.monitoring import stack_monitor
+from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.pull_store import PullPointStatus
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending
 from arborcast.topic_model.subscriptions import Subscription
@@ -219,3 +224,12 @@ def _suspended(control: ControlView, name: str) -> str:
             f"{known.address}; nothing was resumed"
         )
     raise NotFound(f"{name} is not suspended; nothing was resumed")
+
+
+def pull_point(settings: Settings, pull_point_id: str) -> PullPointStatus:
+    """The messages in a pull point, from the gateway. Raises InfrastructureError."""
+    page = f"/status.json?pull_point={quote(pull_point_id, safe='')}"
+    try:
+        return msgspec.json.decode(stack_monitor.gateway_page(settings, page), type=PullPointStatus)
+    except (OSError, ValueError) as error:
+        raise InfrastructureError(f"the gateway does not answer: {reason_of(error)}") from error

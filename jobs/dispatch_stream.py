@@ -4,9 +4,9 @@
 
 It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.job.runtime` in it
 until SIGTERM or SIGINT, which end the job between two batches. The file of ARBORCAST_READY_FILE is written when the job
-delivers; from then on its time is that of the last heartbeat. If another job has the lease on the logs it ends at once,
-with status 75 (EX_TEMPFAIL). The code of Spark's workers is in the package `dispatch`, not here: functions of a script
-would be sent with every task, and lose their state.
+delivers; from then on its time is that of the last heartbeat. If another job has the lease on the logs it ends with
+status 75 (EX_TEMPFAIL): at its start after that of Spark, later at once. The code of Spark's workers is in the package
+`dispatch`, not here: functions of a script would be sent with every task, and lose their state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -90,6 +90,9 @@ logger = logging.getLogger("arborcast.dispatch")
 _LEASE_S = 20.0
 
 _LOGS_IN_USE = 75
+
+# Timeout of the start of Spark in a refused job.
+_OPENED_S = 120.0
 
 _READY_FILE = "ARBORCAST_READY_FILE"
 
@@ -198,6 +201,9 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
 def _end_at_once(why: str) -> None:
     """End this process, and with it the JVM and the workers, without another push."""
     logger.error("%s", why)
+    if _opening is not None:
+        # During its start, before any push, Spark would print stack traces.
+        wait([_opening], _OPENED_S)
     os._exit(_LOGS_IN_USE)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Coroutine, Mapping
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.datastructures import FormData
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin import messages, receiver_page, replay, triggers, waiting
+from arborcast.admin import messages, receiver_page, replay, slo, triggers, waiting
 from arborcast.admin import subscriptions as admin
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.moments import iso
@@ -35,10 +35,15 @@ from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, queue_topic
 
+T = TypeVar("T")
+
 _AT_ONCE = 100
 
-# The first count reads the logs: a page is shown without it meanwhile.
-_COUNTED_S = 0.5
+# A page is shown without the answers that take longer; an update has them.
+_SOON_S = 0.5
+
+# The attempts by hour are counted once a minute.
+_COUNTED_S = 60.0
 
 # Notifications of one replay; the command line has no limit.
 _REPLAYED = 10_000
@@ -52,6 +57,17 @@ _HEALTH: tuple[Literal["failing", "degraded"], ...] = ("failing", "degraded")
 _PULL_POINT = "pull point"
 
 _DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "end": "deleted"}
+
+
+async def _soon(question: Coroutine[Any, Any, Answer[T]]) -> Answer[T] | None:
+    """The answer; None if it takes long."""
+    asked = asyncio.ensure_future(question)
+    await asyncio.wait({asked}, timeout=_SOON_S)
+    return asked.result() if asked.done() else None
+
+
+async def _nothing() -> None:
+    """In place of a question."""
 
 
 class SubscriptionsScreen:
@@ -127,9 +143,8 @@ class SubscriptionsScreen:
         if not names:
             return {}
         questions = self._console.questions
-        counted = asyncio.ensure_future(questions.recent_log(waiting.counts, names, questions.views, age_s=age_s))
-        await asyncio.wait({counted}, timeout=_COUNTED_S)
-        return (counted.result().value or {}) if counted.done() else {}
+        counted = await _soon(questions.recent_log(waiting.counts, names, questions.views, age_s=age_s))
+        return (counted.value if counted else None) or {}
 
     async def triggers(self, request: Request) -> Response:
         found, more = triggers.listed(self._console.control, _AT_ONCE)
@@ -188,11 +203,14 @@ class SubscriptionsScreen:
                 return Seen({"shown": ended}, failed=True)
             wanted = WaitingFilter(subscription=name)
             questions = self._console.questions
-            answer, pushed, seen = await asyncio.gather(
+            settings, point = self._console.settings, subscription.pull_point
+            answer, pushed, counted, stored, seen = await asyncio.gather(
                 questions.recent_log(
                     waiting.oldest, wanted, 1, self._console.control, 0, False, questions.views, age_s=age_s
                 ),
                 questions.recent_log(messages.last_attempts, name, age_s=age_s),
+                _soon(questions.recent(slo.attempts, settings, name, age_s=max(age_s, _COUNTED_S))),
+                questions.recent(admin.pull_point, settings, point, age_s=age_s) if point else _nothing(),
                 self._console.health.look(),
             )
             health, address = EndpointsHealth(seen), subscription.consumer.address
@@ -203,7 +221,8 @@ class SubscriptionsScreen:
                 "subscriptions/health.html",
                 figures=health.figures(address),
                 health=health.word(address),
-                pull_point=bool(subscription.pull_point),
+                stored=stored,
+                hours=counted,
                 state=self._console.control.suspensions.state_of(subscription),
                 oldest=oldest[0] if oldest else None,
                 count=len(oldest) + more,

@@ -8,7 +8,7 @@ for (const element of document.querySelectorAll("[data-live]")) listen(element);
 
 // On a narrow screen the navigation is wider than its window.
 const here = document.querySelector(".top nav [aria-current]");
-if (here) here.closest("nav").scrollLeft = here.offsetLeft - 16;
+here?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
 document.documentElement.classList.add("script");
 

@@ -15,7 +15,9 @@ function become(old, wanted) {
     old.data = wanted.data;
     return;
   }
-  for (const { name } of [...old.attributes]) if (!wanted.hasAttribute(name)) old.removeAttribute(name);
+  // An unfolded part stays so.
+  const kept = old.nodeName === "DETAILS" ? "open" : "";
+  for (const { name } of [...old.attributes]) if (name !== kept && !wanted.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of wanted.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   within(old, wanted);
 }

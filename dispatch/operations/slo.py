@@ -1,7 +1,9 @@
-"""The service level objective of deliveries: shares, error budgets and burn rates, from the table `slo`."""
+"""The service level objective of deliveries: shares, error budgets and burn rates; and the attempts of a subscription.
+Both are from the table `slo`."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -90,6 +92,37 @@ def objectives(
     )
     total = {each: pc.sum(column).as_py() or 0 for each, column in sums.items()}
     return Objectives(_objective(total, slo.target), worst, names.num_rows - len(worst))
+
+
+class HourAttempts(NamedTuple):
+    """The attempts of a subscription in the hour that begins at `at_ms`; None where they were not counted."""
+
+    at_ms: int
+    delivered: int | None = 0
+    failed: int | None = 0
+
+    @property
+    def attempts(self) -> int:
+        return (self.delivered or 0) + (self.failed or 0)
+
+
+def attempts_by_hour(location: str, subscription: str, now: float | None = None) -> tuple[HourAttempts, ...]:
+    """The attempts of the current hour and the hours before it, a day in all, oldest first. Raises DeltaError."""
+    current = int(time.time() if now is None else now) // _HOUR_S * _HOUR_S
+    begins = range(current - 23 * _HOUR_S, current + 1, _HOUR_S)
+    found = {each * 1000: HourAttempts(each * 1000) for each in begins}
+    if table_exists(location):
+        first, last = (datetime.fromtimestamp(each, UTC) for each in (begins[0], begins[-1]))
+        where = (ds.field("day") >= first.date()) & (ds.field("hour") >= first) & (ds.field("hour") <= last)
+        where &= ds.field("subscription") == subscription
+        table = open_table(location)
+        # A table of an earlier version lacks the columns until the job opens it.
+        known = {each.name for each in table.schema().fields}
+        columns = [each for each in ("hour", "delivered", "failed") if each in known]
+        for row in SLO.read(table, columns, where).to_pylist():
+            at_ms = int(row["hour"].timestamp()) * 1000
+            found[at_ms] = HourAttempts(at_ms, row.get("delivered"), row.get("failed"))
+    return tuple(found.values())
 
 
 def _by_subscription(rows: pa.Table) -> pa.Table:

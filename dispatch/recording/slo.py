@@ -1,4 +1,5 @@
-"""The table `slo`, from the `attempts` log: each delivery counts once, with its first push or its end without one.
+"""The table `slo`, from the `attempts` log: each delivery counts once, with its first push or its end without one; and
+each push as an attempt.
 
 Hours are counted and replaced as wholes, in one commit with the positions in the log: records that are read again after
 a crash are counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
@@ -49,6 +50,8 @@ _HELD_DAYS = 2
 
 Result = Literal["in_time", "late", "lost", "receiver"]
 
+Counted = Result | Literal["delivered", "failed"]
+
 # Waits that the receiver does not cause.
 _OWN_WAITS = frozenset({STRICT, QUEUED, WORKER_ENDED})
 
@@ -79,13 +82,18 @@ class _Record(Versioned, frozen=True, gc=False):
 _codec = VersionedCodec(_Record, "an attempts record", VERSION)
 
 
+def is_accepted(row: SloAttempt) -> bool:
+    """Whether the receiver accepted the push."""
+    return row.state == "delivered" or row.error == "later"
+
+
 def result_of(row: SloAttempt, latency_ms: float, held_ms: int) -> Result | None:
     """The result of a row for the objective; None for a row that does not count. `held_ms` is the time of the
     receiver's last fault, or of the last wait for it; 0: none."""
     if row.push:
         if row.number != 1:
             return None
-        if row.state != "delivered" and row.error != "later":
+        if not is_accepted(row):
             return "lost" if row.error in _OWN_ERRORS else "receiver"
         if row.started_ms + row.duration_ms - row.accepted_ms <= latency_ms:
             return "in_time"
@@ -102,7 +110,7 @@ def result_of(row: SloAttempt, latency_ms: float, held_ms: int) -> Result | None
 def holds(row: SloAttempt) -> bool:
     """Whether the row is a fault of the receiver, or a wait for it."""
     if row.push:
-        return row.state != "delivered" and row.error not in ("later", *_OWN_ERRORS)
+        return not is_accepted(row) and row.error not in _OWN_ERRORS
     return row.state == "parked" and row.error == "waiting" and row.detail not in _OWN_WAITS
 
 
@@ -111,7 +119,7 @@ class _Count:
     """The counts of a subscription in an hour."""
 
     owner: str
-    counts: Counter[Result]
+    counts: Counter[Counted]
     held_ms: int = 0
 
 
@@ -186,10 +194,12 @@ class SloTable(TableFollower):
         result = result_of(row, self._latency_ms, held_ms)
         if holds(row):
             held_ms = self._held[row.subscription] = max(held_ms, row.started_ms)
-        elif result is None:
+        elif result is None and not row.push:
             return
         count = self._of(int(row.started_ms + row.duration_ms) // _HOUR_MS, row.subscription)
         count.held_ms = max(count.held_ms, held_ms) if holds(row) else count.held_ms
+        if row.push:
+            count.counts["delivered" if is_accepted(row) else "failed"] += 1
         if result is not None:
             count.counts[result] += 1
             self._since[result] += 1
@@ -210,7 +220,7 @@ class SloTable(TableFollower):
         where = (ds.field("day") == at.date()) & (ds.field("hour") == at)
         found: dict[str, _Count] = {}
         for row in self._read(where):
-            counts: Counter[Result] = Counter({each: row[each] for each in _RESULTS if row[each]})
+            counts: Counter[Counted] = Counter({each: row[each] for each in _COLUMNS if row[each]})
             held_ms = int(row["held_at"].timestamp() * 1000) if row["held_at"] else 0
             found[row["subscription"]] = _Count(row["owner"], counts, held_ms)
         return found
@@ -237,7 +247,7 @@ class SloTable(TableFollower):
                 "hour": _moment(hour * _HOUR_MS),
                 "subscription": name,
                 "owner": count.owner,
-                **{each: count.counts[each] for each in _RESULTS},
+                **{each: count.counts[each] for each in _COLUMNS},
                 "held_at": _moment(count.held_ms) if count.held_ms else None,
             }
             for hour in self._changed
@@ -254,7 +264,7 @@ class SloTable(TableFollower):
         self._since.clear()
 
 
-_RESULTS: Sequence[Result] = ("in_time", "late", "lost", "receiver")
+_COLUMNS: Sequence[Counted] = ("in_time", "late", "lost", "receiver", "delivered", "failed")
 
 
 def _where(hours: Iterable[int]) -> str:

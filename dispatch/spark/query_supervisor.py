@@ -162,7 +162,7 @@ class QuerySupervisor:
             except StreamingQueryException as error:
                 reason = _first_lines(str(error))
             except Exception as error:
-                reason = f"{type(error).__name__}: {_first_lines(str(error))}"
+                reason = _reason(error)
             if self._gate.wait_closed(0):
                 return
             if self._planned:
@@ -188,6 +188,12 @@ def waits_for_data(query: StreamingQuery) -> bool:
     """Whether a query in batches waits for data. After the sink Spark records the end of the batch; a stop before that
     repeats the batch."""
     return str(query.status["message"]).startswith("Waiting")
+
+
+def _reason(error: Exception) -> str:
+    # Py4J's text has the call on its first line, and then the cause: reports of a start have one line.
+    cause = str(error).partition("\n: ")[2]
+    return _first_lines(cause or f"{type(error).__name__}: {error}")
 
 
 def _first_lines(text: str, count: int = 12) -> str:

@@ -345,7 +345,7 @@ ERASURES = TableSpec(
 
 SLO = TableSpec(
     name="slo",
-    help="Deliveries by hour and subscription.",
+    help="Deliveries and attempts by hour and subscription.",
     columns=(
         Column("day", "date", "Day of hour.", "UTC"),
         Column("hour", "timestamp", "Of the end of the first push, or of the delivery.", "UTC"),
@@ -360,6 +360,8 @@ SLO = TableSpec(
             "Refused, not answered or delayed by the receiver; not in the objective.",
         ),
         Column("held_at", "timestamp", "The last fault of the receiver, or wait for it.", "UTC", optional=True),
+        Column("delivered", "long", "Delivered attempts.", optional=True),
+        Column("failed", "long", "Failed attempts.", optional=True),
     ),
     partition_by=("day",),
     time="hour",

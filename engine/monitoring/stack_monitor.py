@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from arborcast.core.backoff import Backoff
+from arborcast.core.security.ip_addresses import host_to_reach
 from arborcast.core.telemetry.jvm import JvmFigures, declare_jvm
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry, merged
 from arborcast.core.threads import Service
@@ -27,6 +28,7 @@ from arborcast.engine.monitoring.history import MetricsHistory, encode_samples
 from arborcast.engine.monitoring.perf_counters import read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
 from arborcast.engine.processes.processes import resident, words
+from arborcast.engine.settings.loading import Settings
 
 
 class Use(NamedTuple):
@@ -317,6 +319,15 @@ def _reader(
 def own_page(url: str) -> bytes:
     """A page of one of our own parts, at an address of this machine, which no certificate names. Raises as `get`."""
     return get(url, verify=False)
+
+
+def gateway_page(settings: Settings, page: str) -> bytes:
+    """A page of the gateway of these settings. Raises as `get`."""
+    gateway = settings.gateway
+    if not gateway.port:
+        raise OSError("gateway.port is 0: the gateway has a free port, which is unknown")
+    scheme = "https" if settings.tls.certificate_file else "http"
+    return own_page(f"{scheme}://{host_to_reach(gateway.host)}:{gateway.port}{page}")
 
 
 def get(url: str, timeout: float = _PATIENCE_S, *, verify: bool = True) -> bytes:

@@ -13,6 +13,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
 
 from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
@@ -389,20 +392,31 @@ class GatewayApp:
             case "/health/ready":
                 obstacle = self._ready()
                 await send_answer(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
-            case "/metrics":
+            case "/metrics" | "/status.json" as page:
                 if self._gateway.gate is not None:
                     try:
                         await self._gateway.gate.look(scope)
                     except AccessRefused as error:
                         await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, error.headers())
                         return
-                body = self._metrics.text().encode()
-                await send_answer(send, 200, body, CONTENT_TYPE)
+                if page == "/metrics":
+                    await send_answer(send, 200, self._metrics.text().encode(), CONTENT_TYPE)
+                else:
+                    await self._status(scope, send)
             case page if page.startswith(FOLDER):
                 await self._wsdl(send, lambda descriptions: descriptions.document(page.removeprefix(FOLDER)))
             case _:
                 message = f"no such address; the notification broker is at {self._gateway.own.broker}\n"
                 await send_answer(send, 404, message.encode(), _TEXT)
+
+    async def _status(self, scope: Scope, send: Send) -> None:
+        """The messages of one pull point."""
+        (name,) = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("pull_point", [""])[:1]
+        status = self._gateway.pulls.status(name)
+        if status is None:
+            await send_answer(send, 404, b"there is no such pull point; its id is the parameter pull_point\n", _TEXT)
+        else:
+            await send_answer(send, 200, msgspec.json.encode(status), b"application/json")
 
     async def _wsdl(self, send: Send, find: Callable[[ServiceDescriptions], bytes | None]) -> None:
         descriptions = self._gateway.descriptions

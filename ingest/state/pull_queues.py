@@ -27,7 +27,7 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogView
-from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
+from arborcast.topic_model.projections.pull_store import PullLimits, PullPointStatus, PullStore, WaitingMessage
 from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
 from arborcast.topic_model.records.xml_ids import any_clash
 
@@ -234,6 +234,12 @@ class PullQueues:
     def waiting_clients(self) -> int:
         """The number of requests that wait for messages."""
         return sum(len(futures) for futures in self._arrivals.values())
+
+    def status(self, pull_point_id: str) -> PullPointStatus | None:
+        """The messages of a pull point; None if it does not exist."""
+        if not self._is_there(pull_point_id):
+            return None
+        return self._store.status(pull_point_id, round(self._claim_s * 1000))
 
     async def put(self, pull_point_id: str, messages: Sequence[StoredMessage]) -> None:
         """Store messages, in their order. Raises InfrastructureError."""

@@ -19,13 +19,14 @@ from arborcast.admin import queues as admin
 from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.admin.queues import QueueStatus
 from arborcast.console import console
+from arborcast.console.app import SCREENS
 from arborcast.console.screens import engine
 from arborcast.console.screens.engine.feed import EngineFeed
 from arborcast.console.screens.topics import looking
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.keyring import add_key
 from arborcast.engine.monitoring.watching import EngineView
-from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import SCHEMES, Visitors, faults
 from tests.support.console import ConsoleParts, console_parts, served
@@ -116,6 +117,10 @@ def gather(page: Page, url: str) -> None:
     page.fill("#priority", "77")
     with page.expect_navigation():  # which the page begins when it has asked whether the console is there
         page.click("form[action='/topics/put'] button.main")
+
+
+def test_the_pages_are_of_every_screen() -> None:
+    assert {screen.path for screen in SCREENS} <= {urlsplit(each).path for each in PAGES}
 
 
 def test_every_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(
@@ -497,3 +502,34 @@ def test_colours_are_the_systems_or_as_chosen(visit: Visitors, address: str) -> 
     page.click("form[action='/theme'] button")
     page.wait_for_selector("html[data-theme='light']")
     assert page.evaluate(ground) == light
+
+
+@pytest.mark.parametrize("width", [320, 1000])
+def test_the_navigation_is_scrolled_only_as_far_as_its_current_screen(
+    visit: Visitors, address: str, width: int
+) -> None:
+    page = visit(viewport={"width": width, "height": 800})
+    within = """path => {
+        const link = document.querySelector(`.top nav a[href="${path}"]`).getBoundingClientRect();
+        const nav = document.querySelector(".top nav").getBoundingClientRect();
+        return nav.left <= link.left + 1 && link.right <= nav.right + 1;
+    }"""
+    page.goto(f"{address}/try")
+    assert page.evaluate(within, "/try")
+    assert not page.evaluate(within, "/")
+    page.goto(f"{address}/topics" if width == 1000 else f"{address}/")
+    assert page.evaluate(within, "/")
+
+
+def test_an_unfolded_part_stays_unfolded_when_the_page_changes(
+    answers: None, own: tuple[ConsoleParts, str], visit: Visitors
+) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/subscriptions/s1")
+    page.get_by_text("Numbers").click()
+    made = parts.control.table.get("s1")
+    assert made is not None
+    parts.put(SubscriptionRecord(msgspec.structs.replace(made, paused=True)))
+    page.locator("#shown .badge", has_text="paused").wait_for()
+    assert page.locator("details", has_text="Numbers").get_attribute("open") is not None

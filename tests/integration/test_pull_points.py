@@ -12,9 +12,12 @@ import pytest
 import requests
 from lxml import etree
 
+from arborcast.admin.subscriptions import pull_point
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.engine.settings.loading import load_settings
 from arborcast.ingest.operations.pull_points import PULL
 from arborcast.topic_model.records.pull import StoredMessage, encode
 from tests.support import soap_messages as soap
@@ -184,3 +187,19 @@ def test_hundreds_may_wait_and_the_gateway_stays_awake(gateway: GatewayRun) -> N
     for thread in threads:
         thread.join(120)
     assert refused == [500] * 100
+
+
+def test_an_operator_sees_the_messages_of_one_pull_point_and_their_last_fetch(gateway: GatewayRun) -> None:
+    settings = load_settings(gateway.config, environ={})
+    url = create(gateway)
+    name = url.rpartition("/")[2]
+    fill(url, 1, 2, 3)
+    before = pull_point(settings, name)
+    assert (before.messages, before.in_transit, before.fetched_ms) == (3, 0, 0)
+    assert pull(url, 2) == [1, 2]
+    after = pull_point(settings, name)
+    assert (after.messages, 3 * after.bytes) == (1, before.bytes)
+    assert 0 < before.oldest_ms <= after.oldest_ms <= after.fetched_ms
+    post(url, "<wsnt:DestroyPullPoint/>")
+    with pytest.raises(InfrastructureError, match="the gateway"):
+        pull_point(settings, name)

@@ -18,6 +18,7 @@ from arborcast.admin import (
     operations,
     queues,
     slo,
+    subscriptions,
     trace,
     waiting,
 )
@@ -30,9 +31,10 @@ from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
 from arborcast.dispatch.logs.attempts import Attempt, State
-from arborcast.dispatch.operations.slo import Objective, Objectives, SubscriptionObjective
+from arborcast.dispatch.operations.slo import HourAttempts, Objective, Objectives, SubscriptionObjective
 from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
 from arborcast.engine.monitoring.samples import Scrape
+from arborcast.topic_model.projections.pull_store import PullPointStatus
 from arborcast.topic_model.records.control import (
     ControlRecord,
     Erasure,
@@ -205,6 +207,14 @@ STORY = Story(
 
 OBJECTIVE = Objective(1_799_400, 310, 12, 5_120, 0.99982, 0.821, 0.0, 0.3)
 
+_HOUR_MS = 3_600_000
+
+HOURS = (
+    *(HourAttempts(_AT_MS + each * _HOUR_MS, None, None) for each in range(-23, -1)),
+    HourAttempts(_AT_MS - _HOUR_MS, 15, 4),
+    HourAttempts(_AT_MS),
+)
+
 ERASURE = Erasure(
     ErasureScope("5f0c1b2a9d3e", _AT_MS, "{urn:plant}plant//.", subject="4711"),
     "anna@operations.example",
@@ -224,6 +234,8 @@ CAMERAS = JobFigures(
 
 ANSWERS: Mapping[Any, Any] = {
     slo.measured: Objectives(OBJECTIVE, (SubscriptionObjective("s1", "anna", OBJECTIVE),), 4),
+    slo.attempts: HOURS,
+    subscriptions.pull_point: PullPointStatus(2_100, 48_300, _AT_MS, 3, _AT_MS + 9_000),
     erasures.listed: [RequestedErasure(ERASURE, {"arborcast.notifications": _AT_MS + 9_000_000, "arborcast.dead": 0})],
     cameras.figures: CAMERAS,
     queues.job_figures: JOB,

@@ -1,10 +1,10 @@
 """The snapshot of a routing table: one buffer, built once, opened in constant time, read in place.
 
-    header      magic, byte order, begin and length of each section
-    meta        name, sizes, the selectors with steps below an anchor (MessagePack; few)
-    shapes      number of a shape -> the shape (a flat map)
-    members     selector -> its active subscriptions (a flat map)
-    links       key -> the selectors linked to it (a flat map)
+header      magic, byte order, begin and length of each section
+meta        name, sizes, the selectors with steps below an anchor (MessagePack; few)
+shapes      number of a shape -> the shape (a flat map)
+members     selector -> its active subscriptions (a flat map)
+links       key -> the selectors linked to it (a flat map)
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from starlette.routing import Route
 
 from arborcast.console.console import Console
 from arborcast.console.live import Replacement
-from arborcast.core.security.ip_addresses import host_to_reach
 from arborcast.core.single_flight import SingleFlight
 from arborcast.engine.monitoring.samples import Scrape
-from arborcast.engine.monitoring.stack_monitor import own_page
+from arborcast.engine.monitoring.stack_monitor import gateway_page
 
 _LOOK_S = 1.0
 
@@ -79,12 +78,8 @@ class News:
         await self._asking.run("state", self._ask)
 
     async def _ask(self) -> None:
-        gateway, tls = self._console.settings.gateway, self._console.settings.tls
-        if not gateway.port:
-            return  # a free port, which is unknown
-        scheme = "https" if tls.certificate_file else "http"
         try:
-            page = await asyncio.to_thread(own_page, f"{scheme}://{host_to_reach(gateway.host)}:{gateway.port}/metrics")
+            page = await asyncio.to_thread(gateway_page, self._console.settings, "/metrics")
         except OSError:
             self._state = DirectoryState()
         else:

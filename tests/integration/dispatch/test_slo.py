@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, State
+from arborcast.dispatch.operations.slo import HourAttempts, attempts_by_hour
 from arborcast.dispatch.recording.slo import SloTable
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import SLO
@@ -60,6 +62,13 @@ def counts(location: Path) -> Counts:
     }
 
 
+def day_end(hour: int, delivered: int, failed: int) -> tuple[HourAttempts, ...]:
+    """The last two of the hours until now, with these attempts in one of them."""
+    current = NOW_MS // HOUR_MS
+    counted = {hour: HourAttempts(hour * HOUR_MS, delivered, failed)}
+    return tuple(counted.get(each, HourAttempts(each * HOUR_MS)) for each in (current - 1, current))
+
+
 def test_hours_are_counted_once_whatever_happens_to_the_writer(
     kafka_settings: KafkaSettings, log: AttemptsLog, tmp_path: Path
 ) -> None:
@@ -81,6 +90,8 @@ def test_hours_are_counted_once_whatever_happens_to_the_writer(
     log.add(attempt("n1", "s1"))
     log.add(attempt("n2", "s1", late_ms=40_000))
     log.add(attempt("n3", "s2", state="parked", error="connect"))
+    log.add(msgspec.structs.replace(attempt("n3", "s2", state="parked", error="connect"), number=2))
+    log.add(msgspec.structs.replace(attempt("n3", "s2", state="dead", error="no-result"), number=3, push=""))
     log.settle(60)
     hour = (NOW_MS - 60_000) // HOUR_MS
     with closing(opened()) as writer:
@@ -95,6 +106,8 @@ def test_hours_are_counted_once_whatever_happens_to_the_writer(
         log.settle(60)
         step(writer)
         assert counts(tmp_path) == {(hour, "s1"): (2, 1, 0, 0), (hour, "s2"): (0, 0, 0, 2)}, "it had failed meanwhile"
+        assert attempts_by_hour(str(tmp_path), "s1", NOW_MS / 1000)[-2:] == day_end(hour, 3, 0)
+        assert attempts_by_hour(str(tmp_path), "s2", NOW_MS / 1000)[-2:] == day_end(hour, 1, 2)
         version = DeltaTable(str(tmp_path)).version()
         step(writer)
         assert DeltaTable(str(tmp_path)).version() == version, "nothing has changed"

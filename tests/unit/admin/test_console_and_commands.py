@@ -62,7 +62,9 @@ ONLY_CONSOLE = {
     "receiver_page.receiver_of": "[page of a receiver]",
     "receiver_page.linked": "[page of a receiver]",
     "receiver_page.send_test": "[page of a receiver]",
+    "slo.attempts": "*Attempts by hour*",
     "subscriptions.changes": "*Pause*",
+    "subscriptions.pull_point": "messages in a pull point",
     "waiting.counts": "*Pending* and *Dead letters* of each subscription",
     "topic_documents.plan_import": "changes that are staged and saved together",
 }

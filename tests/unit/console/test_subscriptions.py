@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from arborcast.admin import messages, receiver_page, replay, waiting
+from arborcast.admin import messages, receiver_page, replay, slo, subscriptions, waiting
 from arborcast.admin.replay import PlannedReplay
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.health import EngineHealth
@@ -30,7 +30,7 @@ from arborcast.topic_model.records.operations import OperationBegun, Operator
 from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, TopicFilter, Trigger
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
-from tests.support.console_answers import ANSWERS, PARKED, Asked, answering
+from tests.support.console_answers import ANSWERS, HOURS, PARKED, Asked, answering
 from tests.support.routing import make_subscription, make_trigger
 
 AT_MS = PARKED.since_ms
@@ -79,11 +79,35 @@ def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(
     assert [each for each in asked if each[0] is not waiting.counts] == [
         (waiting.oldest, (WaitingFilter(subscription="s1"), 1, parts.control, 0, False, parts.console.questions.views)),
         (messages.last_attempts, ("s1",)),
+        (slo.attempts, (parts.console.settings, "s1")),
     ]
     assert "50 % delivered since 2026-01-01" in browser.text
     assert "a/b 1 pending retry 20 ms 503 Body <b>no room</b>" in browser.text
     assert browser.page.xpath("//table//td/a/@href")[1] == "/deliveries?notification=n1"
     assert browser.page.xpath("//button[@data-copy='s1']/@aria-label") == ["Copy the id"]
+
+
+def bars(browser: Browser) -> list[tuple[str, str, str]]:
+    """The title of each hour, and the shapes of its delivered and failed attempts."""
+    return [
+        (each.findtext("title"), each.xpath("path[@class='good']/@d")[0], each.xpath("path[@class='bad']/@d")[0])
+        for each in browser.page.xpath("//figure[@class='hours']//g")
+    ]
+
+
+def test_the_attempts_of_a_day_are_bars(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser.get("/subscriptions/s1")
+    first, second, third = bars(browser)[-3:]
+    assert first == (f"{_moment(HOURS[-3].at_ms)}: not counted", "M0 40h9v-0.0h-9z", "M0 40.0h9v-0.0h-9z")
+    assert second == (f"{_moment(HOURS[-2].at_ms)}: 15 delivered, 4 failed", "M0 40h9v-30.0h-9z", "M0 10.0h9v-8.0h-9z")
+    assert third == (f"{_moment(HOURS[-1].at_ms)}: 0 delivered, 0 failed", "M0 40h9v-0.0h-9z", "M0 40.0h9v-0.0h-9z")
+    assert f"15 delivered, 4 failed since {_moment(HOURS[-2].at_ms)}, at most 19 an hour" in browser.text
+    assert f"Failed {_moment(HOURS[-2].at_ms)} 15 4 Last attempts" in browser.text
+    answering(monkeypatch, {**ANSWERS, slo.attempts: InfrastructureError("the table cannot be read")})
+    parts.console.questions.forget()
+    browser.get("/subscriptions/s1")
+    assert "the table cannot be read" in browser.text
+    assert "Last response" in browser.text
 
 
 def test_pending_deliveries_are_retried_and_the_endpoint_is_probed(
@@ -263,7 +287,9 @@ def test_filters_stay_after_an_action_which_leads_to_no_other_page(browser: Brow
         assert answer.url.path == "/subscriptions/s2"
 
 
-def test_a_pull_point_and_an_expression_with_a_prefix_are_shown(parts: ConsoleParts, browser: Browser) -> None:
+def test_a_pull_point_and_an_expression_with_a_prefix_are_shown(
+    parts: ConsoleParts, browser: Browser, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = TopicFilter(CONCRETE, "tns:plant//.", "{urn:acme}plant//.", {"tns": "urn:acme"})
     made = make_subscription("s4", "a", consumer="http://b/pull/p1")
     parts.put(SubscriptionRecord(msgspec.structs.replace(made, topics=(one,), pull_point="p1")))
@@ -271,7 +297,13 @@ def test_a_pull_point_and_an_expression_with_a_prefix_are_shown(parts: ConsolePa
         browser.get(page)
         assert "{urn:acme}plant//." in browser.text
         assert "tns:" not in browser.text
-    assert "In the pull point not known here" in browser.text
+    assert f"In the pull point 2,100 (48,300 bytes), the oldest since {_moment(AT_MS)}; 3 in transit" in browser.text
+    assert f"Last fetch of messages {_moment(AT_MS + 9_000)}" in browser.text
+    assert (subscriptions.pull_point, (parts.console.settings, "p1")) in asked
+    answering(monkeypatch, {**ANSWERS, subscriptions.pull_point: InfrastructureError("the gateway does not answer")})
+    parts.console.questions.forget()
+    browser.get("/subscriptions/s4")
+    assert "In the pull point not known: the gateway does not answer Pending for the pull point 5" in browser.text
     browser.get("/subscriptions?state=pull+point")
     assert listed(browser) == ["s4"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from arborcast.dispatch.operations.slo import Objective, burn_rate, objectives
+from arborcast.dispatch.operations.slo import HourAttempts, Objective, attempts_by_hour, burn_rate, objectives
 from arborcast.dispatch.settings import SloSettings
 from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
@@ -63,3 +64,31 @@ def test_of_the_oldest_hour_the_part_within_the_time_counts(tmp_path: Path) -> N
 def test_a_burn_rate_of_one_spends_the_budget_exactly() -> None:
     assert burn_rate(999, 1, 0.999) == pytest.approx(1.0)
     assert burn_rate(0, 0, 0.999) == 0.0
+
+
+def test_the_attempts_of_a_subscription_are_by_hour_over_a_day(tmp_path: Path) -> None:
+    location, hours = str(tmp_path / "slo"), [NOW.replace(minute=0) - timedelta(hours=ago) for ago in range(25)]
+    assert attempts_by_hour(location, "s1", NOW.timestamp()) == tuple(
+        HourAttempts(int(each.timestamp()) * 1000) for each in reversed(hours[:24])
+    )
+    counted = [("s1", 0, 5, 1), ("s1", 3, None, None), ("s1", 23, 7, 2), ("s1", 24, 99, 99), ("s2", 1, 99, 99)]
+    rows = [
+        {"day": hours[ago].date(), "hour": hours[ago], "subscription": name, "owner": "", "in_time": 0, "late": 0}
+        | {"lost": 0, "receiver": 0, "delivered": delivered, "failed": failed}
+        for name, ago, delivered, failed in counted
+    ]
+    DeltaTableWriter(SLO, location).extend(SLO.arrow(rows), {"attempts-0": 1})
+    found = attempts_by_hour(location, "s1", NOW.timestamp())
+    assert len(found) == 24
+    assert (found[0][1:], found[20][1:], found[23][1:]) == ((7, 2), (None, None), (5, 1))
+    assert sum(each.attempts for each in found) == 15
+
+
+def test_hours_of_an_earlier_version_have_no_attempts(tmp_path: Path) -> None:
+    location, hour = str(tmp_path / "slo"), NOW.replace(minute=0)
+    earlier = dataclasses.replace(SLO, columns=SLO.columns[:-2])
+    row = {"day": hour.date(), "hour": hour, "subscription": "s1", "owner": "", "in_time": 9, "late": 0, "lost": 0}
+    DeltaTableWriter(earlier, location).extend(earlier.arrow([{**row, "receiver": 0}]), {"attempts-0": 1})
+    for _ in range(2):
+        assert attempts_by_hour(location, "s1", NOW.timestamp())[-1][1:] == (None, None)
+        DeltaTableWriter(SLO, location).open()

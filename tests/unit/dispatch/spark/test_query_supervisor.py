@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
@@ -75,6 +76,24 @@ def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.Mon
     kept.stop(120)
     assert kept.gave_up
     assert len(tries) == query_supervisor.MAX_FAILURES
+
+
+def test_the_reason_of_a_failure_in_spark_begins_with_its_cause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.0, 0.0))
+    gate = StopGate()
+
+    def start() -> PlayedQuery:
+        # The text of a Py4JJavaError.
+        raise RuntimeError('An error occurred while calling o349.start.\n: java.io.IOException: no "chmod"\n\tat java')
+
+    kept = QuerySupervisor("push", start, gate)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        kept.start()
+        assert gate.wait_closed(120)
+        kept.stop(120)
+    assert 'push stopped; it is started again in 0 s: java.io.IOException: no "chmod"\n\tat java' in caplog.text
 
 
 def test_a_planned_restart_that_fails_leaves_the_next_failure_one() -> None:

@@ -72,8 +72,9 @@ def test_health_and_descriptions_are_for_everybody(parts: GatewayParts) -> None:
 
 
 def test_metrics_are_for_this_machine_and_for_users(parts: GatewayParts) -> None:
-    assert parts.get("/metrics").status == 401  # from nowhere that is known
-    assert asyncio.run(parts.request("GET", "/metrics", headers={"authorization": OLGA})).status == 200
+    for page, status in (("/metrics", 200), ("/status.json", 404)):
+        assert parts.get(page).status == 401  # from nowhere that is known
+        assert asyncio.run(parts.request("GET", page, headers={"authorization": OLGA})).status == status
 
 
 @pytest.mark.parametrize(

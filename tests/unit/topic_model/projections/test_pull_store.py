@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
+from arborcast.topic_model.projections.pull_store import PullLimits, PullPointStatus, PullStore, WaitingMessage
 from arborcast.topic_model.records.pull import (
+    ERASED,
     Claimed,
     PullRecord,
     Returned,
@@ -183,3 +184,19 @@ def test_it_is_what_a_list_of_all_messages_would_be(
             (each.point, each.claim) for each in kept if each.claim and each.until_ms <= 3
         }
         assert log.woken == woken
+
+
+def test_the_status_of_a_pull_point_has_its_messages_and_the_last_fetch_also_when_it_is_empty() -> None:
+    log = Log()
+    assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 0)
+    for text, at_ms in (("aa", 5), ("bbb", 6), ("c", 7)):
+        log.append(StoredMessage(text.encode(), accepted_ms=at_ms))
+    assert log.store.status("p", 400) == PullPointStatus(3, 6, 5, 0, 0)
+    log.claim("one", 0, 0, until_ms=1_000)
+    assert log.store.status("p", 400) == log.replayed().status("p", 400) == PullPointStatus(2, 4, 6, 1, 600)
+    log.append(Settled("one"))
+    log.claim(f"{ERASED}1", 0, 9, until_ms=2_000)
+    log.append(Settled(f"{ERASED}1"))
+    assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 600)
+    log.store.forget("p")
+    assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 0)

@@ -40,8 +40,8 @@ HEADER = "ce-"
 
 PROPERTY = "ce-"
 
-NAME = re.compile(r"[a-z0-9]{1,100}", re.ASCII)
-"""The name of an attribute."""
+NAME = re.compile(r"(?!data\Z)[a-z0-9]{1,100}", re.ASCII)
+"""The name of an attribute. In JSON, `data` is the member with the data."""
 
 # Attributes that are set from the notification; the publisher's values are not pushed.
 _OURS = frozenset({"specversion", "id", "source", "type", "subject", "time", "datacontenttype"})

@@ -208,9 +208,7 @@ def _check(attributes: Mapping[str, str]) -> None:
             raise InvalidRequest(f"the attribute {name} is missing or empty")
     for name in attributes:
         if not NAME.fullmatch(name):
-            raise InvalidRequest(
-                f"the attribute {name[:100]!r} has other characters than a to z and 0 to 9 in its name"
-            )
+            raise InvalidRequest(f"the name of the attribute {name[:100]!r} is not of a to z and 0 to 9, or is data")
     if "time" in attributes:
         try:
             times.date_time(attributes["time"])

@@ -39,6 +39,12 @@ logger = logging.getLogger(__name__)
 # Maximum number, and bytes, of messages in a claim.
 _AT_ONCE, _BYTES = 100, 64 * 1024
 
+# Copies of a message: the element, and its event for the connection.
+_COPIES = 2
+
+# Of the memory for requests: clients that do not read leave the rest to those that publish.
+_SHARE = 0.5
+
 # Proxies and NAT end a connection that is idle for 30 seconds or more.
 _HEARTBEAT_S = 15.0
 
@@ -159,19 +165,11 @@ class _Stream:
             try:
                 await self._renew()
                 await self._gateway.pulls.until_waiting(identifier, self._wait_s(), self._gone)
-                if not self._is_ours():
-                    break
-                handout = await self._claim()
+                if self._is_ours():
+                    await self._hand_out()
             except InfrastructureError as error:
                 logger.debug("messages of the stream %s wait: %s", identifier, error)
                 await asyncio.sleep(error.retry_after or _AGAIN_S)
-                continue
-            if not self._is_ours():
-                handout.return_but(())  # another stream has taken over since the claim
-            elif handout.messages:
-                await self._hand_out(handout)
-            else:
-                await self._write(b"\n" if self._lines else b":\n\n")
         with contextlib.suppress(OSError):
             await self._send({"type": "http.response.body", "body": b""})
 
@@ -185,17 +183,26 @@ class _Stream:
         ours = there is not None and there.terminates_ms == self._subscription.terminates_ms
         return ours and not self._gone.done()
 
-    async def _claim(self) -> Handout:
-        if not self._inflight.take(self._reservation, _BYTES):
-            raise self._inflight.no_memory()
-        try:
-            return await self._gateway.pulls.take(self._subscription.id, _AT_ONCE, 0, size=_BYTES)
-        finally:
-            self._inflight.lessen(self._reservation, _BYTES)
+    async def _hand_out(self) -> None:
+        """Claim what waits, within the memory for requests, and write it; a comment if nothing does. Raises
+        InfrastructureError."""
+        pulls, identifier = self._gateway.pulls, self._subscription.id
+        size = pulls.next_bytes(identifier, _AT_ONCE, _BYTES)
+        if not size:
+            await self._write(b"\n" if self._lines else b":\n\n")
+        elif self._inflight.take(self._reservation, _COPIES * size, _SHARE):
+            try:
+                handout = await pulls.take(identifier, _AT_ONCE, 0, size=size)
+                if self._is_ours():
+                    await self._write_all(handout)
+                else:
+                    handout.return_but(())  # another stream has taken over since the claim
+            finally:
+                self._inflight.lessen(self._reservation, _COPIES * size)
+        else:
+            await asyncio.sleep(_AGAIN_S)
 
-    async def _hand_out(self, handout: Handout) -> None:
-        size = sum(len(each.element) for each in handout.messages)
-        self._inflight.count(self._reservation, size)
+    async def _write_all(self, handout: Handout) -> None:
         try:
             for each in handout.messages:
                 await self._write(self._event(each))
@@ -203,8 +210,6 @@ class _Stream:
         except BaseException:
             handout.return_but(())
             raise
-        finally:
-            self._inflight.lessen(self._reservation, size)
         self._sent.append(_Sent(handout.finish, handout.return_but, self._loop.time(), self._written))
 
     async def _write(self, data: bytes) -> None:

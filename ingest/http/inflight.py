@@ -212,9 +212,9 @@ class Inflight:
         if self._waiting.pop(reservation, None) is not None and reservation.body is not None:
             reservation.body.go_on()  # so that received data can be discarded
 
-    def take(self, reservation: Reservation, size: int) -> bool:
-        """Reserve more bytes, for parsing; returns whether they are free."""
-        if self.taken + size > self._limit and not self._make_free(size, self._limit):
+    def take(self, reservation: Reservation, size: int, share: float = 1.0) -> bool:
+        """Reserve more bytes, for parsing; returns whether they are free in this share of the budget."""
+        if self.taken + size > self._limit * share and not self._make_free(size, self._limit * share):
             return False
         self.count(reservation, size)
         return True

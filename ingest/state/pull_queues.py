@@ -279,6 +279,10 @@ class PullQueues:
             if watch is not None and not handout.elements:
                 watch.cancel()
 
+    def next_bytes(self, pull_point_id: str, maximum: int, size: int) -> int:
+        """The bytes of the messages that `take` would hand out; 0 if none waits."""
+        return sum(message.size for message in self._head(pull_point_id, maximum, size))
+
     async def until_waiting(self, pull_point_id: str, wait_s: float, watch: asyncio.Future[None] | None = None) -> None:
         """Return when a message waits in a pull point, after `wait_s` seconds, when the pull point has ended, or when
         `watch` is done."""
@@ -360,11 +364,14 @@ class PullQueues:
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=_CLOSE_S)
 
+    def _head(self, pull_point_id: str, maximum: int, size: int) -> list[WaitingMessage]:
+        now_ms = int(self._now() * 1000)
+        return self._store.head(pull_point_id, maximum, min(size, self._max_bytes), now_ms, self._max_nodes)
+
     async def _claim(self, pull_point_id: str, maximum: int, size: int, watch: asyncio.Future[None] | None) -> Handout:
         # Without the lock two requests would claim the same messages, and one of them in vain.
         async with self._locks.hold(pull_point_id):
-            now_ms = int(self._now() * 1000)
-            head = self._store.head(pull_point_id, maximum, min(size, self._max_bytes), now_ms, self._max_nodes)
+            head = self._head(pull_point_id, maximum, size)
             if not head:
                 return Handout()
             claim = secrets.token_hex(8)

@@ -72,6 +72,7 @@ class _Link:
         self.sent: dict[int, int] = {}  # packet identifiers and their pushes
         self.room = 0  # the Receive Maximum of the broker; 0 before CONNACK
         self.largest = math.inf
+        self.retains = True
         self.client: Client | None = None
         self._closed = False
         self._settings, self._timeout_s, self._policy, self._transport = settings, timeout_s, policy, transport
@@ -209,6 +210,7 @@ class WithMqtt:
             if kind == "up":
                 link.room = getattr(facts[0], "ReceiveMaximum", 65_535)
                 link.largest = getattr(facts[0], "MaximumPacketSize", math.inf)
+                link.retains = bool(getattr(facts[0], "RetainAvailable", 1))
             elif kind == "acked":
                 self._finish(link.sent.pop(facts[0], -1), _result(facts[1]))
             else:
@@ -230,9 +232,12 @@ class WithMqtt:
             push = self._pushes.get(number)
             if push is None:
                 continue
+            # The broker would end the connection, and with it the other pushes.
             if push.size > link.largest:
-                detail = f"the broker takes {link.largest:.0f} bytes at most".encode()
-                self._finish(number, PushResult(_TOO_LARGE, response=detail, response_bytes=len(detail)))
+                self._finish(number, _refused(_TOO_LARGE, f"the broker takes {link.largest:.0f} bytes at most"))
+                continue
+            if push.retain and not link.retains:
+                self._finish(number, _refused(_UNKNOWN_STATUS, "the broker retains no messages"))
                 continue
             info = client.publish(push.topic, push.payload, 1, push.retain, push.properties)
             link.sent[info.mid] = number
@@ -273,5 +278,8 @@ class WithMqtt:
 def _result(reason: Any) -> PushResult:
     if not reason.is_failure:
         return PushResult(200)
-    answer = f"MQTT 0x{reason.value:02X}: {reason.getName()}".encode()
-    return PushResult(_STATUSES.get(reason.value, _UNKNOWN_STATUS), response=answer, response_bytes=len(answer))
+    return _refused(_STATUSES.get(reason.value, _UNKNOWN_STATUS), f"MQTT 0x{reason.value:02X}: {reason.getName()}")
+
+
+def _refused(status: int, answer: str) -> PushResult:
+    return PushResult(status, response=answer.encode(), response_bytes=len(answer.encode()))

@@ -103,14 +103,15 @@ def test_text_that_looks_like_json_is_the_text_that_was_published() -> None:
 @pytest.mark.parametrize("form", SINGLE)
 def test_attributes_of_the_publisher(form: Mode) -> None:
     values = {"ce-sequence": "42", "ce-dataschema": "urn:s", "ce-type": "com.example/x y", "ce-id": "theirs"}
-    others = {"ce-Bad\r\nX": "1", "plain": "2", "ce-quoted": 'a "100%" ü'}
+    others = {"ce-Bad\r\nX": "1", "plain": "2", "ce-data": "3", "ce-quoted": 'a "100%" ü'}
     event = read(pushed(form, notification(producer=producer_with(values | {"ce-quoted": others["ce-quoted"]}))))
     found = dict(event.get_attributes())
     assert (found["id"], found["type"], found["dataschema"]) == ("n1", "com.example/x y", "urn:s")
     assert (found["sequence"], found["quoted"]) == ("42", 'a "100%" ü')
     request = pushed(form, notification(producer=producer_with(others)))
     assert not any("\n" in name or "\n" in value for name, value in request.headers)
-    assert set(read(request).get_attributes()) & {"plain", "bad"} == set()
+    assert set(read(request).get_attributes()) & {"plain", "bad", "data"} == set()
+    assert request.body.count(b'"data":') == (form == "cloudevents-structured"), "of two, readers take one or the other"
 
 
 def test_a_batch_has_all_of_them() -> None:

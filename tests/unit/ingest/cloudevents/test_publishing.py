@@ -137,7 +137,7 @@ def test_data(changes: dict[str, object], payload: bytes | None) -> None:
         ({"source": ""}, "the attribute source is missing or empty"),
         ({"type": None}, "the attribute type is missing or empty"),
         ({"time": "yesterday"}, "the attribute time is 'yesterday' (an example: 2030-01-31T12:00:00Z)"),
-        ({"Name": "x"}, "the attribute 'Name' has other characters than a to z and 0 to 9 in its name"),
+        ({"Name": "x"}, "the name of the attribute 'Name' is not of a to z and 0 to 9, or is data"),
         ({"more": {"a": 1}}, "the attribute more is a string, a boolean or an integer, not b'{\"a\": 1}'"),
         ({"subject": None}, "no topic: it is in the path (/publish/a/b), in Arborcast-Topic, or the event's subject"),
         ({"subject": "a//b"}, "a topic is names with slashes"),
@@ -170,6 +170,8 @@ def test_a_bad_header_in_binary_mode() -> None:
     named = {"ce-specversion": "1.0", "ce-id": "%ff", "ce-source": "/s", "ce-type": "t", "content-type": "text/xml"}
     answer = send(parts, named, b"<x/>", "/publish/a")
     assert (answer.status, answer.body) == (400, b"the header ce-id is not UTF-8 with percent signs\n")
+    answer = send(parts, {**named, "ce-id": "1", "ce-data": "other"}, b"<x/>", "/publish/a")
+    assert (answer.status, b"or is data" in answer.body) == (400, True)
     answer = send(parts, {**named, "ce-id": r'"a \"b\" c"'}, b"<x/>", "/publish/a")
     assert answer.status == 202
     assert published_in(only(parts).producer)["id"] == 'a "b" c'

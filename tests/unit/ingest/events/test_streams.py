@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -255,10 +256,35 @@ def test_a_client_that_does_not_read_claims_no_more() -> None:
             left = waiting(parts, made)
             assert 26 <= len(left) < 30, "as much as is claimed at a time"
             taken = parts.app.inflight.taken
-            assert 0 < taken < 100_000
+            assert 0 < taken < 200_000
             visit.reading.set()
             await visit.until(lambda: len(names(visit)) == 30)
             assert names(visit) == [f"n{number}" for number in range(30)]
+        assert parts.app.inflight.taken == 0
+
+    run(test())
+
+
+def test_streams_of_large_messages_that_are_not_read_leave_memory_to_publishers() -> None:
+    async def test() -> None:
+        budget, number = 16 * 1024 * 1024, 20
+        parts = GatewayParts(GatewaySettings(inflight_bytes=budget, max_body_bytes=1_000_000, max_elements=1_000))
+        async with AsyncExitStack() as stack:
+            visits = [await stack.enter_async_context(Visit(parts, "/events/a//.")) for _ in range(number)]
+            for visit in visits:
+                await visit.until(lambda visit=visit: "id: " in visit.body)  # type: ignore[misc]
+                visit.reading.clear()
+            large = b"<x>%s</x>" % (b"y" * 900_000)
+            for made in parts.table.subscriptions():
+                await put(parts, made, "n1", payload=large)
+            await asyncio.sleep(0.05)
+            assert 0 < parts.app.inflight.taken <= budget / 2
+            answer = await parts.request("POST", "/publish/a/b", large, {"content-type": "text/xml"})
+            assert answer.status == 202, answer.body
+            for visit in visits:
+                visit.reading.set()
+            for visit in visits:
+                await visit.until(lambda visit=visit: names(visit) == ["n1"])  # type: ignore[misc]
         assert parts.app.inflight.taken == 0
 
     run(test())

@@ -124,6 +124,19 @@ def test_a_message_beyond_the_maximum_of_the_broker_is_refused_here_and_the_othe
     assert text.count("New client connected") == 1, text
 
 
+def test_a_broker_that_retains_nothing_keeps_the_connection_for_the_others(
+    mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
+) -> None:
+    with running_mosquitto(mosquitto_install, tmp_path / "m", "retain_available false\n") as broker:
+        transport = make(broker.url)
+        for _ in range(2):
+            kept = pushed(transport, f"{broker.url}/a?retain")
+            assert (kept.status, kept.response) == (500, b"the broker retains no messages")
+            assert pushed(transport, f"{broker.url}/a").status == 200
+    text = broker.text()
+    assert text.count("New client connected") == 1, text
+
+
 def test_many_at_a_time_stay_within_the_receive_maximum_and_in_order(
     mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
 ) -> None:

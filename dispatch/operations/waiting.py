@@ -16,7 +16,15 @@ from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, partition_of_subscription
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Tries
-from arborcast.dispatch.operations.views import DeliveryViews, PendingView, ViewEntry, ViewFilter, opened, pending_of
+from arborcast.dispatch.operations.views import (
+    DeliveryViews,
+    PendingView,
+    ViewEntry,
+    ViewFilter,
+    ViewPlace,
+    opened,
+    pending_of,
+)
 from arborcast.topic_model.topics import TopicPath
 
 # Requested attempts that are being written, and their timeout.
@@ -80,6 +88,15 @@ class Waiting:
         for group, number in groups.items():
             counts[group.subscription] += number
         return [_wait(each) for each in entries], max(0, groups.total() - skip - len(entries)), counts
+
+    def following(
+        self, selection: DeliverySelection, most: int, after: ViewPlace | None, *, newest_first: bool = False
+    ) -> tuple[list[Wait], ViewPlace | None]:
+        """The deliveries behind a place in this order, up to `most`; and the place of the last, None if these are all
+        the others."""
+        with opened(PendingView, self._kafka, self._views) as view:
+            entries = view.following(selection.in_view, most, after, newest_first=newest_first)
+        return [_wait(each) for each in entries], entries[-1].order if len(entries) == most else None
 
     def request_attempts(self, selection: DeliverySelection, limit: int = sys.maxsize) -> int:
         """Make deliveries due now, the longest waiting first, up to `limit`; returns their number. Deliveries with an

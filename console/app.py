@@ -79,14 +79,14 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
         """Save the view of a list, or delete one; a visitor without the right to change has views of its own, too."""
         visitor, url = visitor_of(request.scope), own_path(text_of(form, "url"))
         path, name = url.partition("?")[0], text_of(form, "name")
-        if not console.has_list(path):
+        if path not in console.lists:
             raise HTTPException(400, "This page has no list.")
         try:
             if text_of(form, "action") == "delete":
-                await asyncio.to_thread(console.views.remove, visitor.name, name, path)
+                await asyncio.to_thread(console.lists.views.remove, visitor.name, name, path)
                 said = f"View {name} deleted."
             else:
-                saved = await asyncio.to_thread(console.views.save, visitor.name, name, url)
+                saved = await asyncio.to_thread(console.lists.views.save, visitor.name, name, url)
                 said, url = f"View {saved.name} saved.", saved.url
         except ViewRefused as error:
             said = str(error)

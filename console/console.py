@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 from starlette.datastructures import FormData
@@ -20,13 +20,13 @@ from starlette.routing import Route
 
 from arborcast.admin import queues
 from arborcast.admin.connection import kafka_of
-from arborcast.console.downloads import MEDIA_TYPES, Download
+from arborcast.console.downloads import Download
 from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.health import EngineHealth
+from arborcast.console.lists import Lists
 from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, merged
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
-from arborcast.console.saved_views import SavedView, SavedViews, view_url
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.monitoring.attention import Concern
@@ -92,15 +92,6 @@ class Screen:
     listed: Callable[[Settings], bool] = lambda _: True
 
 
-class ListTools(NamedTuple):
-    """What a list has beside its filter: the address of the current view, the saved views of this list, and the
-    addresses of its files by their format."""
-
-    url: str
-    views: Sequence[SavedView]
-    files: Mapping[str, str]
-
-
 class Console:
     """`control` is the state of the control log, `changes` appends to it. `trouble` is the reason for outdated
     contents, empty without one. Until `ready`, another thread reads the log for the first time, and `control` must not
@@ -117,7 +108,6 @@ class Console:
         trouble: Callable[[], str] = lambda: "",
         ready: Callable[[], bool] = lambda: True,
         state: PageState | None = None,
-        signs_in: bool = False,
         record: Callable[[OperationBegun | OperationEnded], None] | None = None,
     ) -> None:
         self.settings = settings
@@ -129,15 +119,13 @@ class Console:
         self.state = state or PageState()
         self.questions = Questions(lambda: kafka_of(settings))
         self.health = EngineHealth(settings, self._concerns)
-        self.signs_in = signs_in
         self.live = LiveParts()
         self.templates = Templates(StaticFiles())
-        self.views = SavedViews(settings.home / "console-views")
+        self.lists = Lists(settings.home / "console-views")
         self.screens: tuple[Screen, ...] = ()
         self.forgets: list[Callable[[str], object]] = []
         """Called with a session that its visitor ends."""
         self._notes: OrderedDict[str, str] = OrderedDict()
-        self._lists: dict[str, Download | None] = {}
 
     def topic_changes(self) -> int:
         """The number of changes of topics."""
@@ -150,27 +138,13 @@ class Console:
     def listing(self, path: str, handler: Handler, download: Download | None = None) -> Route:
         """A page with a filter: its address with `format` is the file of what the filter selects. Its filters can be
         saved as views."""
-        self._lists[path] = download
+        self.lists.add(path, download)
 
         async def page_or_file(request: Request) -> Response:
             form = request.query_params.get("format")
             return await (download.response(request, form) if download and form else handler(request))
 
         return self.get(path, page_or_file)
-
-    def has_list(self, path: str) -> bool:
-        """Whether views of this page can be saved."""
-        return path in self._lists
-
-    def _tools(self, request: Request) -> ListTools | None:
-        path = request.url.path
-        if not self.has_list(path):
-            return None
-        url, download = view_url(path, request.url.query), self._lists[path]
-        views = [each for each in self.views.of(visitor_of(request.scope).name) if each.path == path]
-        has_file = download and (not download.needs or request.query_params.get(download.needs))
-        sign = "&" if "?" in url else "?"
-        return ListTools(url, views, {each: f"{url}{sign}format={each}" for each in MEDIA_TYPES if has_file})
 
     def post(self, path: str, handler: FormHandler, *, edits: bool = True) -> Route:
         """A form's action. The handler gets its fields once the form's token is verified; with `edits` (the usual
@@ -251,10 +225,9 @@ class Console:
             back=_again(request),
             trouble=self.trouble(),
             health=self.health.known(),
-            signs_in=self.signs_in,
             engine_name=self.settings.federation.name,
             note=self.take_note(visitor),
-            tools=self._tools(request),
+            tools=self.lists.tools(request),
             **values,
         )
 

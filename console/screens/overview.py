@@ -139,7 +139,7 @@ def _exact(console: Console, text: str) -> list[Match]:
 
 def _views(console: Console, person: str, text: str) -> list[Match]:
     """The saved views of a visitor that have the text in their names."""
-    found = (each for each in console.views.of(person) if text and text.casefold() in each.name.casefold())
+    found = (each for each in console.lists.views.of(person) if text and text.casefold() in each.name.casefold())
     return [Match("View", each.name, each.url) for each in islice(found, _MATCHES)]
 
 

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,8 @@ def test_parts_are_asked_for_as_they_are_read(parts: ConsoleParts, monkeypatch: 
         assert isinstance(answer, StreamingResponse)
         body = answer.body_iterator
         found = [str(await anext(aiter(body))) for _ in range(4)]
-        await body.aclose()  # type: ignore[union-attr]
+        assert isinstance(body, AsyncGenerator)
+        await body.aclose()
         return found
 
     head, *others = asyncio.run(some())

@@ -84,7 +84,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
         try:
             if text_of(form, "action") == "delete":
                 await asyncio.to_thread(console.lists.views.remove, visitor.name, name, path)
-                said = f"View {name} deleted."
+                said = "View deleted."
             else:
                 saved = await asyncio.to_thread(console.lists.views.save, visitor.name, name, url)
                 said, url = f"View {saved.name} saved.", saved.url

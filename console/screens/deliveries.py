@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -311,6 +312,8 @@ class DeliveriesScreen:
     def _waiting_parts(self, request: Request) -> Parts:
         asked = _asked(request, (*_BY, "order"))
         newest, begun_ms = asked["order"] == "newest", time_ms()
+        # For the whole file: the last attempts of a long list are all over their log.
+        searched_until = time.monotonic() + _SEARCHED_S
 
         async def read(after: ViewPlace | None) -> tuple[Sequence[WaitingEntry], ViewPlace | None]:
             found, place = await self._questions.ask_log(
@@ -321,7 +324,7 @@ class DeliveriesScreen:
                 self._console.control,
                 newest,
                 self._views,
-                _SEARCHED_S,
+                max(0.0, searched_until - time.monotonic()),
             )
             # Deliveries may be added faster than a browser reads.
             return found, place if newest or (found and found[-1].since_ms <= begun_ms) else None

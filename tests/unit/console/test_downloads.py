@@ -159,7 +159,9 @@ def test_parts_are_read_behind_a_place_with_the_filter_of_the_page(
     control, views = parts.console.control, parts.console.questions.views
     browser.get("/deliveries/waiting?topic=a//.&order=newest&format=csv")
     wanted = WaitingFilter(topic=TopicTest("a//."))
-    assert asked == [(waiting.following, (wanted, AT_ONCE, None, control, True, views, deliveries._SEARCHED_S))]
+    ((function, (*arguments, searched_s)),) = asked
+    assert (function, arguments) == (waiting.following, [wanted, AT_ONCE, None, control, True, views])
+    assert searched_s <= deliveries._SEARCHED_S
     asked.clear()
     browser.get("/deliveries/dead?since=2h&page=3&format=csv")
     ((function, (selected, _, after, *_)),) = asked
@@ -214,9 +216,18 @@ def test_a_long_list_of_changes_is_read_in_parts(browser: Browser, monkeypatch: 
 def test_waiting_deliveries_that_are_added_meanwhile_do_not_prolong_a_file(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later = msgspec.structs.replace(PARKED, since_ms=9_000_000_000_000)
-    answering(monkeypatch, {**ANSWERS, waiting.following: ((later,), PLACE)})
-    assert len(rows(browser.get("/deliveries/waiting?format=csv"))) == 1
+    """Nor does the search for last attempts."""
+    searched: list[float] = []
+    monkeypatch.setattr(deliveries, "_SEARCHED_S", 1e-9)
+
+    async def value(_self: object, _function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
+        searched.append(arguments[-1])
+        since_ms = 1 if len(searched) < 3 else 9_000_000_000_000
+        return (msgspec.structs.replace(PARKED, since_ms=since_ms),), PLACE
+
+    monkeypatch.setattr("arborcast.console.questions.Questions._value", value)
+    assert len(rows(browser.get("/deliveries/waiting?format=csv"))) == 3
+    assert searched[1:] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("error", "status"), [(ConfigError("since x"), 400), (InfrastructureError("away"), 503)])

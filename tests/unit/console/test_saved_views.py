@@ -49,7 +49,7 @@ def test_a_filter_with_its_sorting_is_saved_under_a_name_and_deleted(browser: Br
     (name,) = browser.page.xpath("//form[@action='/views'][.//button[@value='delete']]//input[@name='name']/@value")
     token = browser.page.xpath("//input[@name='token']/@value")[0]
     browser.post("/views", {"token": token, "url": "/subscriptions", "name": name, "action": "delete"})
-    assert "View Failing panels deleted." in browser.answer.text
+    assert "View deleted." in browser.answer.text
     assert views(browser) == {}
 
 

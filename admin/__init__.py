@@ -16,6 +16,7 @@
     queues          work queues, their servers and requests
     federation      members and links of a federation
     moments         times as text
+    documents       values as JSON
     times           times in an operator's words
     filters         subscriptions and topics in an operator's words
     waiting         waiting deliveries

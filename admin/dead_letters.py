@@ -19,7 +19,15 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery
 from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, LetterConditions, letters, settled
-from arborcast.dispatch.operations.views import DeliveryViews, LettersView, ViewEntry, ViewFilter, letter_of, opened
+from arborcast.dispatch.operations.views import (
+    DeliveryViews,
+    LettersView,
+    ViewEntry,
+    ViewFilter,
+    ViewPlace,
+    letter_of,
+    opened,
+)
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
@@ -149,6 +157,22 @@ def listed(
         DeliveryGroup(endpoint, reason, count) for (endpoint, reason), count in counted.most_common(MOST_GROUPS)
     )
     return LetterList(newest, max(0, counted.total() - skip - len(newest)), groups)
+
+
+def following(
+    kafka: KafkaSettings,
+    selection: LetterFilter,
+    limit: int,
+    after: ViewPlace | None,
+    control: ControlView,
+    views: DeliveryViews,
+) -> tuple[tuple[Letter, ...], ViewPlace | None]:
+    """As `listed`, the letters behind a place; and the place of the last, None if these are all the others."""
+    view_filter = selection.in_view(selection.conditions(kafka, control))
+    with opened(LettersView, kafka, views) as view:
+        entries = view.following(view_filter, limit, after, newest_first=True)
+    letters = tuple(_letter(letter_of(each)) for each in entries)
+    return letters, entries[-1].order if len(entries) == limit else None
 
 
 def _letters(

@@ -103,9 +103,11 @@ class OperationFilter(NamedTuple):
         )
 
 
-def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tuple[list[Recorded], int]:
-    """The newest changes in the log, the newest first, and the number of the others. Raises InfrastructureError,
-    RecordVersionError."""
+def listed(
+    kafka: KafkaSettings, selection: OperationFilter, limit: int, before: int | None = None
+) -> tuple[list[Recorded], int]:
+    """The newest changes in the log, the newest first, and the number of the others. With `before` only the oldest so
+    many are listed: the number of the others lists the next part. Raises InfrastructureError, RecordVersionError."""
     found: deque[tuple[str, Recorded]] = deque(maxlen=limit)
     results: dict[str, str] = {}
     count = 0
@@ -120,7 +122,7 @@ def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tupl
                 one = Recorded(
                     read.at_ms, read.door, read.who, read.what, each.subject, each.before, each.after, more, ""
                 )
-                if selection.includes(one):
+                if selection.includes(one) and (before is None or count < before):
                     found.append((read.id, one))
                     count += 1
     newest = [msgspec.structs.replace(one, result=results.get(name, "")) for name, one in reversed(found)]

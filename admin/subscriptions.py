@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 from urllib.parse import quote
 
@@ -92,17 +92,18 @@ def listed(
 ) -> SubscriptionList:
     """The first subscriptions of the list, or those behind the subscription `after`. Those of `failing` endpoints
     follow the suspended ones."""
-    suspended = control.suspensions.ids()
-
-    def key(each: Subscription) -> tuple[bool, bool, str, str]:
-        return each.id not in suspended, each.consumer.address not in failing, each.consumer.address, each.id
-
-    now_ms = time_ms()
+    key, now_ms = _order(control, failing), time_ms()
     last = control.table.get(after) if after else None
     begin = key(last) if last is not None else None
     found = [each for each in _selected(control, selected, now_ms) if begin is None or key(each) > begin]
     first = heapq.nsmallest(limit, found, key=key)
     return SubscriptionList(tuple(_listed(control, each, now_ms) for each in first), len(found) - len(first))
+
+
+def ordered(control: ControlView, selected: SubscriptionFilter, failing: frozenset[str]) -> list[str]:
+    """The ids of all subscriptions of the list, in its order."""
+    found = sorted(_selected(control, selected, time_ms()), key=_order(control, failing))
+    return [each.id for each in found]
 
 
 def one(control: ControlView, name: str) -> ListedSubscription | None:
@@ -170,6 +171,16 @@ def conditions_of(subscription: Subscription) -> str:
         + [f"producer: {each.text}" for each in subscription.producer]
         + [f"type: {' or '.join(subscription.types)}" for _ in subscription.types[:1]]
         + [f"{interval_ms / 1000:g} s apart" for interval_ms in [subscription.policy.interval_ms] if interval_ms]
+    )
+
+
+def _order(control: ControlView, failing: frozenset[str]) -> Callable[[Subscription], tuple[bool, bool, str, str]]:
+    suspended = control.suspensions.ids()
+    return lambda each: (
+        each.id not in suspended,
+        each.consumer.address not in failing,
+        each.consumer.address,
+        each.id,
     )
 
 

@@ -17,7 +17,7 @@ from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs.parked import Tries
-from arborcast.dispatch.operations.views import DeliveryViews, LettersView, PendingView, opened
+from arborcast.dispatch.operations.views import DeliveryViews, LettersView, PendingView, ViewPlace, opened
 from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
@@ -111,6 +111,24 @@ def oldest(
         grouped[_endpoint(known, each) or each, _state(known, each, now_ms)] += count
     groups = (DeliveryGroup(where, state, count) for (where, state), count in grouped.most_common(MOST_GROUPS))
     return WaitingList(tuple(_delivery(each, known, now_ms) for each in waits), more, complete, tuple(groups))
+
+
+def following(
+    kafka: KafkaSettings,
+    selected: WaitingFilter,
+    limit: int,
+    after: ViewPlace | None,
+    control: ControlView,
+    newest_first: bool,
+    views: DeliveryViews,
+    within_s: float,
+) -> tuple[tuple[WaitingEntry, ...], ViewPlace | None]:
+    """As `oldest`, the deliveries behind a place; and the place of the last, None if these are all the others."""
+    waiting = Waiting(kafka, views)
+    waits, place = waiting.following(selected.selection(kafka, control), limit, after, newest_first=newest_first)
+    waits, _ = waiting.with_last(waits, within_s)
+    now_ms = time_ms()
+    return tuple(_delivery(each, control, now_ms) for each in waits), place
 
 
 class DeliveryCounts(NamedTuple):

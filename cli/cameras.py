@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from arborcast.cli.common import MESSAGES, ConfigOption, HomeOption, JsonOption, document, kafka_of, settings_of
+from arborcast.admin.documents import document
+from arborcast.cli.common import MESSAGES, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from arborcast.cli.users import StdinOption, read_password
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_error, print_json, print_line

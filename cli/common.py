@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.admin.moments import iso
 from arborcast.core.errors import ConfigError, NotFound
 from arborcast.engine.terminal import noting_silence, print_error
 
@@ -171,20 +170,3 @@ def topic_filter(topic: str | None, namespace: list[str] | None) -> TopicTest:
     from arborcast.admin.filters import TopicTest
 
     return TopicTest(topic or "", tuple(namespaces_of(namespace).items()))
-
-
-def document(value: Any) -> Any:
-    """A value of `admin` as JSON shows it: a struct as an object. A time (`x_ms`) is text under the name `x`, and empty
-    if it is 0."""
-    fields = getattr(value, "__struct_fields__", None) or getattr(value, "_fields", None)
-    if fields is not None:
-        return dict(_member(name, getattr(value, name)) for name in fields)
-    if isinstance(value, dict):
-        return {name: document(each) for name, each in value.items()}
-    return [document(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _member(name: str, value: Any) -> tuple[str, Any]:
-    if not name.endswith("_ms"):
-        return name, document(value)
-    return name.removesuffix("_ms"), iso(value) if value else "" if value == 0 else value

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     OPERATING,
     ConfigOption,
     HomeOption,
     JsonOption,
-    document,
     kafka_of,
     settings_of,
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.admin.moments import moment
 from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
@@ -14,7 +15,6 @@ from arborcast.cli.common import (
     HomeOption,
     JsonOption,
     ListedOption,
-    document,
     kafka_of,
     note_omitted,
 )

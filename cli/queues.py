@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
@@ -14,7 +15,6 @@ from arborcast.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
-    document,
     kafka_of,
     note_omitted,
     one_topic,

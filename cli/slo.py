@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
     HomeOption,
     JsonOption,
     SubscriptionOption,
-    document,
     note_omitted,
     settings_of,
 )

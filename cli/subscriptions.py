@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
@@ -16,7 +17,6 @@ from arborcast.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
-    document,
     kafka_of,
     namespaces_of,
     note_omitted,

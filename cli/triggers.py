@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -16,7 +17,6 @@ from arborcast.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
-    document,
     kafka_of,
     namespaces_of,
     note_omitted,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.cli.common import (
     OPERATING,
     ConfigOption,
     HomeOption,
     JsonOption,
-    document,
     existing,
     kafka_of,
     settings_of,

@@ -8,6 +8,7 @@ signing      sign-in and sign-out, for a console on the network
 pages        templates and static files
 questions    calls of `admin`, in threads
 live         parts of pages that update themselves (server-sent events)
+lists        what lists have beside their filter: files (`downloads`) and named views (`saved_views`)
 screens      one module or folder for each screen
 
 Pages are rendered here and work without script; `static/console.js` adds to them. The console reads the logs and the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -12,7 +14,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
-from arborcast.console.guard import PageGuard
+from arborcast.console.downloads import MEDIA_TYPES
+from arborcast.console.guard import PageGuard, visitor_of
+from arborcast.console.saved_views import ViewRefused
 from arborcast.console.screens import (
     cameras,
     cluster,
@@ -51,8 +55,8 @@ _YEAR_S = 365 * 24 * 3600
 _COMPRESSED_BYTES = 1024
 _LEVEL = 4  # of zlib; the default takes twice the time for some percent
 
-# Streams, whose events must leave at once, and exported documents: of a million topics they have hundreds of megabytes.
-_NOT_COMPRESSED = ("text/event-stream", *EXPORTED)
+# Streams, whose events must leave at once, and files: of a million topics or rows they have hundreds of megabytes.
+_NOT_COMPRESSED = ("text/event-stream", *EXPORTED, *MEDIA_TYPES.values())
 
 
 def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
@@ -71,6 +75,24 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
             answer.delete_cookie("theme", samesite="strict", httponly=True)
         return answer
 
+    async def views(request: Request, form: FormData) -> Response:
+        """Save the view of a list, or delete one; a visitor without the right to change has views of its own, too."""
+        visitor, url = visitor_of(request.scope), own_path(text_of(form, "url"))
+        path, name = url.partition("?")[0], text_of(form, "name")
+        if path not in console.lists:
+            raise HTTPException(400, "This page has no list.")
+        try:
+            if text_of(form, "action") == "delete":
+                await asyncio.to_thread(console.lists.views.remove, visitor.name, name, path)
+                said = "View deleted."
+            else:
+                saved = await asyncio.to_thread(console.lists.views.save, visitor.name, name, url)
+                said, url = f"View {saved.name} saved.", saved.url
+        except ViewRefused as error:
+            said = str(error)
+        console.note(visitor, said)
+        return go(url)
+
     async def live(request: Request) -> Response:
         return console.live.response(console.header(request))
 
@@ -80,6 +102,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
         Route("/static/{version}/{name}", console.templates.static.serve),
         console.get("/live", live),
         console.post("/theme", theme, edits=False),
+        console.post("/views", views, edits=False),
         *(signing.routes(console) if signing else ()),
         *(
             _when_ready(console, route) if screen.needs_log else route

@@ -20,8 +20,10 @@ from starlette.routing import Route
 
 from arborcast.admin import queues
 from arborcast.admin.connection import kafka_of
+from arborcast.console.downloads import Download
 from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.health import EngineHealth
+from arborcast.console.lists import Lists
 from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, merged
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
@@ -106,7 +108,6 @@ class Console:
         trouble: Callable[[], str] = lambda: "",
         ready: Callable[[], bool] = lambda: True,
         state: PageState | None = None,
-        signs_in: bool = False,
         record: Callable[[OperationBegun | OperationEnded], None] | None = None,
     ) -> None:
         self.settings = settings
@@ -118,9 +119,9 @@ class Console:
         self.state = state or PageState()
         self.questions = Questions(lambda: kafka_of(settings))
         self.health = EngineHealth(settings, self._concerns)
-        self.signs_in = signs_in
         self.live = LiveParts()
         self.templates = Templates(StaticFiles())
+        self.lists = Lists(settings.home / "console-views")
         self.screens: tuple[Screen, ...] = ()
         self.forgets: list[Callable[[str], object]] = []
         """Called with a session that its visitor ends."""
@@ -133,6 +134,17 @@ class Console:
     def get(self, path: str, handler: Handler) -> Route:
         """A page. It changes nothing."""
         return Route(path, handler, methods=["GET"])
+
+    def listing(self, path: str, handler: Handler, download: Download | None = None) -> Route:
+        """A page with a filter: its address with `format` is the file of what the filter selects. Its filters can be
+        saved as views."""
+        self.lists.add(path, download)
+
+        async def page_or_file(request: Request) -> Response:
+            form = request.query_params.get("format")
+            return await (download.response(request, form) if download and form else handler(request))
+
+        return self.get(path, page_or_file)
 
     def post(self, path: str, handler: FormHandler, *, edits: bool = True) -> Route:
         """A form's action. The handler gets its fields once the form's token is verified; with `edits` (the usual
@@ -213,9 +225,9 @@ class Console:
             back=_again(request),
             trouble=self.trouble(),
             health=self.health.known(),
-            signs_in=self.signs_in,
             engine_name=self.settings.federation.name,
             note=self.take_note(visitor),
+            tools=self.lists.tools(request),
             **values,
         )
 

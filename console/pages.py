@@ -78,7 +78,7 @@ class Templates:
         self._environment.globals["version"] = installed("arborcast")
         self._environment.filters["moment"] = _moment
         self._environment.filters["number"] = _number
-        self._environment.filters["endpoint"] = _endpoint
+        self._environment.filters["endpoint"] = without_password
         self._environment.filters["span"] = _span
         self._environment.filters["breaks"] = _breaks
 
@@ -119,7 +119,7 @@ def _span(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _endpoint(url: str) -> str:
+def without_password(url: str) -> str:
     """An address without user and password."""
     scheme, separator, rest = url.partition("://")
     end = min((at for sign in "/?#" if (at := rest.find(sign)) >= 0), default=len(rest))

@@ -59,7 +59,6 @@ class ConsoleProcess:
             trouble=self._trouble,
             state=state,
             ready=lambda: self._view.caught_up,
-            signs_in=signing is not None,
         )
         # Sign-in is by password: browsers are not asked for certificates.
         self._tls = ServerTls(dataclasses.replace(settings.tls, client_ca_file="")) if secure else None

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.cli.common import (
     ConfigOption,
     HomeOption,
     JsonOption,
     NamespaceOption,
     TopicArgument,
-    document,
     kafka_of,
     one_topic,
 )

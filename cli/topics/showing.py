@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.documents import document
 from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     ConfigOption,
@@ -13,7 +14,6 @@ from arborcast.cli.common import (
     JsonOption,
     NamespaceOption,
     TopicArgument,
-    document,
     existing,
     kafka_of,
     namespaces_of,

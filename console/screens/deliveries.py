@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import sys
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+import msgspec
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,18 +18,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.admin import dead_letters, erasures, messages, slo, trace, waiting
-from arborcast.admin.dead_letters import LetterFilter
+from arborcast.admin.dead_letters import Letter, LetterFilter
 from arborcast.admin.erasures import ErasureRequest
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.messages import MessageSearch
+from arborcast.admin.moments import iso
 from arborcast.admin.times import moment_ms
-from arborcast.admin.waiting import WaitingFilter, WaitingList
+from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
+from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Look, Seen
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError, NotFound
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
+from arborcast.dispatch.operations.views import ViewPlace
 from arborcast.engine.monitoring.figures import WORDS, many
 
 # Filters of dead letters and waiting deliveries.
@@ -56,8 +63,49 @@ _OBJECTIVE_S = 10.0
 
 if TYPE_CHECKING:
     from arborcast.dispatch.operations.audit import Report
+    from arborcast.dispatch.operations.trace.story import Step, Story
 
 T = TypeVar("T")
+
+
+class TraceRow(msgspec.Struct, frozen=True):
+    """A step of a notification, or of its delivery to a subscription, which ends with a row of its outcome."""
+
+    at_ms: int
+    subscription: str
+    endpoint: str
+    step: str
+    where: str
+    detail: str
+    expression: str = ""
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """The deliveries to a subscription, by state."""
+
+    subscription: str
+    matches: int
+    delivered: int
+    dead: int
+    expired: int
+    cancelled: int
+    dropped: int
+    pending: int
+
+
+class ObjectiveRow(msgspec.Struct, frozen=True):
+    """The objective of a subscription; see `dispatch.operations.slo.Objective`."""
+
+    subscription: str
+    owner: str
+    in_time: int
+    late: int
+    lost: int
+    receiver: int
+    share: float | None
+    budget_left: float | None
+    burn_1h: float
+    burn_6h: float
 
 
 class DeliveriesScreen:
@@ -69,19 +117,22 @@ class DeliveriesScreen:
         self._views = console.questions.views
 
     def routes(self) -> list[Route]:
-        get, post = self._console.get, self._console.post
+        get, post, listing = self._console.get, self._console.post, self._console.listing
+        traced = Download("trace", TraceRow, lambda request: in_parts(self._trace_rows(request)), "notification")
+        audited = Download("audit", AuditRow, lambda request: in_parts(self._audit_rows(request)), "since")
+        measured = Download("objective", ObjectiveRow, lambda request: in_parts(self._slo_rows(request)))
         return [
-            get("/deliveries", self.trace),
-            get("/deliveries/messages", self.messages),
-            get("/deliveries/waiting", self.waiting),
+            listing("/deliveries", self.trace, traced),
+            listing("/deliveries/messages", self.messages),
+            listing("/deliveries/waiting", self.waiting, Download("pending", WaitingEntry, self._waiting_parts)),
             get("/deliveries/waiting/live", self.waiting_live),
             post("/deliveries/waiting/act", self.retry),
-            get("/deliveries/dead", self.dead),
+            listing("/deliveries/dead", self.dead, Download("dead-letters", Letter, self._dead_parts)),
             get("/deliveries/dead/live", self.dead_live),
             get("/deliveries/dead/{notification}", self.letter),
             post("/deliveries/dead/act", self.act),
-            get("/deliveries/audit", self.audit),
-            get("/deliveries/slo", self.slo),
+            listing("/deliveries/audit", self.audit, audited),
+            listing("/deliveries/slo", self.slo, measured),
             get("/deliveries/erasures", self.erasures),
             post("/deliveries/erasures", self.erase),
         ]
@@ -252,6 +303,61 @@ class DeliveriesScreen:
         shown = [(each, erasures.described(each.erasure)) for each in found[:_SHOWN]]
         return self._page(request, "erasures", asked=asked, wrong=wrong, sure=sure, found=shown)
 
+    async def _trace_rows(self, request: Request) -> Iterable[TraceRow]:
+        asked = _asked(request, ("notification", "subscription"))
+        return _traced(
+            await self._questions.ask(trace.trace, self._console.settings, asked["notification"], asked["subscription"])
+        )
+
+    def _waiting_parts(self, request: Request) -> Parts:
+        asked = _asked(request, (*_BY, "order"))
+        newest, begun_ms = asked["order"] == "newest", time_ms()
+        # For the whole file: the last attempts of a long list are all over their log.
+        searched_until = time.monotonic() + _SEARCHED_S
+
+        async def read(after: ViewPlace | None) -> tuple[Sequence[WaitingEntry], ViewPlace | None]:
+            found, place = await self._questions.ask_log(
+                waiting.following,
+                _waiting_filter(asked),
+                AT_ONCE,
+                after,
+                self._console.control,
+                newest,
+                self._views,
+                max(0.0, searched_until - time.monotonic()),
+            )
+            # Deliveries may be added faster than a browser reads.
+            return found, place if newest or (found and found[-1].since_ms <= begun_ms) else None
+
+        return followed(read)
+
+    def _dead_parts(self, request: Request) -> Parts:
+        asked = _asked(request, _LETTERS_BY)
+        # The same time for all parts.
+        asked["since"] = asked["since"] and iso(moment_ms("since", asked["since"]))
+
+        async def read(after: ViewPlace | None) -> tuple[Sequence[Letter], ViewPlace | None]:
+            return await self._questions.ask_log(
+                dead_letters.following, _letters(asked), AT_ONCE, after, self._console.control, self._views
+            )
+
+        return followed(read)
+
+    async def _audit_rows(self, request: Request) -> Iterable[AuditRow]:
+        asked = _asked(request, ("since", "subscription", "order"))
+        report = await self._questions.ask_log(_audit, asked["since"], asked["subscription"], bool(asked["order"]))
+        return (AuditRow(name, **tally.as_json()) for name, tally in sorted(report.subscriptions.items()))
+
+    async def _slo_rows(self, request: Request) -> Iterable[ObjectiveRow]:
+        asked = _asked(request, ("subscription", "owner"))
+        found = await self._questions.ask(
+            slo.measured, self._console.settings, sys.maxsize, asked["subscription"], asked["owner"] or None
+        )
+        return (
+            ObjectiveRow(each.subscription, each.owner, **msgspec.structs.asdict(each.objective))
+            for each in found.worst
+        )
+
     def _slow(self, request: Request, name: str, by: tuple[str, ...], look: Look) -> Response:
         values = _values(name, _asked(request, (*by, "page", "order")))
         return self._console.slow_page(request, f"deliveries/{name}.html", look, **values)
@@ -315,6 +421,20 @@ async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:
         return await question, ""
     except ArborcastError as error:
         return None, str(error)
+
+
+def _traced(story: Story) -> Iterator[TraceRow]:
+    """The rows of a story: its steps, then each delivery."""
+
+    def row(step: Step, subscription: str = "", endpoint: str = "") -> TraceRow:
+        at_ms = int(step.at.timestamp() * 1000) if step.at else 0
+        return TraceRow(at_ms, subscription, endpoint, step.what, step.where, step.detail)
+
+    yield from map(row, story.steps)
+    for one in story.deliveries:
+        yield from (row(step, one.subscription, one.endpoint) for step in one.steps)
+        outcome = WORDS.get(one.outcome, one.outcome)
+        yield TraceRow(0, one.subscription, one.endpoint, outcome, "", one.why, one.expression)
 
 
 def _chosen(form: FormData, name: str) -> frozenset[tuple[str, str]]:

@@ -8,14 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.operations import OperationFilter, listed
+from arborcast.admin.operations import OperationFilter, Recorded, listed
 from arborcast.admin.times import moment_ms
 from arborcast.console.console import Console, Screen
+from arborcast.console.downloads import Download, Parts, followed
 from arborcast.console.live import Look, Seen
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
 
 _AT_ONCE = 100
+
+# Changes of a part of a file: the log is read once for each. A change has up to 8 KB.
+_IN_A_FILE = 5_000
 
 _BY = ("since", "who", "what", "subject")
 
@@ -46,7 +50,20 @@ def _routes(console: Console) -> list[Route]:
     async def live(request: Request) -> Response:
         return console.live_page(request, look_at(request))
 
-    return [console.get("/operations", page), console.get("/operations/live", live)]
+    def parts(request: Request) -> Parts:
+        asked = _asked(request)
+        wanted = OperationFilter(moment_ms("since", asked["since"]), asked["who"], asked["what"], asked["subject"])
+
+        async def read(before: int | None) -> tuple[list[Recorded], int | None]:
+            found, more = await console.questions.ask_log(listed, wanted, _IN_A_FILE, before)
+            return found, more or None
+
+        return followed(read)
+
+    return [
+        console.listing("/operations", page, Download("changes", Recorded, parts)),
+        console.get("/operations/live", live),
+    ]
 
 
 def _asked(request: Request) -> dict[str, str]:

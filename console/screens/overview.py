@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -16,6 +17,7 @@ from starlette.routing import Route
 
 from arborcast.admin.subscriptions import SubscriptionFilter, listed, one
 from arborcast.console.console import Console, Screen, go
+from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
 from arborcast.console.screens.topics import browsing
@@ -96,14 +98,14 @@ def _routes(console: Console) -> list[Route]:
         if not console.ready():
             return console.page(request, "reading.html", status=503)
         text = request.query_params.get("q", "").strip()
-        exact = _exact(console, text)
+        exact, views = _exact(console, text), _views(console, visitor_of(request.scope).name, text)
         if request.headers.get("x-fragment"):
-            found = exact or _matches(console, text)
+            found = [*views, *(exact or _matches(console, text))]
             return console.fragment(request, "overview/matches.html", matches=found)
-        if exact:
-            return go(exact[0].url)
-        found = _matches(console, text)
-        if len({each.kind for each in found}) > 1:
+        if exact or (len(views) == 1 and views[0].text == text):
+            return go([*exact, *views][0].url)
+        found = [*views, *_matches(console, text)]
+        if views or len({each.kind for each in found}) > 1:
             return console.page(request, "overview/find.html", matches=found, text=text)
         endpoints = found and found[0].kind == "Endpoint"
         return go(
@@ -133,6 +135,12 @@ def _exact(console: Console, text: str) -> list[Match]:
     if text and table.topics.is_node(topic):
         return [_topic(topic)]
     return []
+
+
+def _views(console: Console, person: str, text: str) -> list[Match]:
+    """The saved views of a visitor that have the text in their names."""
+    found = (each for each in console.lists.views.of(person) if text and text.casefold() in each.name.casefold())
+    return [Match("View", each.name, each.url) for each in islice(found, _MATCHES)]
 
 
 def _matches(console: Console, text: str) -> list[Match]:

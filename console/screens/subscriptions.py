@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,8 +24,10 @@ from arborcast.admin.moments import iso
 from arborcast.admin.subscriptions import ListedSubscription, conditions_of
 from arborcast.admin.times import moment_ms
 from arborcast.admin.topics import topic_named
+from arborcast.admin.triggers import ListedTrigger
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
+from arborcast.console.downloads import AT_ONCE, Download, Parts, in_parts
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
@@ -33,6 +37,7 @@ from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.engine.monitoring.figures import WORDS, many
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, queue_topic
 
 T = TypeVar("T")
@@ -70,6 +75,42 @@ async def _nothing() -> None:
     """In place of a question."""
 
 
+class SubscriptionRow(msgspec.Struct, frozen=True):
+    """A subscription, with the pushes of the last minutes if they are published."""
+
+    subscription: str
+    endpoint: str
+    expression: str
+    conditions: str
+    state: str
+    health: str
+    suspended_ms: int
+    suspended_for: str
+    pushes: int | None
+    failed: int | None
+    p99_s: float | None
+    pending: int
+    dead_letters: int
+    reliability: str
+    owner: str
+    address: str
+    created_ms: int
+    terminates_ms: int | None
+
+
+class PublisherRow(msgspec.Struct, frozen=True):
+    """A registered publisher; without topics it may publish all."""
+
+    registration: str
+    publisher: str
+    topics: str
+    demand: bool
+    subscribed: bool
+    owner: str
+    created_ms: int
+    terminates_ms: int | None
+
+
 class SubscriptionsScreen:
     """The routes of the screen."""
 
@@ -79,11 +120,13 @@ class SubscriptionsScreen:
 
     def routes(self) -> list[Route]:
         console = self._console
+        registered_triggers = Download("triggers", ListedTrigger, lambda _: in_parts(self._trigger_rows()))
+        registered_publishers = Download("publishers", PublisherRow, lambda _: in_parts(self._publisher_rows()))
         return [
-            console.get("/subscriptions", self.page),
+            console.listing("/subscriptions", self.page, Download("subscriptions", SubscriptionRow, self._parts)),
             console.get("/subscriptions/live", self.page_live),
-            console.get("/triggers", self.triggers),
-            console.get("/publishers", self.publishers),
+            console.listing("/triggers", self.triggers, registered_triggers),
+            console.listing("/publishers", self.publishers, registered_publishers),
             console.post("/subscriptions/act", self.act),
             console.post("/subscriptions/replay", self.replay),
             console.get("/subscriptions/{id}/live", self.live),
@@ -153,12 +196,33 @@ class SubscriptionsScreen:
     async def publishers(self, request: Request) -> Response:
         """The registered ones, by their addresses."""
         known = self._console.state.registrations
-        found = heapq.nsmallest(
-            _AT_ONCE, known, key=lambda each: (each.publisher.address if each.publisher else "", each.id)
-        )
+        found = heapq.nsmallest(_AT_ONCE, known, key=_by_address)
         return self._console.page(
             request, "subscriptions/publishers.html", publishers=found, more=len(known) - len(found)
         )
+
+    async def _parts(self, request: Request) -> Parts:
+        """The list, with the health of the endpoints and the numbers of deliveries."""
+        control, questions = self._console.control, self._console.questions
+        seen = await self._console.health.look()
+        health = EndpointsHealth(seen)
+        names = admin.ordered(control, self._filter(_asked(request), health), health.of("failing"))
+        for start in range(0, len(names), AT_ONCE):
+            part = names[start : start + AT_ONCE]
+            counts = await questions.ask_log(waiting.counts, part, questions.views)
+            # One that has ended meanwhile is left out.
+            found = ((admin.one(control, each), control.table.get(each)) for each in part)
+            yield [
+                _row(one, subscription, health, counts[one.subscription])
+                for one, subscription in found
+                if one is not None and subscription is not None
+            ]
+
+    async def _trigger_rows(self) -> Iterable[ListedTrigger]:
+        return triggers.listed(self._console.control, sys.maxsize).triggers
+
+    async def _publisher_rows(self) -> Iterable[PublisherRow]:
+        return map(_publisher_row, sorted(self._console.state.registrations, key=_by_address))
 
     async def one(self, request: Request) -> Response:
         return self._one(request, request.path_params["id"])
@@ -323,21 +387,69 @@ class SubscriptionsScreen:
         """Subscriptions with their conditions; and the id after which the next part begins. Raises ExpressionError or
         TopicError for a topic that is none."""
         control = self._console.control
-        path = topic_named(asked["topic"], control.table.topics) if asked["topic"] else None
+        wanted = self._filter(asked, health)
+        found, more = admin.listed(control, wanted, _AT_ONCE, after, health.of("failing"))
+        known = ((each, control.table.get(each.subscription)) for each in found)
+        shown = {each: conditions_of(subscription) for each, subscription in known if subscription is not None}
+        return shown, found[-1].subscription if more else ""
+
+    def _filter(self, asked: dict[str, str], health: EndpointsHealth) -> admin.SubscriptionFilter:
+        """Raises ExpressionError or TopicError for a topic that is none."""
+        path = topic_named(asked["topic"], self._console.control.table.topics) if asked["topic"] else None
         wanted = admin.SubscriptionFilter(asked["state"], part=asked["endpoint"], topic=path)
         if asked["state"] == _PULL_POINT:
             wanted = wanted._replace(state="", pull_points=True)
         for word in _HEALTH:
             if asked["state"] == word:
                 wanted = wanted._replace(state="active", endpoints=health.of(word))
-        found, more = admin.listed(control, wanted, _AT_ONCE, after, health.of("failing"))
-        known = ((each, control.table.get(each.subscription)) for each in found)
-        shown = {each: conditions_of(subscription) for each, subscription in known if subscription is not None}
-        return shown, found[-1].subscription if more else ""
+        return wanted
 
 
 def _asked(request: Request) -> dict[str, str]:
     return {name: request.query_params.get(name, "").strip() for name in ("topic", "endpoint", "state")}
+
+
+def _row(
+    one: ListedSubscription, subscription: Subscription, health: EndpointsHealth, count: waiting.DeliveryCounts
+) -> SubscriptionRow:
+    figures = health.figures(one.endpoint) or {}
+    return SubscriptionRow(
+        subscription=one.subscription,
+        endpoint=one.endpoint,
+        expression=one.expression,
+        conditions=conditions_of(subscription),
+        state=one.state,
+        health=health.word(one.endpoint),
+        suspended_ms=one.suspended.at_ms if one.suspended else 0,
+        suspended_for=one.suspended.reason if one.suspended else "",
+        pushes=figures.get("pushes"),
+        failed=figures.get("failed"),
+        p99_s=figures.get("p99_s"),
+        pending=count.pending,
+        dead_letters=count.dead,
+        reliability=one.reliability,
+        owner=one.owner,
+        address=one.address,
+        created_ms=one.created_ms,
+        terminates_ms=one.terminates_ms,
+    )
+
+
+def _publisher_row(each: Registration) -> PublisherRow:
+    return PublisherRow(
+        registration=each.id,
+        publisher=each.publisher.address if each.publisher else "",
+        topics=" | ".join(topic.text for topic in each.topics),
+        demand=each.demand,
+        subscribed=bool(each.upstream),
+        owner=each.owner,
+        created_ms=each.created_ms,
+        terminates_ms=each.terminates_ms,
+    )
+
+
+def _by_address(each: Registration) -> tuple[str, str]:
+    return each.publisher.address if each.publisher else "", each.id
 
 
 def _details(each: Subscription) -> list[tuple[str, str]]:

@@ -126,7 +126,34 @@ document.addEventListener("click", (event) => {
   const known = sorted.get(at);
   sorted.set(at, { column: head.cellIndex, down: known?.column === head.cellIndex && !known.down });
   sort(table, sorted.get(at));
+  if (table === listed()) remember(head, sorted.get(at).down);
 });
+
+// The sorting of the list is in the address of the page, and in that of a view that is saved.
+const saving = document.querySelector(".views input[name='url']");
+
+const listed = () => (saving ? tables().find((table) => !table.closest("details")) : undefined);
+
+function remember(head, down) {
+  for (const base of [location.href, new URL(saving.value, location.href)]) {
+    const url = new URL(base);
+    url.searchParams.set("sort", (down ? "-" : "") + head.textContent.trim());
+    if (base === location.href) history.replaceState(history.state, "", url);
+    else saving.value = url.pathname + url.search;
+  }
+}
+
+/** Sort the list as the address says; once, when it is there. */
+function recall() {
+  const wanted = new URLSearchParams(location.search).get("sort");
+  const table = listed();
+  if (!wanted || !table?.tBodies[0] || sorted.has(tables().indexOf(table))) return;
+  const down = wanted.startsWith("-");
+  const column = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent.trim() === wanted.slice(down ? 1 : 0));
+  if (column < 0) return;
+  sorted.set(tables().indexOf(table), { column, down });
+  sort(table, { column, down });
+}
 
 /** While Kafka is away nothing can be written; staging changes of topics can. */
 function guard() {
@@ -144,6 +171,7 @@ function guard() {
 }
 
 document.addEventListener("changed", () => {
+  recall();
   for (const [at, by] of sorted) {
     const table = tables()[at];
     if (table?.tBodies[0]) sort(table, by);
@@ -151,3 +179,4 @@ document.addEventListener("changed", () => {
   guard();
 });
 guard();
+recall();

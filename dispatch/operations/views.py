@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing, contextmanager
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
@@ -78,6 +79,10 @@ _MERGED = 50
 _LAST_BYTES = 4 * 1024 * 1024
 
 
+ViewPlace = tuple[int, int, int]
+"""The place of an entry in the order: its time, its partition and its offset."""
+
+
 class ViewGroup(NamedTuple):
     """Entries that a list counts together. Waiting deliveries have no endpoint and no reason here."""
 
@@ -98,7 +103,7 @@ class ViewEntry(NamedTuple):
     value: bytes
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def order(self) -> ViewPlace:
         return self.at_ms, self.part, self.place
 
 
@@ -167,9 +172,12 @@ class DeliveryView:
             counts[each.group] += 1
         return ViewPage(found, counts)
 
-    def selected(self, selection: ViewFilter) -> Iterator[ViewEntry]:
-        """All of these entries in order, read one by one, during which the view must not be used otherwise."""
-        return self._selected(selection, self._groups(selection), newest_first=False)
+    def following(
+        self, selection: ViewFilter, limit: int, after: ViewPlace | None, *, newest_first: bool = False
+    ) -> list[ViewEntry]:
+        """The entries behind a place, up to `limit`; all are read in such parts without a count of all at each."""
+        groups = self._groups(selection)
+        return list(islice(self._selected(selection, groups, newest_first, after), limit))
 
     def count(self, subscription: str) -> int:
         """The number of entries of a subscription."""
@@ -216,32 +224,50 @@ class DeliveryView:
         found = ((_group(*group), number) for *group, number in self._db.execute(query, values))
         return Counter({group: number for group, number in found if selection.group(group)})
 
-    def _selected(self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool) -> Iterator[ViewEntry]:
-        for each in self._entries(selection, groups, newest_first):
+    def _selected(
+        self,
+        selection: ViewFilter,
+        groups: Counter[ViewGroup],
+        newest_first: bool,
+        after: ViewPlace | None = None,
+    ) -> Iterator[ViewEntry]:
+        for each in self._entries(selection, groups, newest_first, after):
             if each.group in groups and (selection.test is None or selection.test(each)):
                 yield each
 
-    def _entries(self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool) -> Iterator[ViewEntry]:
-        """The entries of these groups in order, and possibly others."""
+    def _entries(
+        self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool, after: ViewPlace | None
+    ) -> Iterator[ViewEntry]:
+        """The entries of these groups in order, behind a place, and possibly others."""
         names = {each.subscription for each in groups}
+        ordered = partial(self._ordered, selection, newest_first, after)
         if selection.notification:
-            return self._ordered("notification = ?", selection.notification, selection, newest_first)
+            return ordered("notification = ?", selection.notification)
         if len(names) > _MERGED:
-            return self._ordered("", "", selection, newest_first)
-        each = (self._ordered("subscription = ?", name, selection, newest_first) for name in names)
+            return ordered()
+        each = (ordered("subscription = ?", name) for name in names)
         return heapq.merge(*each, key=lambda entry: entry.order, reverse=newest_first)
 
-    def _ordered(self, condition: str, value: str, selection: ViewFilter, newest_first: bool) -> Iterator[ViewEntry]:
-        conditions: dict[str, object] = {
-            condition: value,
-            "at_ms >= ?": selection.since_ms,
-            "at_ms < ?": selection.until_ms,
+    def _ordered(
+        self,
+        selection: ViewFilter,
+        newest_first: bool,
+        after: ViewPlace | None,
+        condition: str = "",
+        value: str = "",
+    ) -> Iterator[ViewEntry]:
+        # A place is within the times: it replaces one of them, and the index begins there.
+        bounds: dict[str, tuple[object, ...]] = {
+            condition: (value,),
+            "at_ms >= ?": (selection.since_ms if newest_first or after is None else None,),
+            "at_ms < ?": (selection.until_ms if not newest_first or after is None else None,),
+            f"(at_ms, part, place) {'<' if newest_first else '>'} (?, ?, ?)": after or (None,),
         }
-        conditions = {name: each for name, each in conditions.items() if name and each is not None}
+        conditions = {name: each for name, each in bounds.items() if name and each[0] is not None}
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         direction = " DESC" if newest_first else ""
         query = f"{_ROW}{where} ORDER BY at_ms{direction}, part{direction}, place{direction}"  # constants
-        for row in self._db.execute(query, tuple(conditions.values())):
+        for row in self._db.execute(query, tuple(chain.from_iterable(conditions.values()))):
             key, at_ms, part, place = row[:4]
             yield ViewEntry(key, at_ms, part, place, _group(*row[4:8]), row[8])
 

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
@@ -17,7 +16,15 @@ from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, partition_of_subscription
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Tries
-from arborcast.dispatch.operations.views import DeliveryViews, PendingView, ViewEntry, ViewFilter, opened, pending_of
+from arborcast.dispatch.operations.views import (
+    DeliveryViews,
+    PendingView,
+    ViewEntry,
+    ViewFilter,
+    ViewPlace,
+    opened,
+    pending_of,
+)
 from arborcast.topic_model.topics import TopicPath
 
 # Requested attempts that are being written, and their timeout.
@@ -82,6 +89,15 @@ class Waiting:
             counts[group.subscription] += number
         return [_wait(each) for each in entries], max(0, groups.total() - skip - len(entries)), counts
 
+    def following(
+        self, selection: DeliverySelection, most: int, after: ViewPlace | None, *, newest_first: bool = False
+    ) -> tuple[list[Wait], ViewPlace | None]:
+        """The deliveries behind a place in this order, up to `most`; and the place of the last, None if these are all
+        the others."""
+        with opened(PendingView, self._kafka, self._views) as view:
+            entries = view.following(selection.in_view, most, after, newest_first=newest_first)
+        return [_wait(each) for each in entries], entries[-1].order if len(entries) == most else None
+
     def request_attempts(self, selection: DeliverySelection, limit: int = sys.maxsize) -> int:
         """Make deliveries due now, the longest waiting first, up to `limit`; returns their number. Deliveries with an
         awaited result are skipped: their receiver has the message. The redelivery reads the requests; it also probes an
@@ -92,15 +108,15 @@ class Waiting:
         def idle(entry: ViewEntry) -> bool:
             return not pending_of(entry.value).tries.awaits and (selected.test is None or selected.test(entry))
 
-        now_ms, number = time_ms(), 0
-        # One by one: a million deliveries may wait.
+        chosen = selected._replace(test=idle)
+        now_ms, number, after = time_ms(), 0, None
+        # In parts: a million deliveries may wait.
         with opened(PendingView, self._kafka, self._views) as view, closing(ParkingLog(self._kafka)) as requests:
-            found = view.selected(selected._replace(test=idle))
-            for number, each in enumerate(islice(found, limit), 1):
-                requests.tried(parked.decode_key(each.key)[0], pending_of(each.value).tries.requested(now_ms))
-                if number % _AT_ONCE == 0:
-                    requests.settle(_SETTLE_S)
-            requests.settle(_SETTLE_S)
+            while found := view.following(chosen, min(_AT_ONCE, limit - number), after):
+                for each in found:
+                    requests.tried(parked.decode_key(each.key)[0], pending_of(each.value).tries.requested(now_ms))
+                requests.settle(_SETTLE_S)
+                number, after = number + len(found), found[-1].order
         return number
 
     def tally(self, subscriptions: Collection[str]) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import re
 import time
@@ -14,7 +16,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Dialog, Page
 
-from arborcast.admin import dead_letters, receiver_page
+from arborcast.admin import dead_letters, receiver_page, waiting
 from arborcast.admin import queues as admin
 from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.admin.queues import QueueStatus
@@ -28,9 +30,9 @@ from arborcast.core.security.keyring import add_key
 from arborcast.engine.monitoring.watching import EngineView
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
 from arborcast.topic_model.topics import TopicPath
-from tests.support.chromium import SCHEMES, Visitors, faults
+from tests.support.chromium import SCHEMES, Visitors, faults, overflow
 from tests.support.console import ConsoleParts, console_parts, served
-from tests.support.console_answers import FEDERATED, answering
+from tests.support.console_answers import ANSWERS, FEDERATED, answering
 from tests.support.console_example import example
 from tests.unit.console.test_engine_screen import Watch, moved
 
@@ -337,6 +339,69 @@ def test_keys_go_through_a_list_select_and_find(visit: Visitors, address: str) -
     with page.expect_navigation():
         page.keyboard.press("Enter")
     assert page.url.endswith("/subscriptions/s3")
+
+
+@pytest.fixture
+def listed(own: tuple[ConsoleParts, str]) -> Iterator[str]:
+    """The list of subscriptions of a console that a test may change. Named before `visit`."""
+    counts = {f"s{number}": waiting.DeliveryCounts(number, 0) for number in range(10)}
+    with pytest.MonkeyPatch.context() as patched:
+        answering(patched, {**ANSWERS, waiting.counts: counts})
+        yield f"{own[1]}/subscriptions"
+
+
+def test_a_filter_with_its_sorting_is_saved_as_a_view_and_found(listed: str, visit: Visitors) -> None:
+    page = visit()
+    page.goto(f"{listed}?topic=&endpoint=panel&state=")
+    page.click("th:has-text('Endpoint')")
+    page.click("th:has-text('Endpoint')")
+    links = page.locator("form table.lists tbody a[href^='/subscriptions/']")
+    descending = links.all_inner_texts()
+    assert descending == sorted(descending, reverse=True)
+    assert len(set(descending)) == 6
+    page.get_by_text("Save view").click()
+    page.get_by_label("Name", exact=True).fill("Panels, last first")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("View Panels, last first saved.").wait_for()
+    assert page.url.endswith("?endpoint=panel&sort=-Endpoint")
+    assert links.all_inner_texts() == descending
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.get_by_text("Save view").click()
+        assert faults(page) == [], scheme
+    page.set_viewport_size({"width": 320, "height": 800})
+    assert overflow(page) <= 0
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{listed}?sort=Nothing")
+    assert links.count() > 6
+    page.keyboard.press("Control+k")
+    page.keyboard.type("LAST FIRST")
+    page.locator(".find .matches a").wait_for()
+    page.keyboard.press("ArrowDown")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    page.locator("th[aria-sort='descending']").wait_for()
+    assert links.all_inner_texts() == descending
+
+
+def test_views_and_files_of_a_list_work_without_script(listed: str, visit: Visitors) -> None:
+    page = visit(java_script_enabled=False)
+    page.goto(f"{listed}?state=suspended")
+    page.get_by_text("Save view").click()
+    page.get_by_label("Name", exact=True).fill("Suspended")
+    page.get_by_role("button", name="Save").click()
+    page.goto(listed)
+    page.get_by_role("link", name="Suspended").click()
+    assert page.url.endswith("?state=suspended")
+    for form, read in (("CSV", lambda text: list(csv.DictReader(text.splitlines()))), ("JSON", json.loads)):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=f"Download {form}").click()
+        (row,) = read(download.value.path().read_text(encoding="utf-8-sig"))
+        assert (row["subscription"], row["state"]) == ("s3", "suspended")
+        assert download.value.suggested_filename.startswith("arborcast-subscriptions-20")
+    page.get_by_role("button", name="Delete view Suspended").click()
+    page.get_by_text("View deleted.").wait_for()
+    assert page.get_by_role("link", name="Suspended").count() == 0
 
 
 def test_the_field_that_finds_offers_a_choice(visit: Visitors, address: str) -> None:

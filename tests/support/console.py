@@ -70,7 +70,6 @@ def console_parts(
         trouble=lambda: parts.trouble,
         ready=lambda: parts.ready,
         state=state,
-        signs_in=signing is not None,
         record=(operations := list[OperationBegun | OperationEnded]()).append,
     )
     parts = ConsoleParts(control, changes, console, make_app(console, signing), operations)

@@ -6,8 +6,6 @@ shown or saved.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import logging
 import threading
 import time
@@ -17,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from arborcast.console.personal_files import PersonalFiles
 from arborcast.console.screens.topics.draft import BringEdit, Draft, Edit
-from arborcast.core.files import write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ class Drafts:
 
     def __init__(self, folder: Path, most: int = _PEOPLE, clock: Callable[[], float] = time.time) -> None:
         self._drafts: OrderedDict[str, Draft] = OrderedDict()
-        self._folder = folder
+        self._files = PersonalFiles(folder, most, _LASTS_S, clock)
         self._most = most
         self._clock = clock
         self._writing = threading.Lock()
@@ -63,7 +61,6 @@ class Drafts:
     def write(self, person: str, draft: Draft) -> None:
         """Write the current draft of a person. On a failure it stays in memory only, which the draft reports.
         Thread-safe."""
-        file = self._file(person)
         with self._writing:
             edits = list(draft.edits)
             try:
@@ -71,19 +68,16 @@ class Drafts:
                 data = b""
                 if sum(len(each.topics) for each in edits if isinstance(each, BringEdit)) <= _MOST_TOPICS:
                     data = msgspec.json.encode(_Kept(_VERSION, int(self._clock() * 1000), edits))
-                if not edits or not data or len(data) > _MOST_BYTES:
-                    file.unlink(missing_ok=True)
-                    return
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_atomically(file, data, mode=0o600)
-                draft.kept = True
-                self._forget_old()
+                if not edits or len(data) > _MOST_BYTES:
+                    data = b""
+                self._files.write(person, data)
+                draft.kept = draft.kept or bool(data)
             except OSError as error:
                 _log.warning("the draft of topic changes cannot be stored, a restart loses it: %s", error)
 
     def _read(self, person: str) -> Draft:
         try:
-            kept = msgspec.json.decode(self._file(person).read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(self._files.read(person), type=_Kept)
         except FileNotFoundError:
             return Draft()
         except (OSError, msgspec.MsgspecError, ValueError) as error:
@@ -92,14 +86,3 @@ class Drafts:
         if kept.v != _VERSION or self._clock() - kept.at_ms / 1000 > _LASTS_S:
             return Draft()
         return Draft(kept.edits, found_ms=kept.at_ms)
-
-    def _file(self, person: str) -> Path:
-        # Names and sessions are not for file names: the one may be any text, the other is a secret.
-        return self._folder / f"{hashlib.sha256(person.encode()).hexdigest()}.json"
-
-    def _forget_old(self) -> None:
-        files = sorted(self._folder.glob("*.json"), key=lambda each: each.stat().st_mtime, reverse=True)
-        for number, file in enumerate(files):
-            if number >= self._most or self._clock() - file.stat().st_mtime > _LASTS_S:
-                with contextlib.suppress(FileNotFoundError):
-                    file.unlink()

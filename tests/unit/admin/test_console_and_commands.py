@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 # Not questions or actions, but the ways to the logs, and times and names as people write them.
-HELPERS = {"control_log", "connection", "filters", "moments", "times"}
+HELPERS = {"control_log", "connection", "documents", "filters", "moments", "times"}
 
 # Functions (or whole modules) of admin that only commands call, with the words of the list that says why.
 ONLY_COMMANDS = {
@@ -71,15 +71,18 @@ ONLY_CONSOLE = {
 
 # A function that one of both calls, and the function by which the other does the same.
 COUNTERPARTS = {
+    "dead_letters.following": "dead_letters.listed",
     "dead_letters.redrivable": "dead_letters.count",
     "dead_letters.whole": "dead_letters.first_whole",
     "subscriptions.all_suspended": "subscriptions.changes",
     "subscriptions.conditions_of": "subscriptions.recipients",
     "subscriptions.end_suspensions": "subscriptions.changes",
     "subscriptions.one": "subscriptions.listed",
+    "subscriptions.ordered": "subscriptions.listed",
     "subscriptions.suspended": "subscriptions.changes",
     "dead_letters.first_whole": "dead_letters.whole",
     "replay.run": "replay.plan",
+    "waiting.following": "waiting.oldest",
 }
 
 

@@ -19,6 +19,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place
 from arborcast.dispatch.operations.dead_letters import LetterConditions
+from arborcast.dispatch.operations.views import DeliveryViews
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -85,6 +86,16 @@ def test_a_list_has_the_newest_first_and_counts_the_others() -> None:
     assert found.letters[0].status == 500
     assert dead_letters.count(KAFKA, LetterFilter(subscription="s1")) == 3
     assert dead_letters.count(KAFKA, LetterFilter(subscription="s1"), 2) == 2
+
+
+@pytest.mark.usefixtures("given")
+def test_parts_of_a_list_end_with_it(control: ControlView) -> None:
+    kept = DeliveryViews()
+    wanted = LetterFilter(subscription="s1")
+    first, place = dead_letters.following(KAFKA, wanted, 2, None, control, kept)
+    others, end = dead_letters.following(KAFKA, wanted, 2, place, control, kept)
+    assert first + others == dead_letters.listed(KAFKA, wanted, 9).letters
+    assert (len(first), len(others), end) == (2, 1, None)
 
 
 @pytest.mark.usefixtures("given")

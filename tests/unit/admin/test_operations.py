@@ -9,17 +9,26 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from arborcast.admin import operations
+from arborcast.admin.operations import OperationFilter
 from arborcast.cli import app
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.pending_operations import PENDING, append_pending
-from arborcast.topic_model.records.operations import OperationBegun, OperationEnded, Operator, RecordedChange, change
+from arborcast.topic_model.records.operations import (
+    OperationBegun,
+    OperationEnded,
+    Operator,
+    RecordedChange,
+    change,
+    encode,
+)
 from tests.support.console import console_parts, settings_in
 from tests.support.waiting import TIMEOUT_S
 from tests.support.written_operations import WrittenOperations
@@ -120,6 +129,43 @@ def test_a_change_that_was_made_succeeds_without_its_result(written_operations: 
     with operations.recorded(KAFKA, "x", []):
         written_operations.error = InfrastructureError("Kafka is away")
     assert len(written_operations.records) == 1
+
+
+def test_parts_of_the_list_are_each_change_once_although_some_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[OperationBegun | OperationEnded] = []
+
+    class Scan:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def __enter__(self) -> Scan:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def at(self, ms: int) -> int:
+            return ms
+
+        def read_from(self, _: int) -> Iterator[SimpleNamespace]:
+            return (SimpleNamespace(value=encode(each)[1]) for each in records)
+
+    def make(number: int) -> None:
+        changes = (RecordedChange(f"{number}a"), RecordedChange(f"{number}b"))
+        made = OperationBegun(str(number), number, "console", "anna", "x", changes)
+        records.extend((made, OperationEnded(made.id, f"done {number}", 2)))
+
+    monkeypatch.setattr(operations, "LogScan", Scan)
+    for number in range(1, 5):
+        make(number)
+    everything = OperationFilter(since_ms=2)
+    found, before = operations.listed(KAFKA, everything, 3)
+    assert [(each.subject, each.result) for each in found] == [("4b", "done 4"), ("4a", "done 4"), ("3b", "done 3")]
+    while before:
+        make(9)
+        part, before = operations.listed(KAFKA, everything, 2, before)
+        found += part
+    assert [each.subject for each in found] == ["4b", "4a", "3b", "3a", "2b", "2a"]
 
 
 def test_the_user_of_a_command_and_the_one_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from arborcast.admin import control_log, waiting
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Delivery, Place, Tries
+from arborcast.dispatch.operations.views import DeliveryViews
 from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support.listed_logs import ListedLogs
 from tests.support.routing import make_subscription
 
 KAFKA = KafkaSettings()
@@ -73,3 +78,26 @@ def test_stages(
     active, held = listed(monkeypatch, WaitingFilter(), control, tries).waiting
     assert (active.stage, active.next_ms) == (stage, next_ms)
     assert (held.stage, held.next_ms) == (suspended, 0 if suspended == "held" else next_ms)
+
+
+def test_parts_of_a_list_have_the_last_attempts_and_end_with_it(
+    monkeypatch: pytest.MonkeyPatch, control: ControlView
+) -> None:
+    logs, kept = ListedLogs(monkeypatch), DeliveryViews()
+    for number in range(3):
+        message = Notification(f"n{number}", TopicPath("a"), b"<x/>", 1)
+        logs.park(Delivery("s1", Place(1, 0, number)), message, Tries(1, 1, LATER_MS, NOW_MS), at_ms=NOW_MS)
+    attempt = Attempt("n", "s1", TopicPath("a"), "http://r/s1", 1, "p", "parked", 1, 1, 2.0, error="timeout")
+
+    def with_last(_self: Waiting, waits: Sequence[Wait], within_s: float) -> tuple[list[Wait], bool]:
+        assert within_s == 7.0
+        return [each._replace(last=attempt) for each in waits], True
+
+    monkeypatch.setattr(Waiting, "with_last", with_last)
+    wanted, found, place = WaitingFilter(endpoint="http://r/s1"), list[waiting.WaitingEntry](), None
+    for names in (["n2", "n1"], ["n0"]):
+        part, place = waiting.following(KAFKA, wanted, 2, place, control, True, kept, 7.0)
+        assert [each.notification for each in part] == names
+        found += part
+    assert place is None
+    assert {(each.endpoint, each.error, each.state) for each in found} == {("http://r/s1", "timeout", "active")}

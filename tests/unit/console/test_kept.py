@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from arborcast.console import personal_files
 from arborcast.console.screens.topics import kept
 from arborcast.console.screens.topics.draft import BringEdit, Edit, MoveEdit, PutEdit, RemoveEdit, Subtree
 from arborcast.console.screens.topics.kept import Drafts
@@ -140,7 +141,7 @@ def test_what_is_gathered_while_a_file_is_written_is_written_too(
             assert goes_on.wait(120)
         write_atomically(path, data, mode=mode)
 
-    monkeypatch.setattr(kept, "write_atomically", slowly)
+    monkeypatch.setattr(personal_files, "write_atomically", slowly)
     writers = []
     for edit in EDITS[:2]:
         draft.edits.append(edit)

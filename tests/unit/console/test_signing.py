@@ -204,3 +204,18 @@ def test_behind_a_proxy_wrong_passwords_count_for_the_client(tmp_path: Path, giv
     tries("wrong", "198.51.100.7")
     assert "wrong credentials" in tries(RIGHT, "198.51.100.7")
     assert "sign-out" in tries(RIGHT, "198.51.100.8"), "another client of the same proxy"
+
+
+def test_who_may_only_look_gets_files_and_has_views_of_its_own(browser: Browser, parts: ConsoleParts) -> None:
+    assert sign_in(browser, "looker") == 200
+    browser.get("/triggers")
+    browser.submit("/views", name="mine")
+    assert "View mine saved." in browser.answer.text
+    assert browser.get("/triggers?format=csv").headers["content-type"].startswith("text/csv")
+    for other in ("anna", "partly"):
+        visitor = Browser(parts.app, HOST, client="192.0.2.1")
+        assert visitor.get("/triggers?format=csv").url.path == "/sign-in"
+        sign_in(visitor, other)
+        visitor.get("/triggers?format=csv")
+        assert ("content-disposition" in visitor.answer.headers) == (other == "anna")
+        assert "mine" not in visitor.get("/triggers").text

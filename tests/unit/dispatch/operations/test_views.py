@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
 from arborcast.dispatch.operations import views, waiting
@@ -15,6 +16,7 @@ from arborcast.dispatch.operations.views import (
     DeliveryViews,
     LettersView,
     PendingView,
+    ViewEntry,
     ViewFilter,
     ViewGroup,
     letter_of,
@@ -214,3 +216,57 @@ def test_a_view_of_another_kafka_begins_again(logs: ListedLogs) -> None:
         with opened(PendingView, kafka, kept) as view:
             assert names(view) == ["n1"]
     assert logs.read == 3
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("merged", [0, 50])
+def test_parts_behind_a_place_are_the_whole_list(
+    logs: ListedLogs, monkeypatch: pytest.MonkeyPatch, newest_first: bool, merged: int
+) -> None:
+    """Also when entries of the same time, or of parts that were read, are removed and added meanwhile."""
+    monkeypatch.setattr(views, "_MERGED", merged)
+
+    def read(view: DeliveryView, wanted: ViewFilter) -> list[ViewEntry]:
+        found: list[ViewEntry] = []
+        while part := view.following(wanted, 2, found[-1].order if found else None, newest_first=newest_first):
+            found += part
+        return found
+
+    for number in range(9):
+        logs.park(delivery(number, f"s{number % 2}"), message(number, "ab"[number // 6]), at_ms=number // 4)
+    some = ViewFilter(group=lambda each: each.topic == "a", test=lambda each: each.place != 3)
+    with opened(PendingView, KAFKA) as view:
+        for wanted in (EVERYTHING, some, ViewFilter(subscription="s1"), ViewFilter(since_ms=1, until_ms=2)):
+            page = view.page(wanted, 9, newest_first=newest_first).entries
+            assert read(view, wanted) == page
+            assert len(page) in (9, 5, 4)
+        first = view.following(EVERYTHING, 2, None, newest_first=newest_first)
+        logs.finished(parked.decode_key(first[0].key)[0])
+        logs.park(delivery(20), message(20), at_ms=99)
+        view.catch_up()
+        others = read(view, EVERYTHING)
+        following = view.following(EVERYTHING, 99, first[1].order, newest_first=newest_first)
+        assert following == others[1 if not newest_first else 2 :]
+
+
+def test_the_steps_of_a_part_do_not_grow_with_the_parts_before_it(logs: ListedLogs) -> None:
+    for number in range(10_000):
+        logs.park(delivery(number, f"s{number % 10}"), message(number), at_ms=number)
+
+    def steps(wanted: ViewFilter, after: int, newest_first: bool) -> int:
+        taken = 0
+
+        def count() -> int:
+            nonlocal taken
+            taken += 1
+            return 0
+
+        view._db.set_progress_handler(count, 10)
+        assert len(view.following(wanted, 10, (after, 0, after), newest_first=newest_first)) == 10
+        view._db.set_progress_handler(None, 0)
+        return taken
+
+    with opened(PendingView, KAFKA) as view:
+        for wanted in (EVERYTHING, ViewFilter(since_ms=5, until_ms=9_990), ViewFilter(subscription="s3")):
+            assert steps(wanted, 9_000, False) <= 2 * steps(wanted, 10, False)
+            assert steps(wanted, 900, True) <= 2 * steps(wanted, 9_900, True)

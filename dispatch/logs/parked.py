@@ -66,6 +66,8 @@ class Tries(NamedTuple):
     awaits: str = ""
 
     def is_due(self, now_ms: int) -> bool:
+        if self.awaits:
+            return self.due_ms <= now_ms  # the receiver has the message, whatever the clock
         return is_due(self.due_ms, self.decided_ms, now_ms)
 
     def requested(self, now_ms: int) -> Tries:

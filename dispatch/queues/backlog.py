@@ -132,11 +132,11 @@ class Backlog:
         ((due_ms,),) = self._store.query(next_due, lane)
         return None if due_ms is None else int(due_ms)
 
-    def clock_put_back(self, now_ms: int, result_by_ms: int) -> None:
-        """Requests that are due in the future are due now; those with an awaited result at that time."""
-        due = f"""UPDATE waiting SET due_ms = MIN(due_ms, CASE awaits WHEN '' THEN ? ELSE ? END)
-        WHERE {OF_QUEUES} AND server IS NOT NULL AND due_ms > ?"""  # noqa: S608  # constants
-        self._store.query(due, now_ms, result_by_ms, now_ms)
+    def clock_put_back(self, now_ms: int) -> None:
+        """Requests that are due in the future, and await no result, are due now."""
+        due = f"""UPDATE waiting SET due_ms = ?
+        WHERE {OF_QUEUES} AND server IS NOT NULL AND awaits = '' AND due_ms > ?"""  # noqa: S608  # constants
+        self._store.query(due, now_ms, now_ms)
 
     def _is_maybe_sent(self, waiting: WaitingDelivery) -> bool:
         last = self._maybe_sent.get(waiting.delivery.subscription)

@@ -187,7 +187,7 @@ class Queues:
     def clock_put_back(self, now_ms: int) -> None:
         """All stored times are in the future."""
         until_ms = self._result_by_ms(now_ms)
-        self._backlog.clock_put_back(now_ms, until_ms)
+        self._backlog.clock_put_back(now_ms)
         for queue in self._queues.values():
             for push, each in queue.awaited.items():
                 queue.awaited[push] = each._replace(until_ms=min(each.until_ms, until_ms))

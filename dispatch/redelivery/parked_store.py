@@ -286,6 +286,12 @@ class ParkedStore:
         """The result of the push is lost: the delivery is due. A start finds the same in the log."""
         self._execute(_AGAIN, (now_ms, now_ms, "", delivery.subscription, *delivery.place))
 
+    def limit_waits(self, answers_ms: int, results_ms: int) -> None:
+        """No answer of a worker's push, and no result, is awaited after these times: the clock may have been put
+        back."""
+        limited = f"UPDATE waiting SET due_ms = MIN(due_ms, CASE WHEN {_OF_WORKERS} THEN ? ELSE ? END)"  # noqa: S608  # constants
+        self._execute(f"{limited} WHERE awaits != ''", (*_PUSHES, answers_ms, results_ms))
+
     def lose_all(self, now_ms: int) -> list[str]:
         """All results of pushes of workers are lost: their deliveries are due. Returns their lanes."""
         found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608  # constants
@@ -359,7 +365,7 @@ class ParkedStore:
 
     def _put_back(self, lane: str, now_ms: int, limit: int, excluded: Collection[Delivery]) -> list[WaitingDelivery]:
         """Deliveries that are due only because the clock was put back after their attempt."""
-        condition = "tried = 1 AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
+        condition = "tried = 1 AND awaits = '' AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
         return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit, excluded=excluded)
 
     def least_tried(self, lane: str, now_ms: int, excluded: Collection[Delivery] = ()) -> WaitingDelivery | None:

@@ -25,7 +25,7 @@ from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
 from arborcast.dispatch.delivery.transport.contract import Transport
-from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, policy_of
+from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
 from arborcast.dispatch.matching.view import RoutingView
@@ -151,6 +151,7 @@ class Redelivery:
 
     def caught_up(self) -> None:
         """The store has all deliveries that were parked before the session."""
+        self._limit_waits()
         self._queues.caught_up()
 
     def workers_ended(self) -> None:
@@ -258,8 +259,15 @@ class Redelivery:
         back_ms = self._clock.put_back_ms()
         if back_ms:
             logger.warning("the clock was put back by %.0f s: deliveries tried later than now are due", back_ms / 1000)
+            self._limit_waits()
             self._lanes.wake(list(self._lanes), self._clock.now_ms())
             self._queues.clock_put_back(self._clock.now_ms())
+
+    def _limit_waits(self) -> None:
+        now_ms, push = self._clock.now_ms(), self._context.push
+        answers_s, results_s = push.total_timeout_s, push.callback_s
+        limits = [now_ms + int(each * 1000) + RESULT_TRANSIT_MS for each in (answers_s, results_s)]
+        self._store.limit_waits(*limits)
 
     def _serve(self, lane: RetryLane, now_ms: int) -> bool:
         """A lane's turn; returns whether a push began, or may begin in another turn."""

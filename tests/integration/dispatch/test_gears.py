@@ -147,4 +147,4 @@ def test_a_partition_that_is_added_is_read(
 def worker_processes(job: RunningJob) -> set[int]:
     workers = job.modes._realtime.listener._workers
     assert isinstance(workers, WorkersHere)
-    return {pid for pid, _ in workers._tasks.values() if started_at(pid)}
+    return {pid for pid, _ in list(workers._tasks.values()) if started_at(pid)}

@@ -103,6 +103,24 @@ def test_several_messages_in_one_push_have_one_result_and_what_failed_is_tried_a
     assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "dead", ("s", "n3"): "delivered"}
 
 
+def test_when_the_clock_is_put_back_results_and_answers_are_awaited_for_their_time_and_no_longer() -> None:
+    world = world_of()
+    world.subscribe("slow")
+    world.park("s", "later")
+    answer_ms = int(world.push.total_timeout_s * 1000)
+    world.park("slow", "slow", Tries(1, 0, world.now_ms + answer_ms, world.now_ms, f"{UNANSWERED_PUSH}p"))
+    world.run(1_000)
+    world.set_clock(-86_400_000)
+    world.run(answer_ms - 1_000)
+    assert [each.notifications for each in world.arrivals] == [("later",)]
+    world.run(5_000)
+    assert [each.notifications for each in world.arrivals] == [("later",), ("slow",)]
+    world.run(CALLBACK_MS - answer_ms - 10_000)
+    assert len(world.arrivals) == 2
+    world.run(20_000)
+    assert [each.notifications for each in world.arrivals[2:]] == [("later",)]
+
+
 def test_it_says_nothing_bad_of_the_endpoint() -> None:
     world = world_of()
     for number in range(5):

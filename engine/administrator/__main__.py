@@ -14,13 +14,15 @@ import logging
 import sys
 from pathlib import Path
 
+import uvloop
+
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.web_pages import PageRule
 from arborcast.core.telemetry import log_format
 from arborcast.engine.administrator.server import AdministratorApp
 from arborcast.engine.terminal import print_error
 from arborcast.ingest.federation.keys import SharedKeys
-from arborcast.ingest.http.listening import listen_on, on_signals
+from arborcast.ingest.http.listening import listen_on, on_signals, raise_open_files
 from arborcast.ingest.http.serving import make_small_server
 from arborcast.ingest.settings import GatewaySettings
 
@@ -42,8 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     log_format.configure("human", "administrator")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    raise_open_files()
     try:
-        return asyncio.run(_run(options))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # asyncio's logs each refused connection
+            return runner.run(_run(options))
     except ConfigError as error:
         print_error(f"arborcast administrator: {error}")
         return 2

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
-import resource
 import socket
 import sys
 from pathlib import Path
@@ -27,6 +25,7 @@ from arborcast.engine.gateway.process import GatewayProcess
 from arborcast.engine.gateway.workers import Share, Workers
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
 from arborcast.engine.terminal import print_error
+from arborcast.ingest.http.listening import raise_open_files
 from arborcast.ingest.http.serving import listen, listen_for_workers
 
 logger = logging.getLogger("arborcast.gateway")
@@ -42,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     workers.add_arguments(parser)
     options = parser.parse_args(arguments)
     log_format.configure("human", "gateway")
-    _raise_open_files()
+    raise_open_files()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = load_settings(options.config, options.home)
@@ -60,14 +59,6 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         print_error(f"arborcast gateway: {error}")
         return 2
-
-
-def _raise_open_files() -> None:
-    """Raise the limit of open files as far as this user may: each connection is one, and without a free one the gateway
-    cannot connect to Kafka. The default of shells is below the limits of connections."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than it names
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _run(settings: Settings, listener: socket.socket, share: Share | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -16,6 +17,14 @@ from arborcast.core.security.ip_addresses import EVERYWHERE
 
 BACKLOG = 1_024
 """Connections that wait to be accepted; beyond it the kernel makes clients try again after a second."""
+
+
+def raise_open_files() -> None:
+    """Raise the limit of open files as far as this user may: each connection is one, and a process without a free one
+    cannot connect to others. The default of shells is below the limits of connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than it names
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listen_on(

@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import shutil
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -125,7 +126,7 @@ def test_the_shared_memory_has_no_holes(monkeypatch: pytest.MonkeyPatch) -> None
         return 3
 
     monkeypatch.setattr(Workers, "_step", step)
-    monkeypatch.setattr(workers.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     with socket.socket() as listener:
         assert Workers(GatewaySettings(), (), [listener]).run() == 3
     (status,) = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import socket
 import ssl
 import sys
@@ -15,11 +16,14 @@ import pytest
 
 from arborcast.admin.control_log import read_tree
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Place
 from arborcast.engine.processes.processes import resident
 from arborcast.engine.settings.loading import toml
 from arborcast.ingest.access.users_file import made, write_users
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.console import submitted
@@ -131,6 +135,36 @@ def test_topics_are_defined_and_deliveries_are_shown(
                 address = ("127.0.0.1", httpx.URL(url).port or 0)
                 held.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
             assert httpx.get(f"{url}/topics", timeout=PATIENCE_S).status_code == 200
+
+
+def test_a_long_list_is_a_file_and_takes_no_memory(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
+) -> None:
+    made = 20_000
+    log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
+    with closing(DeadLetterLog(kafka_settings)) as dead:
+        for number in range(made):
+            message = Notification(f"n{number}", TopicPath("a"), b"<x/>", 1)
+            letter = DeadLetter("s1", "http://here.example/", message, "dead", number // 2, 6, "connect", "=1" * 400)
+            dead.write_dead_letter(Delivery("s1", Place(0, 0, number)), letter)
+        dead.settle(PATIENCE_S)
+    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
+        # With the view of the log, which is there once.
+        assert "Showing 100 of 20,000" in browser.get("/deliveries/dead").text
+        before = resident(process)
+        with browser.stream("GET", "/deliveries/dead?topic=a&format=csv") as answer:
+            answer.encoding = "utf-8-sig"
+            found = [row["notification"] for row in csv.DictReader(answer.iter_lines())]
+            size = answer.num_bytes_downloaded
+        assert found == [f"n{number}" for number in reversed(range(made))]
+        assert size > 16 * 2**20
+        assert resident(process) - before < size / 2
+        page = submitted(browser, browser.get("/deliveries/dead?reason=connect"), "/views", name="refused")
+        assert page.url.query == b"reason=connect"
+    with console(tmp_path, kafka_settings) as (url, _):
+        assert "refused" in httpx.get(f"{url}/deliveries/dead", timeout=PATIENCE_S).text, (
+            "after a restart, in another browser"
+        )
 
 
 def test_from_the_network_people_sign_in_over_tls(

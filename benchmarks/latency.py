@@ -293,8 +293,9 @@ class _Doors:
         answer = requests.get(url, stream=True, timeout=600)
 
         def read() -> None:
-            for line in answer.iter_lines():
-                self._came("/events", line)
+            with suppress(requests.RequestException):  # the gateway ends first
+                for line in answer.iter_lines():
+                    self._came("/events", line)
 
         threading.Thread(target=read, daemon=True).start()
 

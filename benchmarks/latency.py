@@ -3,7 +3,8 @@
     python -m benchmarks.latency [CASE ...]
 
 Cases: rates (several rates in both modes), priority (urgent messages behind a backlog), shifts (changes of mode), chain
-(three triggers in a row), queue (a work queue with three servers). Without cases: rates.
+(three triggers in a row), queue (a work queue with three servers), doors (events and MQTT beside SOAP, through the
+gateway). Without cases: rates.
 """
 
 from __future__ import annotations
@@ -11,19 +12,29 @@ from __future__ import annotations
 import argparse
 import http.client
 import math
+import re
 import statistics
+import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import msgspec
+import requests
+from paho.mqtt.client import Client as MqttClient
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.dispatch.realtime.mode_policy import Mode
+from arborcast.topic_model.mqtt_names import address_of
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionRecord,
@@ -33,14 +44,20 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
 from arborcast.topic_model.topics import TopicPath
+from benchmarks.load import Traffic, send
 from benchmarks.report import Cell, Report, Table, percentile, run, wait_for
-from benchmarks.rig import TOPICS, Outcome, Rig, check, payload, rig, subscription
+from benchmarks.rig import TOPICS, Arrival, Outcome, Rig, check, payload, rig, subscription
 from tests.support.dispatch_job import job_settings
 from tests.support.dispatch_job import running as running_in_process
+from tests.support.mosquitto import provision, running_mosquitto
 from tests.support.spark import new_session
 
+# The mark of a payload, also within JSON.
+_IN_EVENT = re.compile(rb'mark=\\?"([0-9-]+)')
+
 _MODES: tuple[Mode, ...] = ("realtime", "batch")
-_CHECKED = ("sent", "lost", "twice", "disorder", "p50 ms", "p99 ms")
+_WRONG = ("lost", "twice", "disorder")
+_CHECKED = ("sent", *_WRONG, "p50 ms", "p99 ms")
 
 # A 99th percentile of fewer is only the longest one.
 _LEAST_SENT = 300
@@ -262,7 +279,110 @@ def _floor(url: str, paths: list[str], count: int) -> float:
     return count / (time.monotonic() - begun)
 
 
-CASES = {"rates": _rates, "priority": _priority, "shifts": _shifts, "chain": _chain, "queue": _queue}
+class _Doors:
+    """Events and MQTT messages that have arrived, and a client that publishes at the MQTT broker."""
+
+    def __init__(self, url: str) -> None:
+        self.arrived: list[Arrival] = []
+        self._publisher, subscriber = self._client(url), self._client(url)
+        subscriber.on_message = lambda _client, _data, message: self._came("/mqtt", message.payload)
+        subscriber.subscribe("out", 1)
+
+    def follow(self, url: str) -> None:
+        """A stream of events, in a thread of its own."""
+        answer = requests.get(url, stream=True, timeout=600)
+
+        def read() -> None:
+            with suppress(requests.RequestException):  # the gateway ends first
+                for line in answer.iter_lines():
+                    self._came("/events", line)
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def publish(self, rate: float | None, seconds: float) -> dict[str, float]:
+        """At the broker; without a rate as fast as it takes them."""
+        due, at = dict[str, float](), time.time()
+        end = at + seconds
+        while at < end:
+            time.sleep(max(0.0, at - time.time()))
+            mark = f"900-{len(due):08d}"
+            due[mark] = at
+            taken = self._publisher.publish("in/p", payload(mark), 1)
+            if rate is None and len(due) % 20 == 0:
+                taken.wait_for_publish()
+            at = at + 1 / rate if rate else time.time()
+        return due
+
+    def arrivals(self, expected: int) -> list[Arrival]:
+        """As those of the receiver."""
+        with suppress(TimeoutError):
+            wait_for(lambda: len(self.arrived) >= expected, "all have arrived")
+        return self.arrived
+
+    def _came(self, path: str, data: bytes | bytearray) -> None:
+        if found := _IN_EVENT.search(data):
+            self.arrived.append(Arrival(time.time(), path, found[1].decode()))
+
+    def _client(self, url: str) -> MqttClient:
+        client = MqttClient(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        client.connect("127.0.0.1", urlsplit(url).port or 0)
+        client.loop_start()
+        return client
+
+
+def _doors(report: Report) -> None:
+    """A way to publish and one to receive, in turns."""
+    rounds, seconds, rate = (1, 2.0, 50.0) if report.quick else (4, 10.0, 200.0)
+    with TemporaryDirectory(prefix="arborcast-bench-") as name, ExitStack() as stack:
+        broker = stack.enter_context(running_mosquitto(provision(), Path(name)))
+        rules = Path(name) / "rules.toml"
+        rules.write_text('[in.bench]\nmqtt = "in/#"\ntopic = "{urn:t}back/{#}"\n')
+        more = f'[mqtt]\nurl = "{broker.url}"\nrules_file = "{rules}"\n'
+        running = stack.enter_context(rig({"mqtt.url": broker.url}, gateway=True, more=more))
+        gateway, doors = running.gateway, _Doors(broker.url)
+        assert gateway is not None
+        for each in ("soap", "back"):
+            running.subscribe([each], f"{{urn:t}}{each}//.")
+        out = subscription("mqtt", address_of(MqttSettings(url=broker.url).base, "out", retain=False), "{urn:t}mqtt//.")
+        running.control([SubscriptionRecord(msgspec.structs.replace(out, form="raw"))])
+        doors.follow(f"{gateway.base}/events/{{urn:t}}events//.")
+        wait_for(lambda: gateway.metric("arborcast_mqtt_connected") == 1, "the bridge is connected")
+        ways = {"SOAP to SOAP": "soap", "SOAP to events": "events", "SOAP to MQTT": "mqtt", "MQTT to SOAP": "back"}
+        found: dict[tuple[str, float | None], list[Outcome]] = defaultdict(list)
+        for turn in range(1 + rounds):
+            for pace in (None, rate):
+                for way, topic in ways.items():
+                    running.receiver.clear()
+                    doors.arrived.clear()
+                    if topic == "back":
+                        sent = doors.publish(pace, seconds)
+                    else:
+                        sent = send(Traffic(gateway.port, 16, seconds, pace, topic=f"{topic}/p")).acknowledged
+                    there = running.receiver if topic in ("soap", "back") else doors
+                    outcome = check(sent, there.arrivals(len(sent)), [f"/{topic}"])
+                    found[way, pace] += [outcome] * (turn > 0)  # the first turn is to warm up
+        columns = ("way", "messages/s", "times SOAP", "at", "p50 ms", "p99 ms", "p50 times SOAP", "p99 times SOAP")
+        note = f"medians of {rounds} rounds in turns; at full load, and delays at a rate"
+        with report.table("doors side by side", *columns, *_WRONG, note=note) as table:
+            rows: dict[str, list[float]] = {}
+            for way in ways:
+                full, paced = found[way, None], found[way, rate]
+                rows[way] = [statistics.median(each.per_second for each in full)]
+                for share in (0.5, 0.99):
+                    rows[way].append(statistics.median(percentile(each.delays, share) for each in paced))
+                times = [one / first for one, first in zip(rows[way], rows["SOAP to SOAP"], strict=True)]
+                wrong = [sum(getattr(each, kind) for each in full + paced) for kind in _WRONG]
+                table.add(way, rows[way][0], times[0], f"{rate:g}/s", *rows[way][1:], *times[1:], *wrong)
+
+
+CASES = {
+    "rates": _rates,
+    "priority": _priority,
+    "shifts": _shifts,
+    "chain": _chain,
+    "queue": _queue,
+    "doors": _doors,
+}
 
 if __name__ == "__main__":
     run(measure, options)

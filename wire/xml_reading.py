@@ -66,11 +66,11 @@ def check_tags(document: bytes) -> None:
     """Raises MalformedMessage if a tag of a well-formed UTF-8 document has too many attributes or declarations."""
     if len(document) <= _LARGE:
         return
+    if document.count(b"=") <= limits.DECLARATIONS:
+        return
     declared = document.count(b"xmlns")
     if declared > limits.ALL_DECLARATIONS:
         raise MalformedMessage(f"{declared} namespaces are declared, {limits.ALL_DECLARATIONS} are allowed")
-    if document.count(b"=") <= limits.DECLARATIONS:
-        return
     for tag in _LARGE_TAG.finditer(document):
         _check_tag(tag[1])
 

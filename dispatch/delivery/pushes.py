@@ -10,14 +10,14 @@ import dataclasses
 import itertools
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from arborcast.core.recent import Recent
 from arborcast.core.telemetry.tracing import Span, Tracing, TracingSettings, make_tracing, sampled, shared
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome, classify, unwritable
-from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT, PushResult, Transport
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT, PushRequest, PushResult, Transport
 from arborcast.dispatch.delivery.verdict import Push
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import Subscription
@@ -61,6 +61,8 @@ class PushSpans:
 
 # Payload bytes of the pushes in flight. Each is in memory twice, with its envelope.
 MOST_BYTES = 64 * 1024 * 1024
+
+_Settled = Callable[[PushRequest, PushResult, Outcome], None]
 
 
 class Pusher:
@@ -116,31 +118,34 @@ class Pusher:
             _end(span, outcome)
             return Push("", notifications, NO_REQUEST, NO_RESULT, started_ms), outcome
 
-        took_s = 0.0  # of parts that were taken
         size = sum(len(each.payload) for each in notifications)
 
-        def answered(result: PushResult) -> None:
-            nonlocal request, took_s
-            outcome = classify(result, request.result_by_ms)
-            following = next(requests, None) if outcome.taken else None
-            if following is not None:
-                request, took_s = following, took_s + result.duration_s
-                self._transport.submit(request, answered)
-                return
+        def settled(request: PushRequest, result: PushResult, outcome: Outcome) -> None:
             self._bytes -= size
             _end(span, outcome)
-            if took_s:
-                result = dataclasses.replace(result, duration_s=took_s + result.duration_s)
             if result.response:
                 result = dataclasses.replace(result, response=envelope.redact(result.response))
-            push = Push(push_id, notifications, request, result, started_ms)
-            finished(push, outcome)
+            finished(Push(push_id, notifications, request, result, started_ms), outcome)
 
         if before_send is not None:
             before_send(Push(push_id, notifications, request, NO_RESULT, started_ms))
         self._bytes += size
-        self._transport.submit(request, answered)
+        self._send(request, requests, settled)
         return None
+
+    def _send(self, request: PushRequest, following: Iterator[PushRequest], settled: _Settled, s: float = 0.0) -> None:
+        """Send a request and, after its acceptance, the following ones; `s` is the duration of the earlier ones."""
+
+        # It has no reference to itself: otherwise the bodies would wait for the garbage collector.
+        def answered(result: PushResult) -> None:
+            outcome, took_s = classify(result, request.result_by_ms), s + result.duration_s
+            after = next(following, None) if outcome.taken else None
+            if after is not None:
+                self._send(after, following, settled, took_s)
+            else:
+                settled(request, dataclasses.replace(result, duration_s=took_s) if s else result, outcome)
+
+        self._transport.submit(request, answered)
 
 
 def _end(span: Span | None, outcome: Outcome) -> None:

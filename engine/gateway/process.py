@@ -63,6 +63,10 @@ logger = logging.getLogger("arborcast.gateway")
 # Time for the release of the lease at a stop, beside gateway.stop_timeout_s for current requests.
 _STOP_S = 1.0
 
+# Requests leave no cycles. With the default of 700, the objects of 64 requests under way are examined for each 17
+# requests, at 12 us of CPU per request.
+_GC_OBJECTS = 5_000
+
 
 class GatewayProcess:
     """Assembles the parts of the gateway, runs them, and stops them in order."""
@@ -148,6 +152,7 @@ class GatewayProcess:
         # subscriptions. So the modules and the state read so far are excluded from it.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_GC_OBJECTS)
         orphans = partial(end_orphans, self._gateway)
         self._spawn(self._state.pulls.queues.sweep_forever(self._gateway.changes.catch_up, orphans), "pull-points")
         if self._is_first():

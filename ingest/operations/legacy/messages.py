@@ -124,8 +124,8 @@ def read_request(request: Request, default: TopicPath | None = None) -> Action:
 
 def read_subscribe(root: etree._Element) -> Subscribe:
     """The request in a Subscribe with a SubscriberAddress. Raises InvalidRequest, UnsupportedPolicy."""
-    delivery = read_old_delivery(next(_children(root, "SubscriptionPolicy"), None))
-    reference = next(_children(root, "ConsumerReference"), None)
+    delivery = read_old_delivery(_child(root, "SubscriptionPolicy"))
+    reference = _child(root, "ConsumerReference")
     endpoint = None if reference is None else next(reference.iterdescendants(wsa("Address")), None)
     return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint), delivery)
 
@@ -214,11 +214,11 @@ def joined(content: str, namespaces: Mapping[str, str], most_elements: int) -> t
 
 
 def _topic_and_content(element: etree._Element, default: TopicPath | None) -> tuple[TopicPath, etree._Element]:
-    topic = next(_children(element, "Topic"), None)
+    topic = _child(element, "Topic")
     path = default if topic is None else expressions.concrete_topic(_text(topic), None, {}, legacy=True)
     if path is None:
         raise ExpressionError("NotificationMessage has no Topic, and this broker delivers by topic")
-    content = next(_children(element, "Message"), None)
+    content = _child(element, "Message")
     if content is None:
         raise InvalidRequest("NotificationMessage has no Message")
     return path, content
@@ -226,7 +226,7 @@ def _topic_and_content(element: etree._Element, default: TopicPath | None) -> tu
 
 def _package(element: etree._Element) -> tuple[Fragment, str]:
     """The fragment of Package and its Identification; a whole message without Package. Raises InvalidRequest."""
-    package = next(_children(element, "Package"), None)
+    package = _child(element, "Package")
     if package is None:
         return _NO_PACKAGE
     # Its own children are written without a prefix.
@@ -287,8 +287,8 @@ def _is(element: etree._Element, name: str) -> bool:
     return local == name and namespace in _NAMESPACES
 
 
-def _children(element: etree._Element, name: str) -> Iterator[etree._Element]:
-    return element.iterchildren(*(f"{{{namespace}}}{name}" for namespace in _NAMESPACES))
+def _child(element: etree._Element, name: str) -> etree._Element | None:
+    return next((child for child in element if _is(child, name)), None)
 
 
 def _descendants(element: etree._Element, name: str) -> Iterator[etree._Element]:
@@ -296,5 +296,5 @@ def _descendants(element: etree._Element, name: str) -> Iterator[etree._Element]
 
 
 def _split(element: etree._Element) -> tuple[str, str]:
-    name = etree.QName(element)
-    return name.namespace or "", name.localname
+    namespace, _, name = str(element.tag).rpartition("}")
+    return namespace[1:], name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from lxml import etree
 
@@ -156,3 +159,27 @@ def test_a_wrapper_as_large_as_the_limit_is_an_error_of_the_envelope() -> None:
     ((_, outcome),) = pushed(transport, long)
     assert (outcome.error, outcome.hopeless, transport.sent) == ("envelope", True, [])
     assert "the wrapper of a part has" in outcome.detail
+
+
+@pytest.mark.parametrize("subscription", [old(), old(1_000)], ids=["whole", "in parts"])
+def test_a_push_is_freed_at_its_end(subscription: Subscription) -> None:
+    """Its bodies do not wait for the garbage collector, which counts objects, not bytes."""
+    transport = FakeTransport()
+    pusher = Pusher(transport)
+
+    def begin() -> weakref.ref[object]:
+        def finished(push: Push, outcome: Outcome) -> None:
+            assert outcome.delivered
+
+        assert pusher.begin(subscription, [message()], 1, 0, Envelope, finished) is None
+        return weakref.ref(finished)
+
+    gc.disable()
+    try:
+        push = begin()
+        assert push() is not None
+        while transport.in_flight:
+            pusher.drive(0.0)
+        assert push() is None
+    finally:
+        gc.enable()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from arborcast.core.errors import RecordVersionError
 from arborcast.ingest.http import app
+from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.wire.envelope import Request
 from tests.support import soap_messages as soap
@@ -108,3 +110,30 @@ def test_while_a_thread_parses_the_event_loop_waits_less_for_the_interpreter(mon
     large = soap.notify(soap.message(payload=f"<a>{'x' * 100_000}</a>"))
     assert GatewayParts().post(soap.envelope(large)).status == 202
     assert seen[0] < usual == sys.getswitchinterval()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (soap.envelope(soap.notify()), 202),
+        (soap.envelope(soap.notify(soap.message("t:a//b"))), 500),
+        (soap.envelope("<x/>"), 500),
+        (b"<x>", 400),
+    ],
+    ids=["accepted", "refused", "unknown", "malformed"],
+)
+def test_a_request_leaves_nothing_for_the_garbage_collector(body: bytes, status: int) -> None:
+    parts = GatewayParts()
+
+    async def left() -> list[object]:
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        assert (await parts.request("POST", "/wsn/NotificationBroker", body)).status == status
+        gc.collect()
+        return [each for each in gc.garbage if isinstance(each, (Request, Reservation, BaseException))]
+
+    try:
+        assert asyncio.run(left()) == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import os
@@ -47,6 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes, put tests in the order in which their files are handed out."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_turn)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests live as long as the process: later collections of garbage skip them."""
+    gc.freeze()
 
 
 def _turn(item: pytest.Item) -> tuple[int, int]:

@@ -20,6 +20,9 @@ TOOLS := pip==26.3 setuptools==84.2.1
 # make test ARGS='-n 0 --pdb -k retry'
 PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
+# Else each process that a test starts compiles all modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What only maintainers need, apart, so that it is never mistaken for a dependency.
 TOOLBOX := $(VENV)/tools
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import os
+import re
 import signal
 from collections.abc import Iterator
 from functools import cache
@@ -41,9 +43,6 @@ hypothesis.settings.load_profile("usual")  # another: pytest --hypothesis-profil
 # With several processes, what takes longest begins first, so that all end together.
 _FIRST = ("spark", "stack", "kafka", "ldap")
 
-# Processes that have a Spark session: each takes a gigabyte of memory and a quarter of a minute to start.
-_SPARK_LANES = 2
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes, put tests in the order in which their files are handed out."""
@@ -51,8 +50,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=_turn)
 
 
-def _turn(item: pytest.Item) -> int:
-    return next((turn for turn, name in enumerate(_FIRST) if item.get_closest_marker(name)), len(_FIRST))
+def pytest_collection_finish() -> None:
+    """Modules and tests live as long as the process: later collections of garbage skip them."""
+    gc.freeze()
+
+
+def _turn(item: pytest.Item) -> tuple[int, int]:
+    turn = next((turn for turn, name in enumerate(_FIRST) if item.get_closest_marker(name)), len(_FIRST))
+    if "shared_jobs" not in getattr(item, "fixturenames", ()):
+        return turn, 2
+    # A shared job is started once where no other one runs in between.
+    return turn, int(item.callspec.params.get("gear") == "batch") if hasattr(item, "callspec") else 0
 
 
 class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no type information
@@ -63,20 +71,22 @@ class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        files = _spark_files()
-        return f"spark{files.index(file) % _SPARK_LANES}" if file in files else file
+        return _spark_lanes().get(file, file)
 
 
 @cache
-def _spark_files() -> list[str]:
-    """The files whose tests use the Spark session, themselves or through the job of `integration/dispatch`."""
-
-    def uses(file: Path) -> bool:
-        text = file.read_text(encoding="utf-8")
-        return "spark: SparkSession" in text or (file.parent.name == "dispatch" and "mark.spark" in text)
-
-    files = sorted((_ROOT / "tests" / "integration").rglob("test_*.py"))
-    return [file.relative_to(_ROOT).as_posix() for file in files if uses(file)]
+def _spark_lanes() -> dict[str, str]:
+    """The lane of each file whose tests use a Spark session: a session takes a gigabyte of memory and a quarter of a
+    minute to start. Tests that share a job are in one, and a third of the files with jobs of their own."""
+    lanes, own = {}, 0
+    for file in sorted((_ROOT / "tests" / "integration").rglob("test_*.py")):
+        name, text = file.relative_to(_ROOT).as_posix(), file.read_text(encoding="utf-8")
+        if "spark: SparkSession" in text:
+            own += 1
+            lanes[name] = "spark" if own % 3 else "shared job"
+        elif "mark.spark" in text and re.search("own: Own|job: RunningJob|gateway: GatewayRun", text):
+            lanes[name] = "shared job"
+    return lanes
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

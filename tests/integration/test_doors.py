@@ -1,22 +1,22 @@
-"""A message of one protocol leaves by all, with a real log and job; for refusals see unit/ingest/test_doors.py."""
+"""A message of one protocol leaves by all, with a real log and job, and tasks go to workers; for refusals see
+unit/ingest/test_doors.py."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 import pytest
-from pyspark.sql import SparkSession
+import zmq
 
 from arborcast.client import Client
 from arborcast.client.framed import Connection, ConnectionFactory, Message
-from arborcast.core.settings import KafkaSettings
+from arborcast.client.values import BrokerUnavailable
 from arborcast.wire.limits import PAYLOAD_LEVELS
-from tests.support.dispatch_job import job_settings, running
+from tests.support.dispatch_job import RunningJob
 from tests.support.zmq_edges import Edges, edges_of, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -27,10 +27,9 @@ _roots = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def edges(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Edges]:
+def edges(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edges]:
     """All doors of one engine; each test has topics of its own."""
-    folder, own = tmp_path_factory.mktemp("doors"), dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    with running(spark, job_settings(folder / "job", own)), edges_of(folder / "edges", own) as started:
+    with edges_of(tmp_path_factory.mktemp("edges"), job.settings.kafka) as started:
         yield started
 
 
@@ -150,3 +149,56 @@ def test_a_message_of_one_protocol_leaves_by_every_other(edges: Edges, root: str
     for topic in topics[:2]:
         assert [payload for where, payload in found if where == topic] == [f"<n>{number}</n>" for number in range(40)]
     assert len(found) == 80
+
+
+@pytest.mark.chaos
+def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edges: Edges, root: str) -> None:
+    got: list[Message] = []
+    sent: list[str] = []
+    factory = ConnectionFactory(edges.framed, timeout_s=120)
+    with factory.connection() as publisher, factory.connection() as subscriber:
+        subscriber.session().consumer(root, got.append, name=root)
+        producer = publisher.session().producer(root)
+        sent += [producer.send(f"<n>{number}</n>") for number in range(100)]
+        wait_for(lambda: len(got) >= 20, "the first messages")
+        edges.gateway.kill()
+        try:
+            wait_for(subscriber.lost.is_set, "the connection is lost")
+            with pytest.raises(BrokerUnavailable):
+                producer.send("<n>lost</n>")
+        finally:
+            edges.gateway.start()
+            wait_for(lambda: edges.ask(b"publish", b"other", b"<x/>")[0] == b"ok", "the ZeroMQ edge is connected")
+    with factory.connection() as connection:
+        connection.session().consumer(root, got.append, name=root)
+        sent += [connection.session().producer(root).send(f"<n>{number}</n>") for number in range(100, 120)]
+        wait_for(lambda: {each.id for each in got} >= set(sent), "all of them")
+    # What was on its way to the gateway's death comes when its claim has run out, behind what came later.
+    later = sent[100:]
+    assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
+
+
+def test_each_task_goes_to_one_worker_and_results_come_back(edges: Edges) -> None:
+    results: list[Message] = []
+    with ConnectionFactory(edges.framed, timeout_s=120).connection() as connection:
+        session = connection.session()
+        session.consumer("done", results.append)
+        workers = [edges.socket(zmq.PULL, "tasks") for _ in range(3)]
+        out = edges.socket(zmq.PUSH, "results")
+        producer = session.producer("jobs/resize")
+        sent = [producer.send(f"<n>{number}</n>") for number in range(90)]
+        done: Counter[int] = Counter()
+        poller = zmq.Poller()
+        for worker in workers:
+            poller.register(worker, zmq.POLLIN)
+        while done.total() < 90:
+            for ready, _ in poller.poll(120_000):
+                name, topic, payload = ready.recv_multipart()
+                assert topic == b"jobs/resize"
+                done[workers.index(ready)] += 1
+                out.send_multipart([name, b"done", payload])
+        wait_for(lambda: len(results) >= 90, "all results")
+        assert sorted(each.properties["task"] for each in results) == sorted(sent)
+        assert len(done) == 3
+        for each in (*workers, out):
+            each.close()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterator
 from itertools import cycle
 
 import pytest
-from pyspark.sql import SparkSession
 
 from arborcast.client import Client, LegacyClient
 from arborcast.client.listener import Listener, ReceivedMessage
-from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.tables import INCOMPLETE
 from tests.support import legacy_messages as legacy
-from tests.support.dispatch_job import RunningJob, job_settings, running
+from tests.support.dispatch_job import RunningJob
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -27,14 +24,12 @@ Engine = tuple[GatewayRun, GatewayRun, RunningJob]
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings, spark: SparkSession) -> Iterator[Engine]:
-    """One engine for this module; each test has topics of its own."""
+def engine(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Two gateways for this module; each test has topics of its own."""
     more, folder = "[fragments]\ntimeout_s = 5\n", tmp_path_factory.mktemp("fragments")
-    own = dataclasses.replace(kafka, prefix="fragments-delivered.")
     with (
-        gateway_run(folder / "a", own, more=more) as one,
-        gateway_run(folder / "b", own, more=more) as other,
-        running(spark, job_settings(folder / "dispatch", own)) as job,
+        gateway_run(folder / "a", job.settings.kafka, more=more) as one,
+        gateway_run(folder / "b", job.settings.kafka, more=more) as other,
     ):
         yield one, other, job
 

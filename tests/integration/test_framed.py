@@ -1,23 +1,19 @@
-"""The framed edge of the real gateway process, over real Kafka and with the real job."""
+"""The framed edge of the real gateway process, over real Kafka; with the job: test_doors.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from arborcast.client.framed import Connection, ConnectionFactory, Message, published
+from arborcast.client.framed import Connection, ConnectionFactory, published
 from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.certificates import make_certificates
-from tests.support.dispatch_job import job_settings, running
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.held_port import HeldPort
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka]
 
@@ -31,44 +27,6 @@ class Edge:
 
     def connection(self, user: str = "", password: str = "", tls_ca_file: str = "") -> Connection:
         return ConnectionFactory(self.url, user, password, tls_ca_file=tls_ca_file, timeout_s=120).connection()
-
-
-@pytest.fixture
-def edge(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[Edge]:
-    port = HeldPort()
-    with gateway_run(tmp_path / "gateway", kafka_settings, more=f"[framed]\nport = {port.number}\n") as run:
-        port.for_life_of(run)
-        yield Edge(run, port.number)
-
-
-@pytest.fixture
-def job(spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[None]:
-    with running(spark, job_settings(tmp_path / "job", kafka_settings)):
-        yield
-
-
-@pytest.mark.spark
-@pytest.mark.chaos
-def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edge: Edge, job: None) -> None:
-    got: list[Message] = []
-    sent: list[str] = []
-    with edge.connection() as publisher, edge.connection() as subscriber:
-        subscriber.session().consumer("a", got.append, name="archive")
-        producer = publisher.session().producer("a")
-        sent += [producer.send(f"<n>{number}</n>") for number in range(100)]
-        wait_until(lambda: len(got) >= 20, "the first messages")
-        edge.gateway.kill()
-        wait_until(subscriber.lost.is_set, "the connection is lost")
-        with pytest.raises(BrokerUnavailable):
-            producer.send("<n>lost</n>")
-    edge.gateway.start()
-    with edge.connection() as connection:
-        connection.session().consumer("a", got.append, name="archive")
-        sent += [connection.session().producer("a").send(f"<n>{number}</n>") for number in range(100, 120)]
-        wait_until(lambda: {each.id for each in got} >= set(sent), "all of them")
-    # What was on its way to the gateway's death comes when its claim has run out, behind what came later.
-    later = sent[100:]
-    assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
 
 
 def test_users_and_their_rights_are_those_of_the_gateway(

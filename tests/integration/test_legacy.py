@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import requests
 from lxml import etree
-from pyspark.sql import SparkSession
 
-from arborcast.core.settings import KafkaSettings
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
-from tests.support.dispatch_job import job_settings, running
-from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -22,26 +16,16 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 ALARM = "all:alarm:alarm1"
 
 
-@pytest.fixture
-def engine(tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession) -> Iterator[GatewayRun]:
-    """A gateway process, and the dispatch job on the shared session."""
-    with (
-        gateway_run(tmp_path / "gateway", kafka_settings) as gateway,
-        running(spark, job_settings(tmp_path / "dispatch", kafka_settings)),
-    ):
-        yield gateway
-
-
-def ask(engine: GatewayRun, text: str) -> str:
+def ask(gateway: GatewayRun, text: str) -> str:
     """The string result."""
-    answer = legacy.post(f"{engine.base}/wsnprocess/", text)
+    answer = legacy.post(f"{gateway.base}/wsnprocess/", text)
     assert answer.status_code == 200, answer.text
     return etree.fromstring(answer.content).findtext(".//{*}WsnProcessResponse") or ""
 
 
-def post(engine: GatewayRun, body: str) -> requests.Response:
+def post(gateway: GatewayRun, body: str) -> requests.Response:
     headers = {"Content-Type": soap.MEDIA_TYPES["1.1"]}
-    return requests.post(engine.broker, data=soap.envelope(body), headers=headers, timeout=120)
+    return requests.post(gateway.broker, data=soap.envelope(body), headers=headers, timeout=120)
 
 
 def text_pushed(body: bytes) -> str:
@@ -52,18 +36,18 @@ def text_pushed(body: bytes) -> str:
 
 
 @pytest.mark.chaos
-def test_all_four_ways_between_old_and_new(engine: GatewayRun, receiver: Receiver) -> None:
-    assert "ns2:Address" in ask(engine, legacy.subscribe("all:alarm", receiver.url("/old")))
-    assert "ns2:Address" in ask(engine, legacy.subscribe("all:alarm:alarm2", receiver.url("/other")))
+def test_all_four_ways_between_old_and_new(gateway: GatewayRun, receiver: Receiver) -> None:
+    assert "ns2:Address" in ask(gateway, legacy.subscribe("all:alarm", receiver.url("/old")))
+    assert "ns2:Address" in ask(gateway, legacy.subscribe("all:alarm:alarm2", receiver.url("/other")))
     dummy = "http://localhost:12345/only/register/use"
-    assert "ns2:Address" in ask(engine, legacy.subscribe(ALARM, dummy))
+    assert "ns2:Address" in ask(gateway, legacy.subscribe(ALARM, dummy))
     expression = soap.topic_expression("all/alarm//.")
-    assert post(engine, soap.subscribe(receiver.url("/new"), expression)).status_code == 200
+    assert post(gateway, soap.subscribe(receiver.url("/new"), expression)).status_code == 200
 
-    assert ask(engine, legacy.notify(ALARM, "<level>3</level>")) == "success!"
-    assert ask(engine, legacy.notify(ALARM, "door & 窗")) == "success!"
+    assert ask(gateway, legacy.notify(ALARM, "<level>3</level>")) == "success!"
+    assert ask(gateway, legacy.notify(ALARM, "door & 窗")) == "success!"
     modern = soap.message("all/alarm/alarm1", '<o:order xmlns:o="urn:o"><![CDATA[1 & 2]]></o:order>')
-    assert post(engine, soap.notify(modern)).status_code == 202
+    assert post(gateway, soap.notify(modern)).status_code == 202
 
     old, new = receiver.wait_for(3, "/old"), receiver.wait_for(1, "/new")
     assert [text_pushed(request.body) for request in old] == [
@@ -89,15 +73,15 @@ def test_all_four_ways_between_old_and_new(engine: GatewayRun, receiver: Receive
     ]
     assert receiver.received("/other") == []
 
-    assert ask(engine, legacy.unsubscribe("all:alarm", receiver.url("/old"))) == "success"
-    assert ask(engine, legacy.notify("all:alarm:alarm2", "last")) == "success!"
+    assert ask(gateway, legacy.unsubscribe("all:alarm", receiver.url("/old"))) == "success"
+    assert ask(gateway, legacy.notify("all:alarm:alarm2", "last")) == "success!"
     assert text_pushed(receiver.wait_for(1, "/other")[0].body) == "last"
     assert len(receiver.received("/old")) == 3
 
     # Subscriptions survive kill -9.
-    assert "ns2:Address" in ask(engine, legacy.subscribe(ALARM, receiver.url("/kept")))
-    engine.kill()
-    engine.start()
-    assert ask(engine, legacy.subscribe(ALARM, receiver.url("/kept"))) == "Repeated subscriptions"
-    assert ask(engine, legacy.notify(ALARM, "after")) == "success!"
+    assert "ns2:Address" in ask(gateway, legacy.subscribe(ALARM, receiver.url("/kept")))
+    gateway.kill()
+    gateway.start()
+    assert ask(gateway, legacy.subscribe(ALARM, receiver.url("/kept"))) == "Repeated subscriptions"
+    assert ask(gateway, legacy.notify(ALARM, "after")) == "success!"
     assert text_pushed(receiver.wait_for(1, "/kept")[0].body) == "after"

@@ -5,19 +5,15 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 import zmq.auth
-from pyspark.sql import SparkSession
 
-from arborcast.client.framed import ConnectionFactory, Message
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from tests.support.dispatch_job import job_settings, running
 from tests.support.gateway_process import ROOT
 from tests.support.zmq_edges import Edges, edges_of, wait_for
 
@@ -32,12 +28,6 @@ def edges(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Ite
     """One process for this module; tests compare counts with those before."""
     with edges_of(tmp_path_factory.mktemp("edges"), dataclasses.replace(kafka, prefix=PREFIX)) as running_edges:
         yield running_edges
-
-
-@pytest.fixture
-def job(spark: SparkSession, tmp_path: Path, kafka: KafkaSettings) -> Iterator[None]:
-    with running(spark, job_settings(tmp_path, dataclasses.replace(kafka, prefix=PREFIX))):
-        yield
 
 
 def accepted(edges: Edges) -> float:
@@ -148,33 +138,6 @@ def test_a_message_of_parts_without_end_is_refused(edges: Edges) -> None:
         push.send_multipart([b"a", b"<x/>"])
         wait_for(lambda: edges.count("pipeline", "accepted") - piped == 1, "the next one")
     assert edges.count("pipeline", "parts") - parts == 1
-
-
-@pytest.mark.spark
-def test_each_task_goes_to_one_worker_and_results_come_back(edges: Edges, job: None) -> None:
-    results: list[Message] = []
-    with ConnectionFactory(edges.framed, timeout_s=120).connection() as connection:
-        session = connection.session()
-        session.consumer("done", results.append)
-        workers = [edges.socket(zmq.PULL, "tasks") for _ in range(3)]
-        out = edges.socket(zmq.PUSH, "results")
-        producer = session.producer("jobs/resize")
-        sent = [producer.send(f"<n>{number}</n>") for number in range(90)]
-        done: Counter[int] = Counter()
-        poller = zmq.Poller()
-        for worker in workers:
-            poller.register(worker, zmq.POLLIN)
-        while done.total() < 90:
-            for ready, _ in poller.poll(120_000):
-                name, topic, payload = ready.recv_multipart()
-                assert topic == b"jobs/resize"
-                done[workers.index(ready)] += 1
-                out.send_multipart([name, b"done", payload])
-        wait_for(lambda: len(results) >= 90, "all results")
-        assert sorted(each.properties["task"] for each in results) == sorted(sent)
-        assert len(done) == 3
-        for each in (*workers, out):
-            each.close()
 
 
 def test_a_gateway_that_comes_back_is_found_again(edges: Edges) -> None:

@@ -83,12 +83,13 @@ def trigger(name: str, on: str, to: str, payload: str = "", **more: object) -> S
 class Logs:
     """Writes to the control and notifications logs, as the gateway would."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, numbers: Iterator[int] | None = None) -> None:
+        """`numbers` are those in the ids of its notifications."""
         ensure_topics(kafka)
         self._kafka = kafka
         self._control = ControlLog(kafka)
         self._producer: Producer = make_producer(kafka)
-        self._numbers = itertools.count(1)
+        self._numbers = numbers or itertools.count(1)
         self.position = 0
         """Behind the last control record that was written here."""
 
@@ -161,8 +162,8 @@ class Logs:
 
 
 @contextmanager
-def logs(kafka: KafkaSettings) -> Iterator[Logs]:
-    opened = Logs(kafka)
+def logs(kafka: KafkaSettings, numbers: Iterator[int] | None = None) -> Iterator[Logs]:
+    opened = Logs(kafka, numbers)
     try:
         yield opened
     finally:
@@ -170,10 +171,16 @@ def logs(kafka: KafkaSettings) -> Iterator[Logs]:
 
 
 class RunningJob:
-    """The job in a thread of this process. Tests that share one use topics and subscriptions of their own (`Own`)."""
+    """The job in a thread of this process. Tests that share one use topics and subscriptions of their own (`Own`).
+
+    One runs at a time, since the names of queries are unique in a Spark session: a start stops the one before."""
+
+    _last: RunningJob | None = None
 
     def __init__(self, spark: SparkSession, settings: JobSettings) -> None:
         self.settings = settings
+        self.numbers = itertools.count(1)
+        """Those in the ids of its notifications."""
         self._spark = spark
         self.gate = StopGate()
         self._thread: threading.Thread | None = None
@@ -188,6 +195,8 @@ class RunningJob:
 
     def start(self, timeout: float = 2 * TIMEOUT_S) -> None:
         """Return when it is ready. Raises what it has failed with."""
+        RunningJob.stop_last()
+        RunningJob._last = self
         ready = threading.Event()
         self.gate = StopGate()
         self._failures = []
@@ -206,6 +215,17 @@ class RunningJob:
             assert not thread.is_alive(), "the job did not stop"
         if self._failures:
             raise self._failures.pop()
+
+    @classmethod
+    def stop_last(cls) -> None:
+        """Stop the one that runs, if there is one."""
+        if cls._last is not None:
+            cls._last.stop()
+
+    def resume(self) -> None:
+        """`start`, unless it runs."""
+        if self._thread is None or not self._thread.is_alive():
+            self.start()
 
     def restart(self) -> None:
         """`stop`, then `start` with the same checkpoint."""

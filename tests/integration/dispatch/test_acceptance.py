@@ -19,12 +19,13 @@ from arborcast.client import Client, RemoteSubscription
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching import view as view_module
-from arborcast.dispatch.matching.bases import FileBase, FileBases
+from arborcast.dispatch.matching.bases import BroadcastBases, FileBase, FileBases
 from arborcast.dispatch.matching.unmatched import Unmatched
-from arborcast.dispatch.matching.view import RoutingView, ViewChanges
+from arborcast.dispatch.matching.view import RoutingView, SharedView, ViewChanges
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.mode_policy import Mode
+from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
@@ -233,6 +234,33 @@ def test_who_follows_in_steps_stays_with_a_base_until_all_is_said_anew(
         assert advance.base not in (None, first)
         assert sum(step.overlay.size for step in advance.steps) == 0, "it is all in the base"
         assert not Path(cast(FileBase, first).file).exists()
+
+
+def matched_in_a_task(context: SparkContext, shared: SharedView) -> list[int]:
+    """How many subscriptions to `a` the view has, seen from an executor."""
+    topic = TopicPath("a")
+    return context.parallelize([0], 1).map(lambda _: len(shared.open().view.match(topic))).collect()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["file", "broadcast"])
+def test_view_is_sent_again_when_the_overlay_has_grown(
+    spark: SparkSession, settings: JobSettings, receiver: Receiver, log: Logs, how: str
+) -> None:
+    context = spark.sparkContext
+    bases = FileBases(settings.home / "bases") if how == "file" else BroadcastBases(context)
+    view = RoutingView(settings.kafka, context, bases, min_overlay=3)
+    first = view.refresh(120)
+    assert view.refresh(120) == first, "nothing changed, nothing is sent"
+    for number in range(8):
+        log.subscribe(subscription(f"s{number}", receiver.url(f"/{number}"), "a"))
+        shared = view.refresh(120)
+        assert matched_in_a_task(context, shared) == [number + 1]
+    base = wait_until(lambda: (now := view.refresh(120).base) != first.base and now, "a new base")
+    shared = view.refresh(120)
+    assert shared.base == base, "nothing changed, nothing is sent"
+    assert matched_in_a_task(context, shared) == [8]
+    view.close()
 
 
 # Read by each Python process of a gateway at its start: the view of the process with this argument is late.

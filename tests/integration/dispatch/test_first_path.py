@@ -8,21 +8,13 @@ from pathlib import Path
 
 import pytest
 from lxml import etree
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
-from arborcast.core.errors import InfrastructureError, SignatureError
+from arborcast.core.errors import SignatureError
 from arborcast.core.security.keyring import KeyFile, add_key
 from arborcast.core.security.signatures import check
-from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.matching.bases import BroadcastBases, FileBases
-from arborcast.dispatch.matching.view import RoutingView, SharedView
-from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Protection, SigningSecret, XPathFilter
-from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import Logs, Own, job_settings, running, subscription
-from tests.support.held_port import HeldPort
+from tests.support.dispatch_job import Logs, Own, subscription
 from tests.support.receiver import Received, Receiver, refusing_url
 from tests.support.waiting import wait_until
 
@@ -128,14 +120,6 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
 
 
-def test_start_without_kafka_fails_with_a_reason_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
-    held = HeldPort()
-    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
-
-    with pytest.raises(InfrastructureError, match="Kafka"), running(spark, job_settings(tmp_path, nowhere)):
-        pytest.fail("the job reported ready")
-
-
 KEY = b"a key of thirty-two bytes, whole"
 TOKEN = b"Bearer hemlig-token-of-the-receiver"
 
@@ -173,32 +157,6 @@ def test_record_that_cannot_be_read_is_skipped(own: Own, job_logs: Logs, receive
     receiver.wait_for(1, "/s")
 
     assert receiver.names("/s") == [sent]
-
-
-def matched_in_a_task(context: SparkContext, shared: SharedView) -> list[int]:
-    """How many subscriptions to `a` the view has, seen from an executor."""
-    topic = TopicPath("a")
-    return context.parallelize([0], 1).map(lambda _: len(shared.open().view.match(topic))).collect()
-
-
-@pytest.mark.parametrize("how", ["file", "broadcast"])
-def test_view_is_sent_again_when_the_overlay_has_grown(
-    spark: SparkSession, settings: JobSettings, receiver: Receiver, log: Logs, how: str
-) -> None:
-    context = spark.sparkContext
-    bases = FileBases(settings.home / "bases") if how == "file" else BroadcastBases(context)
-    view = RoutingView(settings.kafka, context, bases, min_overlay=3)
-    first = view.refresh(120)
-    assert view.refresh(120) == first, "nothing changed, nothing is sent"
-    for number in range(8):
-        log.subscribe(subscription(f"s{number}", receiver.url(f"/{number}"), "a"))
-        shared = view.refresh(120)
-        assert matched_in_a_task(context, shared) == [number + 1]
-    base = wait_until(lambda: (now := view.refresh(120).base) != first.base and now, "a new base")
-    shared = view.refresh(120)
-    assert shared.base == base, "nothing changed, nothing is sent"
-    assert matched_in_a_task(context, shared) == [8]
-    view.close()
 
 
 def test_large_notification_passes(own: Own, receiver: Receiver) -> None:

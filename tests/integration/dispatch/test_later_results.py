@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from pyspark.sql import SparkSession
 
 from arborcast.client import Client, FaultReceived
 from arborcast.client.later import Later
@@ -24,7 +25,7 @@ from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, RunningJob, attempt_rows
+from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, RunningJob, attempt_rows, running
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -32,11 +33,12 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 
 @pytest.fixture(scope="module")
-def shared_settings(shared_settings: JobSettings) -> JobSettings:
+def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
     """With the key by which results are known, and a time for them that a busy machine does not miss."""
-    add_key(Path(shared_settings.secrets.key_file), "k")
-    push = dataclasses.replace(shared_settings.push, callback_s=240.0)
-    return dataclasses.replace(shared_settings, push=push)
+    add_key(Path(module_settings.secrets.key_file), "k")
+    push = dataclasses.replace(module_settings.push, callback_s=240.0)
+    with running(spark, dataclasses.replace(module_settings, push=push)) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
+from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
-from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.settings import JobSettings
-from tests.support.dispatch_job import IN_BOTH_GEARS, Own, job_settings
+from tests.support.dispatch_job import IN_BOTH_GEARS, Own, RunningJob, running
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 
 @pytest.fixture(scope="module")
-def shared_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Mode) -> JobSettings:
-    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    return job_settings(tmp_path_factory.mktemp("job"), prefixed, gear, transport="futures")
+def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
+    push = dataclasses.replace(module_settings.push, transport="futures")
+    with running(spark, dataclasses.replace(module_settings, push=push)) as started:
+        yield started
 
 
 def test_notifications_arrive_once_and_in_order(own: Own, receiver: Receiver) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from arborcast.dispatch.logs.attempts import FINAL
 from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Reliability
-from tests.support.dispatch_job import IN_BOTH_GEARS, Own, RunningJob
+from tests.support.dispatch_job import IN_BOTH_GEARS, Own, RunningJob, running
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
@@ -23,10 +25,11 @@ LIMIT = 10
 
 
 @pytest.fixture(scope="module")
-def shared_settings(shared_settings: JobSettings) -> JobSettings:
+def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
     # Timely messages are compared with what is there: a machine that is busy must not make them old.
-    retry = dataclasses.replace(shared_settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
-    return dataclasses.replace(shared_settings, retry=retry)
+    retry = dataclasses.replace(module_settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
+    with running(spark, dataclasses.replace(module_settings, retry=retry)) as started:
+        yield started
 
 
 def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver: Receiver) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
-from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import FINAL
+from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import Tombstone, suspension_key
 from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.topic_model.topics import SYSTEM
-from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
+from tests.support.dispatch_job import Logs, Own, RunningJob, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -23,13 +22,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")
-def job(spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
+def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
     """A job with a timeout longer than a test: a wait for a receiver that hangs would not end."""
-    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    settings = job_settings(tmp_path_factory.mktemp("job"), prefixed, total_timeout_s=300.0)
     # So little that thirty conditions on a large message are too much.
-    push = dataclasses.replace(settings.push, owner_conditions_ms=2.0)
-    with running(spark, dataclasses.replace(settings, push=push)) as started:
+    push = dataclasses.replace(module_settings.push, total_timeout_s=300.0, owner_conditions_ms=2.0)
+    with running(spark, dataclasses.replace(module_settings, push=push)) as started:
         yield started
 
 

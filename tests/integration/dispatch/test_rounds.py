@@ -1,4 +1,4 @@
-"""A batch that is dispatched in several rounds: what becomes of subscriptions meanwhile, and stopping between two."""
+"""A batch that is dispatched in several rounds: what becomes of subscriptions meanwhile; and a start without Kafka."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import stream
 from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, job_settings, running, subscription
+from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver
 from tests.support.waiting import wait_until
 
@@ -78,3 +80,11 @@ def test_a_change_of_a_subscription_applies_in_the_next_round(
     got = watched.names("/ends")
     assert got == sent[: len(got)]
     assert 1 <= len(got) <= A_ROUND
+
+
+def test_start_without_kafka_fails_with_a_reason_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
+    held = HeldPort()
+    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
+
+    with pytest.raises(InfrastructureError, match="Kafka"), running(spark, job_settings(tmp_path, nowhere)):
+        pytest.fail("the job reported ready")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -19,7 +18,6 @@ from arborcast.cli.reference import EXAMPLES
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
-from arborcast.core.settings import KafkaSettings
 from arborcast.core.telemetry.tracing import TracingSettings
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
@@ -42,7 +40,7 @@ from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import Claimed, Settled, encode
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import Logs, Own, Row, RunningJob, job_settings, running, wait_for_rows
+from tests.support.dispatch_job import Logs, Own, Row, RunningJob, running, wait_for_rows
 from tests.support.receiver import Receiver, refusing_url
 from tests.support.waiting import wait_until
 
@@ -57,14 +55,10 @@ def collector() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def job(
-    spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, collector: Receiver
-) -> Iterator[RunningJob]:
+def job(spark: SparkSession, module_settings: JobSettings, collector: Receiver) -> Iterator[RunningJob]:
     """One that makes spans, in a folder that notebooks find."""
-    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    settings = job_settings(tmp_path_factory.mktemp("job") / ".arborcast", prefixed)
-    tracing = TracingSettings(endpoint=collector.url("/v1/traces"))
-    with running(spark, dataclasses.replace(settings, tracing=tracing)) as started:
+    home, tracing = module_settings.home / ".arborcast", TracingSettings(endpoint=collector.url("/v1/traces"))
+    with running(spark, dataclasses.replace(module_settings, home=home, tracing=tracing)) as started:
         yield started
 
 

@@ -1,4 +1,4 @@
-"""Unsubscribing frees everything: a hundred thousand rounds at different addresses leave no memory behind."""
+"""Unsubscribing frees everything: many rounds at different addresses leave no memory behind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.support.redelivery_world import REFUSED, World
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 100_000
+ROUNDS = 20_000
 NOW_MS = 1_700_000_000_000
 
 
@@ -111,12 +111,12 @@ def subscription(number: int) -> Subscription:
     return Subscription(name, EndpointReference(address), f"http://gateway/subscriptions/{name}", (topic,))
 
 
-def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_stays(
+def test_of_many_rounds_of_subscribe_fail_and_unsubscribe_nothing_stays(
     state: ControlState, log: ControlLogOf, redeliverer: Redeliverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's and a worker's memory, and what would travel with each batch and be kept for the next start."""
     monkeypatch.setattr(capacity, "_known", Recent(64 * 1024))
-    monkeypatch.setattr(sharing, "_LIMIT", 50_000)
+    monkeypatch.setattr(sharing, "_LIMIT", 10_000)
     health = redeliverer.health
     store = ParkedStore(None)
     memory = HealthMemory(store, health)
@@ -177,8 +177,8 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
     assert (state.endpoints, len(state.suspensions), log.live) == (0, 0, {})
     assert len(store.recall("health") or b"") < 10
     assert checkpoint.overlay().size == 0
-    # What is bounded may be fuller than it was; one object for each round would be a hundred times that.
-    assert objects_held_by(*roots) - before < ROUNDS / 10
+    # What is bounded may be fuller than it was; one object for each round would be four times that.
+    assert objects_held_by(*roots) - before < ROUNDS / 4
 
 
 def test_a_receiver_that_ends_its_subscription_leaves_no_key_in_the_control_log(

@@ -1,0 +1,96 @@
+"""What tests of the dispatch job need: settings and logs of a test's own; a job that the tests of a process share."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.realtime.mode_policy import Mode
+from arborcast.dispatch.settings import JobSettings
+from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs
+from tests.support.gateway_process import GatewayRun, gateway_run
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
+    """For a job of the test's own."""
+    return job_settings(tmp_path, kafka_settings)
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
+    """What such a job reads."""
+    with logs(kafka_settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def gear(request: pytest.FixtureRequest) -> Mode:
+    """That of the job, where a module has the mark `IN_BOTH_GEARS`."""
+    chosen: Mode = getattr(request, "param", "realtime")
+    return chosen
+
+
+def _settings(kafka: KafkaSettings, folders: pytest.TempPathFactory, gear: Mode) -> JobSettings:
+    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
+    return job_settings(folders.mktemp("job"), prefixed, gear)
+
+
+@pytest.fixture(scope="module")
+def module_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Mode) -> JobSettings:
+    """For a job of the module's own."""
+    return _settings(kafka, tmp_path_factory, gear)
+
+
+@pytest.fixture(scope="session")
+def shared_jobs(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Mode], RunningJob]:
+    """One job of each gear in a process, since a start takes seconds."""
+    return cache(lambda gear: RunningJob(spark, _settings(kafka, tmp_path_factory, gear)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | None) -> None:
+    """Stop the shared job behind the last test in a row that needs it."""
+    if "shared_jobs" in item.funcargs and (nextitem is None or "shared_jobs" not in nextitem.fixturenames):
+        RunningJob.stop_last()
+
+
+@pytest.fixture(scope="module")
+def job(shared_jobs: Callable[[Mode], RunningJob], gear: Mode) -> RunningJob:
+    """The shared one: see `own`. A test may restart it. A module that needs other settings has a fixture of this
+    name."""
+    shared = shared_jobs(gear)
+    shared.resume()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def job_logs(job: RunningJob) -> Iterator[Logs]:
+    """The logs of the job. A test that writes to them names everything by `own`."""
+    with logs(job.settings.kafka, job.numbers) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
+    """One of the job."""
+    with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka) as run:
+        yield run
+
+
+@pytest.fixture
+def own(job: RunningJob, job_logs: Logs) -> Iterator[Own]:
+    """A test's own part of the job."""
+    job.resume()
+    mine = Own(job, job_logs)
+    yield mine
+    mine.close()

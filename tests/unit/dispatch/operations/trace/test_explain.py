@@ -418,7 +418,7 @@ def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenev
 
 def test_what_was_left_out_for_a_minimum_interval_names_what_went_instead() -> None:
     control = history(subscription("s", policy=DeliveryPolicy(interval_ms=1_500)))
-    left_out = {"evaluated": MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)}
+    left_out: dict[str, Any] = {"evaluated": MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)}
     named = only(evidence(control, instead={"s": "n0"}, **left_out))
     assert named.outcome == "skipped"
     assert named.why == "omitted: its minimum interval for this topic is 1.5 s, and n0 was delivered instead"

@@ -18,7 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -148,8 +148,11 @@ class _Run:
         return os.waitpid(child, 0)[1] != 0
 
 
+_path_of = cache(os.path.realpath)  # `_note` looks up the file of every call
+
+
 def _key(code: CodeType) -> _Key:
-    return os.path.realpath(code.co_filename), code.co_qualname, code.co_firstlineno
+    return _path_of(code.co_filename), code.co_qualname, code.co_firstlineno
 
 
 def _inside(code: CodeType) -> Iterator[CodeType]:

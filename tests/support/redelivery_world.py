@@ -553,3 +553,11 @@ class World:
 
     def suspended(self, subscription_id: str) -> bool:
         return subscription_id in self.suspended_now
+
+
+def one(answer: PushResult = OK, **settings: Any) -> World:
+    """A world with one subscription, `s`, whose endpoint gives this answer."""
+    world = World(**settings)
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: answer
+    return world

@@ -7,43 +7,47 @@ from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import Tries
-from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
-from arborcast.topic_model.topics import TopicPath
+from arborcast.dispatch.settings import RetrySettings
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from tests.support.fake_journal import FakeJournal
+from tests.support.hot import outcomes_in, received
+from tests.support.make import subscription
 
 NOW_MS = 100_000_000
 RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, lifespan_s=3_600.0)
+ANY = subscription()
+HASTY = subscription(policy=DeliveryPolicy(lifespan_ms=10))
 
 
-def settled(
-    result: PushResult,
-    target: Subscription | None = None,
-    push: PushSettings = PushSettings(),  # noqa: B008
-) -> tuple[FakeJournal, BatchOutcomes]:
-    """The settlement of one push of one message."""
-    journal, settlement = made(push)
-    target = target or subscription()
-    received = message()
-    push_made = Push("p", [received.notification], PushRequest("http://s/", (), b""), result, NOW_MS)
-    settlement.settle(target, [received], push_made, classify(result))
+def made() -> tuple[FakeJournal, BatchOutcomes]:
+    journal = FakeJournal()
+    return journal, outcomes_in(journal, lambda: NOW_MS / 1000, RETRY, total_timeout_s=2.0)
+
+
+def settle(settlement: BatchOutcomes, result: PushResult, target: Subscription = ANY) -> None:
+    """One push of one message."""
+    message = received(accepted_ms=NOW_MS)
+    push = Push("p", [message.notification], PushRequest("http://s/", (), b""), result, NOW_MS)
+    settlement.settle(target, [message], push, classify(result))
+
+
+def settled(result: PushResult, target: Subscription = ANY) -> tuple[FakeJournal, BatchOutcomes]:
+    journal, settlement = made()
+    settle(settlement, result, target)
     return journal, settlement
 
 
-def made(push: PushSettings = PushSettings()) -> tuple[FakeJournal, BatchOutcomes]:  # noqa: B008 - immutable
-    journal = FakeJournal()
-    return journal, BatchOutcomes(journal, push, RETRY, now=lambda: NOW_MS / 1000, chance=lambda: 0.0)
-
-
-def subscription(**policy: object) -> Subscription:
-    return Subscription("s", EndpointReference("http://s/"), policy=DeliveryPolicy(**policy))  # type: ignore[arg-type]
-
-
-def message(accepted_ms: int = NOW_MS, valid_until_ms: int = 0) -> Received:
-    return Received(Notification("n", TopicPath("a"), b"<x/>", accepted_ms, valid_until_ms=valid_until_ms), 0, 0)
+def test_an_answer_of_a_host_counts_until_it_is_forgotten() -> None:
+    _, settlement = made()
+    ports = [subscription(f"s{port}", url=f"http://host:{port}/") for port in range(10, 20)]
+    for port in ports[:5]:
+        settle(settlement, PushResult(202) if port is ports[1] else PushResult(0, "timeout"), port)
+    assert settlement.unreachable(ports[9]) is None
+    settlement.forget()
+    for port in ports[5:9]:
+        settle(settlement, PushResult(0, "timeout"), port)
+    assert settlement.unreachable(ports[9]) is not None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def message(accepted_ms: int = NOW_MS, valid_until_ms: int = 0) -> Received:
     ],
 )
 def test_signs_of_an_endpoint(result: PushResult, signs: list[Sign]) -> None:
-    _, settlement = settled(result, push=PushSettings(total_timeout_s=2.0))
+    _, settlement = settled(result)
     assert settlement.report.signs == [("http://s/", each) for each in signs]
 
 
@@ -67,45 +71,38 @@ def test_what_is_decided_is_written_down() -> None:
     journal, _ = settled(PushResult(503, retry_after_s=30.0))
     assert (journal.rows[0].state, journal.rows[0].next_ms) == ("parked", NOW_MS + 30_000)
     assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 30_000, NOW_MS)}
-    journal, _ = settled(PushResult(500), subscription(maximum_attempts=1))
+    journal, _ = settled(PushResult(500), subscription(policy=DeliveryPolicy(maximum_attempts=1)))
     assert (journal.rows[0].state, journal.buried, journal.parked) == ("dead", [("s", "n")], {})
 
 
-def test_what_was_too_old_when_it_was_read_expires_untried() -> None:
+OLD = "too old when read"
+
+
+@pytest.mark.parametrize(
+    ("target", "age_ms", "valid_ms", "detail"),
+    [
+        (ANY, 3_599_999, None, ""),
+        (ANY, 3_600_000, None, OLD),
+        (HASTY, 10, None, OLD),
+        (ANY, 0, 1, ""),
+        (ANY, 0, 0, "its validity ended at 1970-01-02T03:46:40.000Z"),
+        (ANY, 0, 1 - NOW_MS, "its validity ended at 1970-01-01T00:00:00.001Z"),
+        # Here the lifespan ended it, and there may be a use for a dead letter.
+        (HASTY, 10, 5, OLD),
+        (HASTY, 50, -5, OLD),
+        # A pull point keeps a message of any age.
+        (subscription(pull_point="p"), 3_600_000, None, ""),
+        (subscription(pull_point="p"), 3_600_001, -1, "its validity ended at 1970-01-02T03:46:39.999Z"),
+    ],
+)
+def test_what_is_too_old_when_it_is_read_expires_untried(
+    target: Subscription, age_ms: int, valid_ms: int | None, detail: str
+) -> None:
+    """A dead letter is left by the end of the lifespan alone, not by that of the validity."""
     journal, settlement = made()
-
-    assert not settlement.expired(subscription(), message(NOW_MS - 3_599_999))
-    assert settlement.expired(subscription(), message(NOW_MS - 3_600_000))
-    assert settlement.expired(subscription(lifespan_ms=10), message(NOW_MS - 10))
-    assert [(row.state, row.error, row.number, row.push) for row in journal.rows] == [
-        ("expired", "lifespan", 0, "")
-    ] * 2
-    assert journal.buried == [("s", "n")] * 2
-
-
-def test_what_its_publisher_wants_no_more_expires_untried_and_leaves_no_dead_letter() -> None:
-    journal, settlement = made()
-
-    assert not settlement.expired(subscription(), message(valid_until_ms=NOW_MS + 1))
-    assert settlement.expired(subscription(), message(valid_until_ms=NOW_MS))
-    assert settlement.expired(subscription(), message(valid_until_ms=1))
-    assert {(row.state, row.error, row.number) for row in journal.rows} == {("expired", "lifespan", 0)}
-    assert [row.detail for row in journal.rows] == [
-        "its validity ended at 1970-01-02T03:46:40.000Z",
-        "its validity ended at 1970-01-01T00:00:00.001Z",
-    ]
-    assert journal.buried == []
-    # Here we were the first who gave it up, and somebody may want it back.
-    assert settlement.expired(subscription(lifespan_ms=10), message(NOW_MS - 10, valid_until_ms=NOW_MS + 5))
-    assert settlement.expired(subscription(lifespan_ms=10), message(NOW_MS - 50, valid_until_ms=NOW_MS - 5))
-    assert journal.buried == [("s", "n")] * 2
-    assert [row.detail for row in journal.rows[2:]] == ["too old when read"] * 2
-
-
-def test_what_is_for_a_pull_point_is_too_old_for_its_publisher_only() -> None:
-    journal, settlement = made()
-    pulled = Subscription("s", EndpointReference("http://s/"), pull_point="p")
-
-    assert not settlement.expired(pulled, message(NOW_MS - 3_600_000))
-    assert settlement.expired(pulled, message(NOW_MS - 3_600_001, valid_until_ms=NOW_MS - 1))
-    assert journal.buried == []
+    valid_until_ms = 0 if valid_ms is None else NOW_MS + valid_ms
+    message = received(accepted_ms=NOW_MS - age_ms, valid_until_ms=valid_until_ms)
+    assert settlement.expired(target, message) is bool(detail)
+    rows = [("expired", "lifespan", 0, "", detail)] if detail else []
+    assert [(row.state, row.error, row.number, row.push, row.detail) for row in journal.rows] == rows
+    assert journal.buried == ([("s", "n")] if detail == OLD else [])

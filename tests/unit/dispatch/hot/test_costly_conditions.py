@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -28,20 +29,13 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionSuspended
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
-from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import job_settings
+from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 from tests.support.fake_journal import FakeJournal
-from tests.support.make import known_to_redelivery
+from tests.support.make import known_to_redelivery, notification, subscription
 from tests.support.outbound import THIS_MACHINE
+from tests.support.realtime_world import SETTINGS
 
 LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
-
-
-class Row(NamedTuple):
-    value: bytearray
-    partition: int
-    offset: int
 
 
 class Journal(FakeJournal):
@@ -66,40 +60,24 @@ class Journal(FakeJournal):
             self.unjudged.append((delivery.subscription, notification.id))
 
 
-class View:
-    """Who wants everything."""
-
-    control = 0
-
-    def __init__(self, *subscriptions: Subscription) -> None:
-        self._subscriptions = subscriptions
-
-    def open(self) -> View:
-        return self
-
-    def of(self, notification: Notification) -> Found:
-        return Found(self._subscriptions, ())
-
-
 def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subscription:
     filters = tuple(XPathFilter(XPATH_1, text, {}) for text in content)
-    return Subscription(name, EndpointReference(f"http://{name}/"), content=filters, owner=owner, pull_point=pull_point)
+    return subscription(name, content=filters, owner=owner, pull_point=pull_point)
 
 
-def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
-    """A worker fills its lanes: its journal, what it has settled, and how much waits to be pushed to whom."""
+def filled(
+    subscribed: Sequence[Subscription], unjudged: frozenset[str], *payloads: bytes
+) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
+    """A worker fills its lanes, for subscriptions to everything: its journal, what it has settled, and how much waits
+    to be pushed to whom."""
     worker: Any = SimpleNamespace(
         journal=Journal(), conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
     )
-    job = SinkJob(
-        settings=job_settings(Path("unused"), KafkaSettings()),
-        number=1,
-        view=view,  # type: ignore[arg-type]  # what a worker asks of one
-        begun_ms=0,
-        exclusions=Exclusions(held=unjudged, unjudged=unjudged),
-    )
+    view: Any = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(subscribed, ())), control=0)
+    exclusions = Exclusions(held=unjudged, unjudged=unjudged)
+    job = SinkJob(settings=SETTINGS, number=1, view=view, begun_ms=0, exclusions=exclusions)
     rows = [
-        Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
+        (bytearray(notifications.encode(notification(f"n{at}", "a", each, accepted_ms=1 << 60))[1]), 0, at)
         for at, each in enumerate(payloads)
     ]
     task = sink.round_task(job, worker, RecoveredDeliveries(), unjudged)
@@ -113,9 +91,9 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
 def test_whoever_costs_too_much_is_kept_for_and_the_others_get_theirs() -> None:
     hostile = [wanting(f"h{number:03}", "mallory", f"//x/@a = {number}") for number in range(600)]
     pulling = wanting("pulling", "eve", *[f"//x/@b = {number} or //y" for number in range(300)], pull_point="p1")
-    view = View(*hostile, pulling, wanting("anna", "anna", "@a = 1"), wanting("plain", ""))
+    others = wanting("anna", "anna", "@a = 1"), wanting("plain", "")
 
-    journal, settlement, waiting = filled(view, frozenset(), LARGE, LARGE, LARGE)
+    journal, settlement, waiting = filled([*hostile, pulling, *others], frozenset(), LARGE, LARGE, LARGE)
 
     costly = settlement.report.costly
     assert "pulling" in costly
@@ -132,36 +110,21 @@ def test_whoever_costs_too_much_is_kept_for_and_the_others_get_theirs() -> None:
 
 
 def test_the_next_batch_does_not_ask_those_who_are_suspended() -> None:
-    view = View(wanting("s", "mallory", "@a = 1"), wanting("t", "", "@a = 1"))
-    journal, settlement, waiting = filled(view, frozenset({"s"}), b"<x a='1'/>", b"<x a='2'/>")
+    subscribed = [wanting("s", "mallory", "@a = 1"), wanting("t", "", "@a = 1")]
+    journal, settlement, waiting = filled(subscribed, frozenset({"s"}), b"<x a='1'/>", b"<x a='2'/>")
     assert journal.unjudged == [("s", "n0"), ("s", "n1")]
     assert (waiting, settlement.report.costly) == ({"t": 1}, set())
-
-
-class Control(list[ControlRecord]):
-    """The control log."""
-
-    def append(self, records: list[ControlRecord]) -> None:  # type: ignore[override]  # as the log's own
-        self.extend(records)
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[OperatorEvent] = []
     known = known_to_redelivery(ControlState(), wanting("s", "mallory", "@a = 1"))
     redeliverer = Redeliverer(
-        KafkaSettings(),
-        PushSettings(),
-        RetrySettings(),
-        THIS_MACHINE,
-        known,
-        tmp_path / "parked",
+        *(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked"),
         publish=told.append,
     )
-    log = Control()
-    monkeypatch.setattr(redeliverer._ends, "_control", log)
+    log: list[ControlRecord] = []
+    monkeypatch.setattr(redeliverer._ends, "_control", SimpleNamespace(append=log.extend, close=lambda: None))
 
     redeliverer.batch_done([PartitionReport(costly={"s"}), PartitionReport(costly={"s", "ended meanwhile"})])
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from unittest.mock import create_autospec
 
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
-from arborcast.dispatch.hot.intake import HELD, Exclusions, Intake
-from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.intake import HELD, Exclusions
 from arborcast.dispatch.hot.pump import PumpRun
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState
-from arborcast.dispatch.hot.sink_journal import SinkJournal
-from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import Place
-from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
-from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.projections.erasures import Erasures
 from arborcast.topic_model.records.control import Erasure, ErasureScope
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription, queue_of
+from arborcast.topic_model.subscriptions import queue_of
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
+from tests.support.hot import intake_of, outcomes_in, received
+from tests.support.make import subscription
 
-ONE = Subscription("one", EndpointReference("http://r/"))
+ONE = subscription("one")
 
 
 class World:
@@ -32,23 +26,13 @@ class World:
 
     def __init__(self, held: Container[str] = frozenset(), before: RecoveredDeliveries = NOTHING) -> None:
         self.journal = FakeJournal()
-        self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
-        outcomes = BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: 1.0)
-        judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
-        self.intake = Intake(
-            create_autospec(SinkJournal),  # of messages for pull points, and there are none
-            self.lanes,
-            outcomes,
-            judge,
-            Exclusions(),
-            held,
-            before,
-        )
+        self.intake = intake_of(outcomes_in(self.journal), held=held, recovered=before)
+        self.lanes = self.intake.lanes
 
     def take(self, offset: int, priority: int = 0) -> None:
-        notification = Notification(f"n{offset}", TopicPath("a"), b"<x/>", 1, priority=priority)
-        number = self.intake.recovered.number(0, offset)
-        self.intake.take(Received(notification, 0, offset, 7, number), Found([ONE], []))
+        taken = received(f"n{offset}", offset, accepted_ms=1, priority=priority)
+        parked_as = self.intake.recovered.number(0, offset)
+        self.intake.take(taken._replace(parked_as=parked_as), Found([ONE], []))
 
     @property
     def parked(self) -> list[str]:
@@ -57,28 +41,20 @@ class World:
 
 def test_what_was_over_when_it_was_accepted_expires_for_everybody_who_matches() -> None:
     world = World()
-    pulled = Subscription("pulled", EndpointReference("http://r/p"), pull_point="p")
-    paused = Subscription("paused", EndpointReference("http://r/"), paused=True)
-    notification = Notification("n", TopicPath("a"), b"<x/>", 1, valid_until_ms=1)
+    targets = ONE, subscription("pulled", pull_point="p"), subscription("paused", paused=True)
+    assert world.intake.take(received(accepted_ms=1, valid_until_ms=1), Found(targets, [])) == 3
 
-    assert world.intake.take(Received(notification, 0, 1, 7), Found([ONE, pulled, paused], [])) == 3
-
-    assert {(row.subscription, row.state) for row in world.journal.rows} == {
-        ("one", "expired"),
-        ("pulled", "expired"),
-        ("paused", "expired"),
-    }
+    rows = {(row.subscription, row.state) for row in world.journal.rows}
+    assert rows == {(each.id, "expired") for each in targets}
     assert (world.journal.buried, world.journal.parked, world.lanes.size) == ([], {}, 0)
 
 
 def test_what_an_open_erasure_covers_ends_without_a_push() -> None:
-    world = World()
-    open_erasures = Erasures()
-    open_erasures.apply(Erasure(ErasureScope("e1", 5, topic="a"), "ann", 5))
-    world.intake.exclusions = Exclusions(erased=open_erasures.for_workers)
+    world, erasures = World(), Erasures()
+    erasures.apply(Erasure(ErasureScope("e1", 5, topic="a"), "ann", 5))
+    world.intake.exclusions = Exclusions(erased=erasures.for_workers)
     world.take(1)
-    later = Notification("later", TopicPath("a"), b"<x/>", 5)
-    world.intake.take(Received(later, 0, 2, 7), Found([ONE], []))
+    world.intake.take(received("later", 2, accepted_ms=5), Found([ONE], []))
 
     (row,) = world.journal.rows
     assert (row.notification, row.state, row.error) == ("n1", "cancelled", "erased")
@@ -123,7 +99,7 @@ def test_what_has_a_row_is_left_out_and_what_lacks_it_gets_one() -> None:
 
     assert world.parked == ["n2"]
     assert not world.journal.parked, "it was parked already"
-    assert [received.offset for received in (world.lanes.take() or (ONE, []))[1]] == [3]
+    assert [each.offset for each in (world.lanes.take() or (ONE, []))[1]] == [3]
 
 
 def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
@@ -139,10 +115,9 @@ def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
 
     assert [known.number(0, offset) for offset in (3, 4, 8, 9, 10)] == [1_000, 1_000, 1_000, 1_007, None]
     assert known.number(2, 1) is None
-    assert ("one", "n4") not in known.unwritten
-    assert ("two", "n4") in known.unwritten
-    places = [Received(Notification("n", TopicPath("a"), b"", 1), 0, at, 2_000, known.number(0, at)) for at in (3, 8)]
-    ours = [received.delivery("one").place for received in places]
+    assert (("one", "n4") in known.unwritten, ("two", "n4") in known.unwritten) == (False, True)
+    places = [received(offset=at)._replace(parked_as=known.number(0, at)) for at in (3, 8)]
+    ours = [each.delivery("one").place for each in places]
     assert ours[0] < Place(1_000, 0, 4) < ours[1] < Place(1_007, 0, 9)
 
 
@@ -158,11 +133,8 @@ def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
 
 
 def test_a_request_waits_for_a_server_whatever_its_age() -> None:
-    world = World()
-    queue = queue_of(TopicPath("a"))
-    notification = Notification("n", TopicPath("a"), b"<x/>", 1, valid_until_ms=1, queue=True)
-
-    assert world.intake.take(Received(notification, 0, 1, 7), Found([queue], [])) == 1
+    world, request = World(), received(accepted_ms=1, valid_until_ms=1, queue=True)
+    assert world.intake.take(request, Found([queue_of(TopicPath("a"))], [])) == 1
     (row,) = world.journal.rows
     assert (row.subscription, row.endpoint, row.state, row.error) == ("queue:a", "", "parked", "waiting")
     assert world.journal.parked["queue:a", "n"].number == 0

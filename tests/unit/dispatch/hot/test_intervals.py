@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arborcast.dispatch.hot import intervals
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.intervals import IntervalPolicies, Intervals, Passed, fold
-from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Evaluation, Matched, encode_evaluation, evaluation_in
-from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
-from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.matching.view import ControlState
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Per, Subscription, XPathFilter
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Per, Subscription, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
+from tests.support.hot import intake_of, outcomes_in, received
+from tests.support.make import known_to_redelivery, subscription
 
 
 def asking(name: str, interval_ms: int, interval_per: Per = "topic", deadline_ms: int | None = None) -> Subscription:
     made = DeliveryPolicy(interval_ms=interval_ms, interval_per=interval_per, deadline_ms=deadline_ms)
-    return Subscription(name, EndpointReference(f"http://{name}/"), policy=made)
+    return subscription(name, policy=made)
 
 
 EACH = asking("each", 100)
@@ -38,30 +37,21 @@ SUBSCRIBED = (EACH, ALL, EVERY)
 POLICIES = {each.id: each.policy for each in SUBSCRIBED if each.policy.interval_ms}
 
 
-class Evaluated:
-    """A journal of whom notifications were for."""
-
-    def matched(self, partition: int, control: int, matched: list[Matched]) -> None: ...
-
-
 class Run:
-    """An intake from one place of the log to another. `matched` is whom each notification was for."""
+    """An intake from one place of the log to another."""
 
     def __init__(self, before: Passed, subscribed: Sequence[Subscription] = SUBSCRIBED, unjudged: str = "") -> None:
         self.journal = FakeJournal()
-        outcomes = BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: 1.0)
         self.intervals = Intervals(before)
-        self.subscribed = list(subscribed)
-        judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0), frozenset({unjudged}))
-        self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
-        self.intake = Intake(
-            cast(Any, Evaluated()), self.lanes, outcomes, judge, Exclusions(), intervals=self.intervals
+        self.subscribed = subscribed
+        self.intake = intake_of(
+            outcomes_in(self.journal), intervals=self.intervals, unjudged=frozenset({unjudged} - {""})
         )
 
     def take(self, offset: int, at_ms: int, topic: str = "a", partition: int = 0) -> list[str]:
         """Whom it is for."""
-        notification = Notification(f"{partition}-{offset}", TopicPath(topic), b"<x/>", at_ms)
-        count = self.intake.take(Received(notification, partition, offset, 7), Found(self.subscribed, []))
+        taken = received(f"{partition}-{offset}", offset, topic, accepted_ms=at_ms)._replace(partition=partition)
+        count = self.intake.take(taken, Found(self.subscribed, []))
         (evaluated,) = self.intake.matched[partition][-1:]
         assert evaluated.subscriptions == count == len(self.subscribed) - evaluated.thinned
         return [each.id for each in self.subscribed if not each.policy.interval_ms or each.id in evaluated.passed]
@@ -182,41 +172,41 @@ def test_topics_count_by_themselves_or_together() -> None:
 def test_what_is_for_one_alone_is_not_left_out_and_keeps_nothing_from_passing() -> None:
     run = Run({}, [EACH])
     run.take(0, 1_000)
-    assert run.intake.take(received(1, 1_010, only="each"), Found([EACH], [])) == 1
+    assert run.intake.take(at(1_010, only="each"), Found([EACH], [])) == 1
     assert run.intake.matched[0][-1].passed == ()
     assert run.take(2, 1_100) == ["each"]
 
 
-def received(offset: int, at_ms: int, only: str = "") -> Received:
-    return Received(Notification(f"o{offset}", TopicPath("a"), b"<x/>", at_ms, only=only), 0, offset, 7)
+def at(at_ms: int, only: str = "") -> Received:
+    return received(f"o{at_ms}", at_ms, accepted_ms=at_ms, only=only)
 
 
 def test_what_ended_meanwhile_counts_as_before() -> None:
     run = Run({}, [EACH])
-    assert [run.intake.take(received(at, 1_000 + at), Found([], [EACH])) for at in (0, 50, 100)] == [1, 0, 1]
-    assert [(row.notification, row.state) for row in run.journal.rows] == [("o0", "cancelled"), ("o100", "cancelled")]
+    assert [run.intake.take(at(each), Found([], [EACH])) for each in (1_000, 1_050, 1_100)] == [1, 0, 1]
+    assert [(row.notification, row.state) for row in run.journal.rows] == [
+        ("o1000", "cancelled"),
+        ("o1100", "cancelled"),
+    ]
 
 
 def test_what_may_not_be_wanted_keeps_nothing_from_passing() -> None:
-    costly = asking("costly", 100)
-    costly = Subscription(
-        "costly", costly.consumer, policy=costly.policy, content=(XPathFilter(XPATH_1, "count(//y) > 3"),)
-    )
+    costly = msgspec.structs.replace(asking("costly", 100), content=(XPathFilter(XPATH_1, "count(//y) > 3"),))
     run = Run({}, [costly], unjudged="costly")
-    assert [run.intake.take(received(at, 1_000 + at), Found([costly], [])) for at in (0, 50)] == [1, 1]
+    assert [run.intake.take(at(each), Found([costly], [])) for each in (1_000, 1_050)] == [1, 1]
     assert all(each.passed == () for each in run.intake.matched[0])
 
 
-def test_a_silence_ends_with_what_is_left_out_too() -> None:
-    run = Run({}, [asking("s", 1_000, deadline_ms=1_000)])
-    for offset, at_ms in enumerate((1_000, 1_500)):
-        run.take(offset, at_ms)
-    assert run.intake.outcomes.report.matched == {("s", "a"): 1_500}, "or a flow would be a silence now and then"
-
-
-def test_a_silence_begins_with_the_newest_time_stamp_whichever_gateway_has_appended_last() -> None:
-    run = Run({}, [asking("s", 1, deadline_ms=1_000)])
-    for offset, at_ms in enumerate((1_500, 1_000)):
+@pytest.mark.parametrize(
+    ("interval_ms", "times"),
+    [
+        (1_000, (1_000, 1_500)),  # left out: or a flow would be a silence now and then
+        (1, (1_500, 1_000)),  # whichever gateway has appended last
+    ],
+)
+def test_a_silence_begins_with_the_newest_time_stamp(interval_ms: int, times: tuple[int, int]) -> None:
+    run = Run({}, [asking("s", interval_ms, deadline_ms=1_000)])
+    for offset, at_ms in enumerate(times):
         run.take(offset, at_ms)
     assert run.intake.outcomes.report.matched == {("s", "a"): 1_500}
 
@@ -230,26 +220,13 @@ def test_what_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not made.passes(EACH, 0, TopicPath("t199"), 10_000 * 199 + 99)
 
 
-class View:
-    def __init__(self) -> None:
-        self.subscriptions: dict[str, Subscription] = {}
-
-    def listen(self, listener: IntervalPolicies) -> None:
-        self.listener = listener
-
-    def subscription(self, subscription_id: str) -> Subscription | None:
-        return self.subscriptions.get(subscription_id)
-
-
 def test_who_asks_is_known_from_the_control_log() -> None:
-    view = View()
-    known = IntervalPolicies(cast(Any, view))
+    state = ControlState()
+    known = IntervalPolicies(known_to_redelivery(state, *SUBSCRIBED))
     for each in SUBSCRIBED:
-        view.subscriptions[each.id] = each
-        known.subscription_changed(each.id)
+        state.apply(SubscriptionRecord(each))
     assert known.policies() == POLICIES
-    del view.subscriptions["all"]
-    known.subscription_changed("all")
+    state.apply(SubscriptionEnded("all", "unsubscribed", 1))
     assert known.policies() == {"each": EACH.policy}
 
 

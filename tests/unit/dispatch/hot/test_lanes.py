@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import chain
 from random import Random
 
 import pytest
@@ -9,29 +10,19 @@ from hypothesis import strategies as st
 
 from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.hot.batch_outcomes import waits
-from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import (
-    DEFAULT_POLICY,
-    DeliveryForm,
-    DeliveryPolicy,
-    EndpointReference,
-    Subscription,
-)
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, Peer, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.hot import received
+from tests.support.make import subscription
 
 TOPIC = TopicPath("a")
 LIMITS = LaneLimits(max_messages=3, max_bytes=100)
 
 
-def subscription(name: str, form: DeliveryForm = "notify", policy: DeliveryPolicy = DEFAULT_POLICY) -> Subscription:
-    return Subscription(name, EndpointReference(f"http://{name}/"), form=form, policy=policy)
-
-
-def notification(name: str, size: int = 1, priority: int = 0) -> Received:
-    offset = int(name) if name.isdecimal() else 0
-    return Received(Notification(name, TOPIC, b"x" * size, 0, priority=priority), 0, offset)
+def message(offset: int, size: int = 1, topic: str = "a", priority: int = 0) -> Received:
+    return received(str(offset), offset, topic, payload=b"x" * size, priority=priority)
 
 
 def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[str]]:
@@ -40,24 +31,34 @@ def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[
 
 
 @pytest.mark.parametrize(
-    ("form", "sizes", "together"),
+    ("form", "peer", "sizes", "together"),
     [
-        ("notify", (1, 1, 1, 1), ["0", "1", "2"]),
-        ("notify", (60, 40, 1), ["0", "1"]),
-        ("notify", (1_000, 1), ["0"]),
-        ("raw", (1, 1), ["0"]),
-        ("legacy", (1, 1), ["0"]),
-        ("cloudevents-binary", (1, 1), ["0"]),
-        ("cloudevents-structured", (1, 1), ["0"]),
-        ("cloudevents-batched", (1, 1, 1, 1), ["0", "1", "2"]),
+        ("notify", None, (1, 1, 1, 1), 3),
+        ("notify", None, (60, 40, 1), 2),
+        ("notify", None, (1_000, 1), 1),
+        ("raw", None, (1, 1), 1),
+        ("legacy", None, (1, 1), 1),
+        ("cloudevents-binary", None, (1, 1), 1),
+        ("cloudevents-structured", None, (1, 1), 1),
+        ("cloudevents-batched", None, (1, 1, 1, 1), 3),
+        ("peer", Peer("G/a", "G/b"), (1, 1, 1, 1), 4),
+        ("peer", Peer("G/a", "G/b", "only"), (1, 1), 1),
     ],
-    ids=["count", "size", "one beyond the size", "raw", "legacy", "binary", "structured", "batched"],
 )
-def test_as_many_messages_share_a_push_as_may(form: DeliveryForm, sizes: tuple[int, ...], together: list[str]) -> None:
+def test_as_many_messages_share_a_push_as_may(
+    form: DeliveryForm, peer: Peer | None, sizes: tuple[int, ...], together: int
+) -> None:
     lanes = Lanes(LIMITS)
     for number, size in enumerate(sizes):
-        lanes.add(notification(str(number), size), subscription("s", form))
-    assert names(lanes.take()) == ("s", together)
+        lanes.add(message(number, size), subscription("s", form=form, peer=peer))
+    assert names(lanes.take()) == ("s", [str(number) for number in range(together)])
+
+
+def test_a_priority_that_does_not_count_in_its_lane_puts_it_before_no_other() -> None:
+    lanes = Lanes(LIMITS)
+    lanes.add(message(0), subscription("plain"))
+    lanes.add(message(1, priority=5), subscription("timely", policy=DeliveryPolicy(reliability="timely")))
+    assert [names(lanes.take())[0] for _ in range(2)] == ["plain", "timely"]
 
 
 CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))
@@ -75,7 +76,7 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
     """However additions, pushes, outcomes and what is parked are interleaved."""
     lanes = Lanes(LaneLimits(max_messages, 100))
     waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # by lane: what leaves first is the least
-    in_flight: list[str] = []
+    in_flight: dict[str, list[int]] = {}
     coming = list(enumerate(messages))
 
     while coming or not lanes.empty:
@@ -83,36 +84,36 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
         if step < 3 and coming:
             number, (lane, size, priority) = coming.pop(0)
             asked = DeliveryPolicy(priority=of_lanes[lane])
-            lanes.add(notification(str(number), size, priority), subscription(f"s{lane}", policy=asked))
+            lanes.add(message(number, size, priority=priority), subscription(f"s{lane}", policy=asked))
             waiting[f"s{lane}"].append((-priority, number))
         elif step < 5 and (taken := lanes.take()) is not None:
             name, taken_names = names(taken)
             assert name not in in_flight
             assert 1 <= len(taken_names) <= max_messages
             assert len(taken_names) == 1 or sum(len(each.notification.payload) for each in taken[1]) <= 100
-            in_flight.append(name)
+            in_flight[name] = [each.offset for each in taken[1]]
             leaving = sorted(waiting[name])[: len(taken_names)]
             assert [str(number) for _, number in leaving] == taken_names
             waiting[name] = [each for each in waiting[name] if each not in leaving]
         elif step == 5 and in_flight:
-            lanes.settle(in_flight.pop(random.randrange(len(in_flight))), TOPIC)
+            name = random.choice(sorted(in_flight))
+            del in_flight[name]
+            lanes.settle(name, TOPIC)
         elif step == 6 and waiting and random.random() < 0.2:
             name = random.choice(sorted(waiting))
             assert [each.offset for each in lanes.drain(name)] == [number for _, number in waiting.pop(name)]
-        assert lanes.size == sum(map(len, waiting.values()))
+        assert (lanes.size, lanes.busy) == (sum(map(len, waiting.values())), len(in_flight))
+        left = [number for each in waiting.values() for _, number in each]
+        assert lanes.oldest() == min([*left, *chain.from_iterable(in_flight.values())], default=None)
 
     assert not any(waiting.values())
-
-
-def with_payload(name: str, payload: bytes, producer: bytes = b"") -> Received:
-    return Received(Notification(name, TOPIC, payload, 0, producer), 0, 0)
 
 
 def test_two_with_the_same_xml_id_do_not_travel_together() -> None:
     lanes = Lanes(LaneLimits(max_messages=10, max_bytes=1_000))
     messages = [b'<p xml:id="one"/>', b"<p/>", b'<p xml:id="two"/>', b"<p xml:id='one'/>", b"<p/>"]
     for number, payload in enumerate(messages):
-        lanes.add(with_payload(str(number), payload), subscription("s"))
+        lanes.add(received(str(number), payload=payload), subscription("s"))
 
     assert names(lanes.take()) == ("s", ["0", "1", "2"])
     lanes.settle("s", TOPIC)
@@ -127,7 +128,7 @@ def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool, i
     busy: dict[str, list[int]] = {}
     for (name, adds, priority), offset in zip(steps, offsets, strict=False):
         if adds:
-            lanes.add(notification(str(offset), priority=priority), subscription(name))
+            lanes.add(message(offset, priority=priority), subscription(name))
             open_offsets[name].append(offset)
         elif busy:
             done = busy.popitem()
@@ -144,32 +145,26 @@ def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool, i
 def test_a_lane_that_was_drained_twice_while_it_waited_for_its_endpoint_does_not_take_the_place_of_others() -> None:
     """Else nobody at that endpoint would be called any more."""
     lanes = Lanes(LIMITS, Limits(per_endpoint=1, per_host=1))
-    first, gone, last = (
-        Subscription(name, EndpointReference("http://one/"), form="raw") for name in ("first", "gone", "last")
-    )
-    lanes.add(notification("0"), first)
-    lanes.add(notification("1"), gone)
+    first, gone, last = (subscription(name, url="http://one/", form="raw") for name in ("first", "gone", "last"))
+    lanes.add(message(0), first)
+    lanes.add(message(1), gone)
     assert lanes.take() is not None
     assert lanes.take() is None, "the endpoint is full"
     lanes.drain("gone")
-    lanes.add(notification("2"), gone)
+    lanes.add(message(2), gone)
     lanes.drain("gone")
-    lanes.add(notification("3"), last)
+    lanes.add(message(3), last)
     assert lanes.take() is None
     lanes.settle("first", TOPIC)
-    taken = lanes.take()
-    assert taken is not None
-    assert taken[0].id == "last"
+    assert names(lanes.take()) == ("last", ["3"])
 
 
-def of_topic(topic: str, offset: int, priority: int = 0) -> Received:
-    return Received(Notification(str(offset), TopicPath(topic), b"x", 0, priority=priority), 0, offset)
-
-
-def raw_lane(*topics: str, policy: DeliveryPolicy = DEFAULT_POLICY, bounds: Limits = DEFAULT_LIMITS) -> Lanes:
-    lanes = Lanes(LIMITS, bounds)
+def lane_of(
+    topics: str, form: DeliveryForm = "raw", policy: DeliveryPolicy = DEFAULT_POLICY, limits: LaneLimits = LIMITS
+) -> Lanes:
+    lanes = Lanes(limits)
     for offset, topic in enumerate(topics):
-        lanes.add(of_topic(topic, offset), subscription("s", "raw", policy))
+        lanes.add(message(offset, topic=topic), subscription("s", form=form, policy=policy))
     return lanes
 
 
@@ -186,7 +181,7 @@ def all_that_go(lanes: Lanes) -> list[str]:
 
 
 def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
-    lanes = raw_lane(*"abcdefghi")
+    lanes = lane_of("abcdefghi")
     for topic in "abc":
         all_that_go(lanes)
         ends(lanes, topic)
@@ -196,7 +191,7 @@ def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
     assert all_that_go(lanes) == []
     ends(lanes, "e")
     assert all_that_go(lanes) == ["7", "8"]
-    lanes.add(of_topic("j", 9), subscription("s", "raw"))
+    lanes.add(message(9, topic="j"), subscription("s", form="raw"))
     ends(lanes, "f", took=False)
     for topic in "ghi":
         assert all_that_go(lanes) == []
@@ -204,24 +199,25 @@ def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
     assert all_that_go(lanes) == ["9"]
 
 
-def test_of_what_is_strict_or_timely_or_travels_together_one_push_is_under_way() -> None:
-    cases: tuple[tuple[DeliveryForm, DeliveryPolicy], ...] = (
+@pytest.mark.parametrize(
+    ("form", "policy"),
+    [
         ("raw", DeliveryPolicy(reliability="strict")),
         ("raw", DeliveryPolicy(reliability="timely")),
         ("notify", DEFAULT_POLICY),
-    )
-    for form, policy in cases:
-        lanes = Lanes(LaneLimits(1, 100))
-        for offset, topic in enumerate("abc"):
-            lanes.add(of_topic(topic, offset), subscription("s", form, policy))
-        for expected in ("0", "1", "2"):
-            assert all_that_go(lanes) == [expected]
-            lanes.answered("s", took=True, duration_s=0.0)
-            lanes.settle("s", TopicPath("a"))
+    ],
+)
+def test_of_what_is_strict_or_timely_or_travels_together_one_push_is_under_way(
+    form: DeliveryForm, policy: DeliveryPolicy
+) -> None:
+    lanes = lane_of("abc", form, policy, LaneLimits(1, 100))
+    for expected in ("0", "1", "2"):
+        assert all_that_go(lanes) == [expected]
+        ends(lanes, "a")
 
 
 def test_what_is_put_off_waits_for_all_pushes_of_its_lane() -> None:
-    lanes = raw_lane(*"aabbcc")
+    lanes = lane_of("aabbcc")
     all_that_go(lanes)
     ends(lanes, "a")
     assert all_that_go(lanes) == ["1", "2"]
@@ -256,15 +252,15 @@ def test_of_each_topic_one_push_in_order_however_many_are_under_way(
         step = random.randrange(7)
         if step < 3 and coming:
             number, (lane, topic, priority) = coming.pop(0)
-            lanes.add(of_topic(topic, number, priority), subscription(f"s{lane}", "raw"))
+            lanes.add(message(number, topic=topic, priority=priority), subscription(f"s{lane}", form="raw"))
             waiting[f"s{lane}", topic].append((-priority, number))
         elif step < 5 and (taken := lanes.take()) is not None:
-            (message,) = taken[1]
-            key = taken[0].id, message.notification.topic
+            (only,) = taken[1]
+            key = taken[0].id, only.notification.topic
             assert key not in in_flight
-            assert (-message.notification.priority, message.offset) == min(waiting[key])
+            assert (-only.notification.priority, only.offset) == min(waiting[key])
             waiting[key].remove(min(waiting[key]))
-            in_flight[key] = message.offset
+            in_flight[key] = only.offset
             assert sum(name == key[0] for name, _ in in_flight) == lanes.in_flight(key[0]) <= per_endpoint
         elif step == 5 and in_flight:
             name, of = random.choice(sorted(in_flight))

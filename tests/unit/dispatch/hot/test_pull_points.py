@@ -26,6 +26,7 @@ xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:Producer
     given = Notification("n", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', 5, producer_reference)
     stored = stored_element(given, SUBSCRIPTION)
     assert given.payload in stored, "as it was sent"
+    assert b"Package" not in stored
     message = etree.fromstring(stored)
     assert message.tag == f"{WSNT}NotificationMessage"
     assert message.findtext(f"{WSNT}SubscriptionReference/{WSA}Address") == SUBSCRIPTION.address

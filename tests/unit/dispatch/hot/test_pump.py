@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -11,45 +12,30 @@ from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
-from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
-from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
-from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
+from tests.support.hot import RETRY, outcomes_in, received
+from tests.support.make import Clock, subscription
 
-NOW_S = 12.5
 NOW_MS = 12_500
-RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, breaker_failures=3, batch_wait_s=2.0)
+FIRST_WAIT_MS = 2_000
+AWAY, GONE, TAKEN, FAILS = PushResult(0, "connect"), PushResult(410), PushResult(202), PushResult(500)
+
+to = partial(subscription, form="raw")
 
 
-def subscription(
-    name: str, form: str = "raw", policy: DeliveryPolicy | None = None, **consumer: object
-) -> Subscription:
-    reference = EndpointReference(f"http://{name}/", **consumer)  # type: ignore[arg-type]
-    return Subscription(
-        name,
-        reference,
-        form=form,  # type: ignore[arg-type]
-        addressing=bool(consumer),
-        policy=policy or DeliveryPolicy(),
-    )
-
-
-def message(name: str) -> Received:
-    return Received(Notification(name, TopicPath("a"), b"<x/>", 5), 0, 0, 7)
+def now() -> float:
+    return NOW_MS / 1000
 
 
 def filled(*messages: tuple[str, Subscription], bounds: Limits = Limits(16, 128)) -> Lanes:  # noqa: B008 - immutable
     lanes = Lanes(LaneLimits(10, 10_000), bounds)
     for name, target in messages:
-        lanes.add(message(name), target)
+        lanes.add(received(name), target)
     return lanes
 
 
@@ -59,157 +45,112 @@ class Ran:
     def __init__(
         self,
         lanes: Lanes,
-        answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202),
+        answer: Callable[[PushRequest], PushResult] = lambda _: TAKEN,
         max_in_flight: int = 100,
         seconds_each: float = 0.0,
-        watched: frozenset[str] = frozenset(),
     ) -> None:
-        self.journal = FakeJournal()
-        self.transport = FakeTransport(answer)
-        settlement = BatchOutcomes(self.journal, PushSettings(), RETRY, watched, now=lambda: NOW_S, chance=lambda: 0.0)
+        self.journal, self.transport, self.told = FakeJournal(), FakeTransport(answer), list[int]()
+        self.states, self.sent = self.journal.states, self.transport.sent
+        settlement = outcomes_in(self.journal, now)
         pump = Pump(
-            self.transport,
-            Envelope,
-            max_in_flight,
-            RETRY.batch_wait_s,
-            now=lambda: NOW_S,
-            clock=lambda: seconds_each * len(self.transport.sent),
+            *(self.transport, Envelope, max_in_flight, RETRY.batch_wait_s, now), lambda: seconds_each * len(self.sent)
         )
-        self.told: list[int] = []
         pump.run(PumpRun(lanes, settlement, show=self.told.append))
         assert lanes.empty
         assert not self.transport.pending
-        self.report = settlement.report
-
-    @property
-    def rows(self) -> list[Attempt]:
-        return self.journal.rows
-
-    def pushes_to(self, name: str) -> int:
-        return sum(f"//{name}/" in request.url for request in self.transport.sent)
+        self.report, self.rows = settlement.report, self.journal.rows
 
 
 def test_what_waited_in_its_lane_for_too_long_is_not_pushed_any_more() -> None:
     """A receiver hangs for three seconds, and what waits behind is valid for one: none of it is pushed."""
-    moment = [0.0]
+    clock = Clock(0.0)
 
     def answer(request: PushRequest) -> PushResult:
-        moment[0] += 3.0
+        clock.after(3.0)
         return PushResult(202, duration_s=3.0)
 
     lanes = filled()
-    target, other = subscription("hangs"), subscription("other")
     for number in range(5):
-        notification = Notification(
-            f"n{number}", TopicPath("a"), b"<x/>", 0, valid_until_ms=1_000 * (1 + 9 * (number == 3))
-        )
-        lanes.add(Received(notification, 0, number, 7), target)
-    lanes.add(Received(Notification("m", TopicPath("a"), b"<x/>", 0), 0, 5, 7), other)
-    journal, transport = FakeJournal(), FakeTransport(answer)
-    outcomes = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: moment[0], chance=lambda: 0.0)
+        lanes.add(received(f"n{number}", number, valid_until_ms=10_000 if number == 3 else 1_000), to("hangs"))
+    lanes.add(received("m", 5), to("other"))
+    journal = FakeJournal()
 
-    Pump(transport, Envelope, 1, RETRY.batch_wait_s, now=lambda: moment[0]).run(PumpRun(lanes, outcomes))
+    Pump(FakeTransport(answer), Envelope, 1, RETRY.batch_wait_s, clock).run(PumpRun(lanes, outcomes_in(journal, clock)))
 
     assert lanes.empty
-    assert journal.states("hangs") == [
-        ("n0", "delivered", ""),
-        ("n1", "expired", "lifespan"),
-        ("n2", "expired", "lifespan"),
-        ("n3", "delivered", ""),
-        ("n4", "expired", "lifespan"),
-    ]
+    over = [(f"n{number}", "expired", "lifespan") for number in (1, 2, 4)]
+    assert journal.states("hangs") == [("n0", "delivered", ""), *over[:2], ("n3", "delivered", ""), over[2]]
     assert journal.states("other") == [("m", "delivered", "")]
     assert journal.buried == []
 
 
 def test_no_more_pushes_under_way_than_allowed() -> None:
-    ran = Ran(filled(*((f"n{i}", subscription(f"s{i}")) for i in range(20))), max_in_flight=3)
-
+    ran = Ran(filled(*((f"n{i}", to(f"s{i}")) for i in range(20))), max_in_flight=3)
     assert ran.transport.most_in_flight == 3
-    assert (max(ran.told), ran.told[-1]) == (3, 0)
-    assert len(ran.rows) == 20
+    assert (max(ran.told), ran.told[-1], len(ran.rows)) == (3, 0, 20)
 
 
 def test_what_waits_behind_an_endpoint_that_is_away_is_parked_untried() -> None:
-    away, well = subscription("away"), subscription("well")
+    away, well = to("away"), to("well")
+    ran = Ran(
+        filled(("n1", away), ("n2", away), ("n3", away), ("n1", well), ("n2", well)),
+        lambda request: AWAY if "away" in request.url else TAKEN,
+    )
 
-    def answer(request: PushRequest) -> PushResult:
-        return PushResult(0, "connect") if "away" in request.url else PushResult(202)
-
-    ran = Ran(filled(("n1", away), ("n2", away), ("n3", away), ("n1", well), ("n2", well)), answer)
-
-    assert ran.journal.states("away") == [
-        ("n1", "parked", "connect"),
-        ("n2", "parked", "waiting"),
-        ("n3", "parked", "waiting"),
-    ]
+    waiting = [("n2", "parked", "waiting"), ("n3", "parked", "waiting")]
+    assert ran.states("away") == [("n1", "parked", "connect"), *waiting]
     assert ran.journal.parked == {
-        ("away", "n1"): Tries(1, 1, NOW_MS + 1000, NOW_MS),
+        ("away", "n1"): Tries(1, 1, NOW_MS + FIRST_WAIT_MS, NOW_MS),
         ("away", "n2"): Tries(),
         ("away", "n3"): Tries(),
     }
-    assert [state for _, state, _ in ran.journal.states("well")] == ["delivered", "delivered"]
-    assert ran.pushes_to("away") == 1
+    assert [state for _, state, _ in ran.states("well")] == ["delivered", "delivered"]
+    assert sum("//away/" in request.url for request in ran.sent) == 1
     assert ran.report.signs == [("http://away/", Sign("unreachable", "n1"))]
 
 
 def test_an_endpoint_that_was_away_is_not_tried_for_other_subscriptions_of_the_batch() -> None:
-    def at(name: str) -> Subscription:
-        return Subscription(name, EndpointReference("http://away/"), form="raw")
+    shared = [to(f"s{number}", url="http://away/") for number in range(5)]
+    one_by_one = Ran(filled(*(("n1", each) for each in shared), bounds=Limits(1, 128)), lambda _: AWAY)
+    assert len(one_by_one.sent) == 1
+    assert [one_by_one.states(each.id) for each in shared[1:]] == [[("n1", "parked", "waiting")]] * 4
 
-    ran = Ran(
-        filled(("n1", at("s1")), ("n1", at("s2")), ("n1", at("s3")), bounds=Limits(1, 128)),
-        lambda _: PushResult(0, "connect"),
-    )
-
-    assert len(ran.transport.sent) == 1
-    assert [ran.journal.states(name) for name in ("s2", "s3")] == [[("n1", "parked", "waiting")]] * 2
+    together = Ran(filled(*(("n1", each) for each in shared)), lambda _: AWAY)
+    assert len(together.sent) == 5
+    assert [sign.kind for _, sign in together.report.signs] == ["unreachable"], "it has gone away once"
 
 
 def test_a_host_where_nothing_answers_is_not_tried_endpoint_by_endpoint() -> None:
-    ports = [
-        Subscription(f"s{port}", EndpointReference(f"http://host:{port}/"), form="raw") for port in range(100, 150)
-    ]
-
-    silent = Ran(filled(*(("n1", each) for each in ports)), lambda _: PushResult(0, "timeout"), max_in_flight=1)
-    assert len(silent.transport.sent) == 4
-
-    def answer(request: PushRequest) -> PushResult:
-        return PushResult(202) if request.url == "http://host:104/" else PushResult(0, "timeout")
-
-    partly = Ran(filled(*(("n1", each) for each in ports[4:] + ports[:4])), answer, max_in_flight=1)
-    assert len(partly.transport.sent) > 4
+    ports = [to(f"s{port}", url=f"http://host:{port}/") for port in range(100, 150)]
+    silent = PushResult(0, "timeout")
+    ran = Ran(filled(*(("n1", each) for each in ports)), lambda _: silent, max_in_flight=1)
+    assert len(ran.sent) == 4
+    partly = Ran(
+        filled(*(("n1", each) for each in ports[4:] + ports[:4])),
+        lambda request: TAKEN if request.url == "http://host:104/" else silent,
+        max_in_flight=1,
+    )
+    assert len(partly.sent) > 4
 
 
 class Slow:
     """A pump whose receivers answer when the test says so, and whose clock is the test's."""
 
     def __init__(self, *messages: tuple[str, Subscription], max_in_flight: int = 100) -> None:
-        self.journal, self.transport, self.clock = FakeJournal(), _Silent(), 0.0
-        self.outcomes = BatchOutcomes(
-            self.journal, PushSettings(total_timeout_s=15.0), RETRY, now=lambda: NOW_S, chance=lambda: 0.0
-        )
+        self.journal, self.transport, self.clock = FakeJournal(), _Silent(), Clock(0.0)
+        self.outcomes = outcomes_in(self.journal, now, total_timeout_s=15.0)
         self.lanes = filled(*messages)
         self.run = PumpRun(self.lanes, self.outcomes)
-        self.pump = Pump(
-            self.transport,
-            Envelope,
-            max_in_flight,
-            RETRY.batch_wait_s,
-            now=lambda: NOW_S,
-            clock=lambda: self.clock,
-        )
+        self.pump = Pump(self.transport, Envelope, max_in_flight, RETRY.batch_wait_s, now, self.clock)
         self.pump.begin(self.run)
 
     def after(self, seconds: float) -> None:
-        self.clock += seconds
+        self.clock.after(seconds)
         self.pump.drive(0.0)
         self.pump.turn(self.run)
 
-    def answer(self, name: str, result: PushResult) -> None:
-        (pending,) = [each for each in self.transport.pending if f"//{name}/" in each.request.url]
-        self.transport.pending.remove(pending)
-        pending.callback(result)
+    def answer(self, result: PushResult) -> None:
+        self.transport.pending.popleft().callback(result)
 
 
 class _Silent(FakeTransport):
@@ -224,8 +165,7 @@ class _Silent(FakeTransport):
 
 
 def test_a_push_without_an_answer_goes_on_and_the_redelivery_waits_for_its_result() -> None:
-    target = subscription("slow")
-    world = Slow(("n1", target), ("n2", target))
+    world = Slow(("n1", to("slow")), ("n2", to("slow")))
     world.after(2.0)
     assert world.journal.parked == {}
     world.after(0.1)
@@ -239,7 +179,7 @@ def test_a_push_without_an_answer_goes_on_and_the_redelivery_waits_for_its_resul
     assert world.lanes.empty
     assert (len(world.transport.sent), world.pump.in_flight, world.pump.unanswered) == (1, 0, 1)
 
-    world.answer("slow", PushResult(202, duration_s=4.0))
+    world.answer(PushResult(202, duration_s=4.0))
 
     (result,) = world.journal.answers
     assert (result.state, result.promise.subscription, result.promise.push) == ("delivered", "slow", waits.awaits)
@@ -251,38 +191,38 @@ def test_a_push_without_an_answer_goes_on_and_the_redelivery_waits_for_its_resul
     ("answer", "state", "error", "status"),
     [
         (PushResult(0, "timeout"), "failed", "timeout", 0),
-        (PushResult(500), "failed", "server-error", 500),
+        (FAILS, "failed", "server-error", 500),
         (PushResult(0, "address"), "refused", "address", 0),
     ],
 )
 def test_a_late_failure_is_a_result_too(answer: PushResult, state: str, error: str, status: int) -> None:
-    world = Slow(("n1", subscription("slow")))
+    world = Slow(("n1", to("slow")))
     world.after(2.1)
-    world.answer("slow", answer)
+    world.answer(answer)
     (result,) = world.journal.answers
     assert (result.state, result.error, result.status) == (state, error, status)
 
 
 def test_a_late_answer_that_promises_a_result_is_parked_with_that_promise() -> None:
-    world = Slow(("n1", subscription("slow")))
+    world, message = Slow(("n1", to("slow"))), received("n1")
     world.after(2.1)
     request = dataclasses.replace(world.transport.pending[0].request, result_by_ms=NOW_MS + 60_000)
-    push = Push("p", [message("n1").notification], request, PushResult(202, later=True), NOW_MS)
-    world.outcomes.answered(subscription("slow"), [message("n1")], push, classify(push.result, request.result_by_ms))
+    push = Push("p", [message.notification], request, PushResult(202, later=True), NOW_MS)
+    world.outcomes.answered(to("slow"), [message], push, classify(push.result, request.result_by_ms))
     assert world.journal.parked["slow", "n1"] == Tries(1, 0, NOW_MS + 61_000, NOW_MS, "p")
     assert world.journal.answers == []
 
 
 def test_what_was_answered_while_the_thread_stood_still_is_not_late() -> None:
-    world = Slow(("n1", subscription("s")))
-    world.transport.readable = lambda: world.answer("s", PushResult(202, duration_s=0.1))
-    world.clock += 60.0
+    world = Slow(("n1", to("s")))
+    world.transport.readable = lambda: world.answer(PushResult(202, duration_s=0.1))
+    world.clock.after(60.0)
     world.pump.turn(world.run)
     assert world.journal.states("s") == [("n1", "delivered", "")]
 
 
 def test_pushes_without_an_answer_leave_their_places_to_others_up_to_a_bound() -> None:
-    world = Slow(*((f"n{number}", subscription(f"s{number}")) for number in range(20)), max_in_flight=2)
+    world = Slow(*((f"n{number}", to(f"s{number}")) for number in range(20)), max_in_flight=2)
     begun = [len(world.transport.sent)]
     for _ in range(5):
         world.after(2.1)
@@ -291,39 +231,23 @@ def test_pushes_without_an_answer_leave_their_places_to_others_up_to_a_bound() -
 
 
 def test_message_that_fails_does_not_stop_those_behind_it_until_several_in_a_row_do() -> None:
-    target = subscription("s")
-    answers = iter([PushResult(500), PushResult(202), PushResult(500), PushResult(500), PushResult(500)])
-
-    ran = Ran(filled(*((f"n{number}", target) for number in range(1, 8))), lambda _: next(answers))
-
-    assert ran.journal.states("s") == [
-        ("n1", "parked", "server-error"),
-        ("n2", "delivered", ""),
-        ("n3", "parked", "server-error"),
-        ("n4", "parked", "server-error"),
-        ("n5", "parked", "server-error"),
-        ("n6", "parked", "waiting"),
-        ("n7", "parked", "waiting"),
-    ]
+    answers = iter([FAILS, TAKEN, FAILS, FAILS, FAILS])
+    ran = Ran(filled(*((f"n{number}", to("s")) for number in range(1, 8))), lambda _: next(answers))
+    failed = [(f"n{number}", "parked", "server-error") for number in (1, 3, 4, 5)]
+    waiting = [("n6", "parked", "waiting"), ("n7", "parked", "waiting")]
+    assert ran.states("s") == [failed[0], ("n2", "delivered", ""), *failed[1:], *waiting]
 
 
 def test_receiver_that_is_gone_ends_its_subscription() -> None:
-    target = subscription("s")
-
-    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(410))
-
-    assert ran.journal.states("s") == [("n1", "cancelled", "client-error"), ("n2", "cancelled", "ended")]
-    assert ran.report.gone == {"s"}
-    assert not ran.journal.parked
-    assert not ran.journal.buried
+    ran = Ran(filled(("n1", to("s")), ("n2", to("s"))), lambda _: GONE)
+    assert ran.states("s") == [("n1", "cancelled", "client-error"), ("n2", "cancelled", "ended")]
+    assert (ran.report.gone, ran.journal.parked, ran.journal.buried) == ({"s"}, {}, [])
 
 
 def test_a_receiver_that_holds_up_the_batch_gets_the_rest_later() -> None:
-    slow = subscription("slow")
-    quick = [(f"q{number}", subscription(f"quick{number}")) for number in range(3)]
-
+    quick = [(f"q{number}", to(f"quick{number}")) for number in range(3)]
     ran = Ran(
-        filled(*quick, *((f"n{number}", slow) for number in range(100))),
+        filled(*quick, *((f"n{number}", to("slow")) for number in range(100))),
         lambda _: PushResult(202, duration_s=0.5),
         max_in_flight=1,
         seconds_each=0.5,
@@ -332,20 +256,16 @@ def test_a_receiver_that_holds_up_the_batch_gets_the_rest_later() -> None:
     delivered = [row for row in ran.rows if row.state == "delivered"]
     assert len(delivered) < 20
     assert {row.subscription for row in delivered} >= {f"quick{number}" for number in range(3)}
-    waiting = [name for name, state, _ in ran.journal.states("slow") if state == "parked"]
+    waiting = [name for name, state, _ in ran.states("slow") if state == "parked"]
     assert waiting == [f"n{number}" for number in range(100 - len(waiting), 100)]
 
 
 def test_subscription_without_a_possible_envelope_fails_alone() -> None:
-    broken = subscription("broken", reference_parameters=("<a>",))
-
-    ran = Ran(filled(("n1", broken), ("n2", broken), ("n1", subscription("well"))))
-
-    assert {(each.subscription, each.notification): (each.state, each.error) for each in ran.rows} == {
-        ("broken", "n1"): ("dead", "envelope"),
-        ("broken", "n2"): ("dead", "envelope"),
-        ("well", "n1"): ("delivered", ""),
-    }
+    torn = EndpointReference("http://broken/", ("<a>",))
+    broken = Subscription("broken", torn, form="raw", addressing=True)
+    ran = Ran(filled(("n1", broken), ("n2", broken), ("n1", to("well"))))
+    assert ran.states("broken") == [("n1", "dead", "envelope"), ("n2", "dead", "envelope")]
+    assert ran.states("well") == [("n1", "delivered", "")]
 
 
 def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
@@ -364,9 +284,8 @@ def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
 
     pushed: list[int] = []
     transport = FakeTransport()
-    settlement = BatchOutcomes(Late(), PushSettings(), RETRY, now=lambda: NOW_S)
-    lanes = filled(*((f"n{i}", subscription(f"s{i % 2}")) for i in range(6)))
-    Pump(transport, Envelope, 100, 2.0).run(PumpRun(lanes, settlement))
+    lanes = filled(*((f"n{i}", to(f"s{i % 2}")) for i in range(6)))
+    Pump(transport, Envelope, 100, 2.0).run(PumpRun(lanes, outcomes_in(Late(), now)))
 
     assert pushed == [2], "both lanes had one under way when it went away"
     assert len(transport.sent) == 6
@@ -376,64 +295,42 @@ def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
     class Late(FakeJournal):
         def catch_up(self) -> None:
             super().catch_up()
-            clock.append(1_000.0)
+            clock.after(1_000.0)
 
-    clock = [0.0]
-    journal = Late()
+    clock, journal = Clock(0.0), Late()
     journal.late = True
-    settlement = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S)
-    lanes = filled(*((f"n{i}", subscription("s")) for i in range(20)))
-    Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(PumpRun(lanes, settlement))
+    lanes = filled(*((f"n{i}", to("s")) for i in range(20)))
+    Pump(FakeTransport(), Envelope, 1, 2.0, clock=clock).run(PumpRun(lanes, outcomes_in(journal, now)))
 
     assert {row.state for row in journal.rows} == {"delivered"}
 
 
-def two_under_way_that_end(*ends: PushResult) -> FakeJournal:
+def two_under_way_that_end(*ends: PushResult) -> list[tuple[str, str, str]]:
     """Topics a, b and c of one subscription: when b and c are under way together, these are their outcomes."""
-    lanes, target = Lanes(LaneLimits(10, 10_000)), subscription("s")
+    lanes = filled()
     for number, name in enumerate(("a1", "b1", "c1", "a2", "b2", "c2")):
-        lanes.add(Received(Notification(name, TopicPath(name[0]), b"<x/>", 5), 0, number, 7), target)
+        lanes.add(received(name, number, name[0]), to("s"))
     journal, transport = FakeJournal(), FakeTransport()
-    outcomes = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S, chance=lambda: 0.0)
-    pump, run = Pump(transport, Envelope, 100, RETRY.batch_wait_s, now=lambda: NOW_S), PumpRun(lanes, outcomes)
+    pump = Pump(transport, Envelope, 100, RETRY.batch_wait_s, now)
+    run = PumpRun(lanes, outcomes_in(journal, now))
     pump.begin(run)
     pump.drive(0)
     pump.begin(run)
-    assert len(transport.pending) == 2
-    transport.pending.popleft().callback(ends[0])
-    pump.begin(run)
-    assert [name for name, state, _ in journal.states("s") if state == "parked"] in ([], ["b1"]), "c1 is under way"
-    assert len(transport.pending) == 1
-    transport.pending.popleft().callback(ends[1])
-    pump.begin(run)
+    for left, end in zip((2, 1), ends, strict=True):
+        assert [name for name, state, _ in journal.states("s") if state == "parked"] in ([], ["b1"])
+        assert len(transport.pending) == left
+        transport.pending.popleft().callback(end)
+        pump.begin(run)
     assert lanes.empty
-    return journal
+    return journal.states("s")
 
 
-AWAY, GONE, TAKEN = PushResult(0, "connect"), PushResult(410), PushResult(202)
-
-
-def test_what_is_left_is_parked_when_no_topic_of_the_subscription_is_under_way_any_more() -> None:
-    assert two_under_way_that_end(AWAY, TAKEN).states("s") == [
+def test_what_is_left_waits_until_no_topic_of_the_subscription_is_under_way() -> None:
+    assert two_under_way_that_end(AWAY, TAKEN) == [
         ("a1", "delivered", ""),
         ("b1", "parked", "connect"),
         ("c1", "delivered", ""),
-        ("a2", "parked", "waiting"),
-        ("b2", "parked", "waiting"),
-        ("c2", "parked", "waiting"),
+        *((name, "parked", "waiting") for name in ("a2", "b2", "c2")),
     ]
-
-
-def test_whichever_push_hears_that_the_receiver_is_gone_nothing_is_left_to_wait() -> None:
-    for ends in ((GONE, AWAY), (AWAY, GONE)):
-        assert [state for _, state, _ in two_under_way_that_end(*ends).states("s")[3:]] == ["cancelled"] * 3
-
-
-def test_an_endpoint_that_goes_away_with_many_pushes_under_way_has_gone_away_once() -> None:
-    def at(name: str) -> Subscription:
-        return Subscription(name, EndpointReference("http://away/"), form="raw")
-
-    ran = Ran(filled(*((f"n{each}", at(f"s{each}")) for each in range(5))), lambda _: PushResult(0, "connect"))
-
-    assert len(ran.transport.sent) == 5
-    assert [sign.kind for _, sign in ran.report.signs] == ["unreachable"]
+    for ends in ((GONE, AWAY), (AWAY, GONE)):  # whichever push finds that the receiver is gone
+        assert [state for _, state, _ in two_under_way_that_end(*ends)[3:]] == ["cancelled"] * 3

@@ -6,15 +6,13 @@ from typing import Any, cast
 import pytest
 
 from arborcast.dispatch.hot import sink
-from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.stream import Rounds
 from arborcast.dispatch.matching.filters import Conditions
-from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.topics import TopicPath
+from tests.support.make import notification
 from tests.support.realtime_world import SETTINGS
 
 
@@ -33,46 +31,33 @@ def test_rounds_come_to_take_as_long_as_they_should(per_second: float) -> None:
 def test_a_machine_that_has_become_slow_is_known_after_one_round() -> None:
     rounds = Rounds(3.0)
     settled(20_000, rounds)
-    rounds.took(rounds.most / 400)
-    assert rounds.most / 400 == pytest.approx(3.0, rel=0.05)
+    assert settled(400, rounds, 1) == pytest.approx(3.0, rel=0.05)
 
 
-def test_one_quick_round_does_not_make_the_next_one_a_leap() -> None:
-    rounds = Rounds(3.0)
-    rounds.took(0.0)
-    assert rounds.most <= 4_000
-
-
-def test_a_round_is_never_so_small_that_it_is_mostly_overhead() -> None:
-    rounds = Rounds(3.0)
-    rounds.took(1e9)
-    assert rounds.most == 100
+def test_a_round_neither_leaps_after_a_quick_one_nor_is_mostly_overhead() -> None:
+    quick, slow = Rounds(3.0), Rounds(3.0)
+    quick.took(0.0)
+    slow.took(1e9)
+    assert quick.most <= 4_000
+    assert slow.most == 100
 
 
 def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = notifications.encode(Notification("n", TopicPath("a"), b"<x/>", 1))[1]
+    value = notifications.encode(notification())[1]
     monkeypatch.setattr(sink, "_MOST_BYTES", 3 * len(value))
     view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found([], [])), control=0)
-    job = SimpleNamespace(
-        settings=SETTINGS,
-        view=view,
-        number=1,
-        exclusions=Exclusions(),
-        recovered=None,
-        passed={},
-        done={},
-        most=10_000,
-    )
+    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view), begun_ms=0)
     journal = SimpleNamespace(begin=lambda _: None, matched=lambda *_: None, write_due=lambda: True)
-    worker = SimpleNamespace(journal=journal, conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None))
-    taken: list[PartitionReport] = []
-    rest = True
+    worker: Any = SimpleNamespace(
+        journal=journal, conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
+    )
+    taken, done, rest = list[int](), dict[int, int](), True
     while rest:
-        task = sink.round_task(cast(Any, job), cast(Any, worker), RecoveredDeliveries(), frozenset())
-        rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], job.done, job.most)
+        task = sink.round_task(job, worker, RecoveredDeliveries(), frozenset())
+        rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], done, 10_000)
         task._take(rows)
         task.write_evaluations()
         assert rows.over
-        taken.append(task.intake.outcomes.report)
-        job.done, rest = rows.done, rows.rest
-    assert [each.notifications for each in taken] == [3, 3, 2]
+        taken.append(task.intake.outcomes.report.notifications)
+        done, rest = dict(rows.done), rows.rest
+    assert taken == [3, 3, 2]

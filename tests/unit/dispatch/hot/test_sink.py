@@ -15,15 +15,13 @@ from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.pump import PumpRun
 from arborcast.dispatch.hot.sink import SinkJob
-from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import ParkingLog
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
-from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
+from tests.support.hot import received
+from tests.support.make import notification, subscription
 from tests.support.realtime_world import SETTINGS
 
 
@@ -53,12 +51,12 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
         due_s=lambda: 0.0,
     )
     monkeypatch.setattr(rows, "park", journal.park)
-    many = [Subscription(f"s{number}", EndpointReference(f"http://s{number}/")) for number in range(100)]
+    many = [subscription(f"s{number}") for number in range(100)]
     overtaken: list[str] = []
 
     def run(run: PumpRun, between: Callable[[], None]) -> None:
         lanes, outcomes, fill = run.lanes, run.outcomes, run.fill
-        first = Received(Notification("first", TopicPath("a"), b"<x/>", 1 << 50), 0, 0)
+        first = received("first", batch=0, accepted_ms=1 << 50)
         outcomes.write_unpushed(many[7], (first,), waits("the pushes before it failed"))
         fill(100)
         overtaken.extend(each.id for each, _ in lanes.waiting())
@@ -73,12 +71,11 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
     )
     monkeypatch.setattr(sink, "worker_for", lambda *_: worker)
     view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(many, [])), control=0)
-    value = notifications.encode(Notification("second", TopicPath("a"), b"<x/>", 1 << 50))[1]
-    reports: list[Any] = []
-    accumulator = SimpleNamespace(add=reports.extend)
+    value = notifications.encode(notification("second", "a", accepted_ms=1 << 50))[1]
+    accumulator = cast(Any, SimpleNamespace(add=lambda reports: None))
 
     job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view), begun_ms=0)
-    sink.push_partition(job, cast(Any, accumulator), [(bytearray(value), 0, 1)])
+    sink.push_partition(job, accumulator, [(bytearray(value), 0, 1)])
 
     assert len(overtaken) == 99
     assert "s7" not in overtaken

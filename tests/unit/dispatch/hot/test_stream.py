@@ -64,8 +64,9 @@ def report(rest: bool = False, **done: int) -> PartitionReport:
 def test_each_round_writes_the_positions_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch, [report(rest=True, p0=7), report(p1=3)], [report(p0=9)])
 
-    batches.hot.run_batch(cast(Any, None), 0)
+    batches.hot.run_batch(cast(Any, None), 2)
 
+    assert {job.number for job in batches.jobs} == {1}
     assert batches.written == [{0: 8, 1: 4}, {0: 10}]
     assert batches.hot.positions == {0: 10, 1: 4}
     assert [job.done for job in batches.jobs] == [{}, {0: 7, 1: 3}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import create_autospec
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,36 +13,28 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes
-from arborcast.dispatch.hot.intake import HELD, SICK, Exclusions, Intake
-from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.batch_outcomes import NEWER
+from arborcast.dispatch.hot.intake import HELD, SICK, Exclusions
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
-from arborcast.dispatch.hot.sink_journal import SinkJournal
-from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery import redeliverer
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
-from tests.support.make import known_to_redelivery
+from tests.support.hot import RETRY, intake_of, outcomes_in, received
+from tests.support.make import known_to_redelivery, subscription
 from tests.support.outbound import THIS_MACHINE
 
 NOW_MS = 100_000
 LONG_AGO_MS = NOW_MS - 2_001
-RETRY = RetrySettings(jitter=0.0, breaker_failures=2, batch_wait_s=2.0)
-TIMELY = Subscription("s", EndpointReference("http://s/"), form="raw", policy=DeliveryPolicy(reliability="timely"))
-OTHER = Subscription("o", EndpointReference("http://o/"), form="raw")
-
-NOTHING_EXCLUDED = Exclusions()
-
-NO_PULL_POINTS = create_autospec(SinkJournal)
+TIMELY = subscription("s", form="raw", policy=DeliveryPolicy(reliability="timely"))
+REFUSED = PushResult(0, "connect", "refused")
+S = frozenset({"http://s/"})
 
 
 class World:
@@ -51,12 +43,10 @@ class World:
     def __init__(
         self,
         answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202),
-        exclusions: Exclusions = NOTHING_EXCLUDED,
+        exclusions: Exclusions = Exclusions(),  # noqa: B008 - immutable
         each_s: float = 0.0,
     ) -> None:
-        self.journal = FakeJournal()
-        self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
-        self.transport = FakeTransport(answer)
+        self.journal, self.transport = FakeJournal(), FakeTransport(answer)
 
         def passed_s() -> float:
             return each_s * len(self.transport.sent)
@@ -64,25 +54,17 @@ class World:
         def now() -> float:
             return NOW_MS / 1000 + passed_s()
 
-        self.outcomes = BatchOutcomes(self.journal, PushSettings(), RETRY, now=now)
-        judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
-        self.intake = Intake(NO_PULL_POINTS, self.lanes, self.outcomes, judge, exclusions, exclusions.held)
+        self.outcomes = outcomes_in(self.journal, now)
+        self.outcomes.watched = exclusions.watched
+        self.intake = intake_of(self.outcomes, exclusions=exclusions, held=exclusions.held)
         self.pump = Pump(self.transport, Envelope, 100, RETRY.batch_wait_s, now=now, clock=passed_s)
 
-    def take(
-        self,
-        name: str,
-        topic: str = "a",
-        accepted_ms: int = NOW_MS,
-        reliable: bool = False,
-        to: Subscription = TIMELY,
-    ) -> None:
-        notification = Notification(name, TopicPath(topic), b"<x/>", accepted_ms, reliable=reliable)
-        self.intake.take(Received(notification, 0, 0, 7), Found([to], []))
+    def take(self, name: str, topic: str = "a", offset: int = 0, to: Subscription = TIMELY, **facts: Any) -> None:
+        self.intake.take(received(name, offset, topic, **{"accepted_ms": NOW_MS, **facts}), Found([to], []))
 
     def push(self) -> None:
-        self.pump.run(PumpRun(self.lanes, self.outcomes))
-        assert (self.lanes.empty, self.lanes.size) == (True, 0)
+        self.pump.run(PumpRun(self.intake.lanes, self.outcomes))
+        assert (self.intake.lanes.empty, self.intake.lanes.size) == (True, 0)
 
     def states(self) -> list[tuple[str, str]]:
         return [(row.notification, row.state) for row in self.journal.rows]
@@ -92,9 +74,7 @@ def test_what_is_taken_again_after_a_crash_is_not_pushed_behind_what_was_pushed_
     world = World()
     world.intake.recovered = RecoveredDeliveries(newest={("s", TopicPath("a")): (0, 5)})
     for offset, topic, reliable in ((4, "a", False), (4, "a", True), (4, "b", False), (6, "a", False)):
-        notification = Notification(f"{topic}{offset}{'!' * reliable}", TopicPath(topic), b"<x/>", NOW_MS)
-        notification = msgspec.structs.replace(notification, reliable=reliable)
-        world.intake.take(Received(notification, 0, offset, 7), Found([TIMELY], []))
+        world.take(f"{topic}{offset}{'!' * reliable}", topic, offset, reliable=reliable)
     world.push()
     assert sorted(world.states()) == [("a4", "dropped"), ("a4!", "delivered"), ("a6", "delivered"), ("b4", "delivered")]
     assert world.journal.rows[0].detail == NEWER
@@ -107,7 +87,7 @@ def test_what_is_taken_again_after_a_crash_is_not_pushed_behind_what_was_pushed_
         (PushResult(400), "client-error: HTTP 400"),
         (PushResult(503, retry_after_s=1.0), "server-error: HTTP 503"),
         (PushResult(0, "timeout", "no answer", duration_s=2.0), "timeout: no answer"),
-        (PushResult(0, "connect", "refused"), "connect: refused"),
+        (REFUSED, "connect: refused"),
     ],
 )
 def test_what_a_push_does_not_bring_is_dropped_with_a_row(result: PushResult, detail: str) -> None:
@@ -121,18 +101,17 @@ def test_what_a_push_does_not_bring_is_dropped_with_a_row(result: PushResult, de
 
 
 def test_what_waits_behind_a_push_without_an_answer_is_dropped_and_what_is_reliable_parked() -> None:
-    world = World(lambda _: PushResult(0, "connect", "refused"))
+    world = World(lambda _: REFUSED)
     for name in ("n1", "n2", "n3"):
         world.take(name, reliable=name == "n2")
     world.push()
     assert world.states() == [("n1", "dropped"), ("n2", "parked"), ("n3", "dropped")]
-    assert list(world.journal.parked) == [("s", "n2")]
-    assert world.journal.parked["s", "n2"].number == 0
+    assert [(key, tries.number) for key, tries in world.journal.parked.items()] == [(("s", "n2"), 0)]
     assert len(world.transport.sent) == 1
 
 
 def test_what_did_not_answer_is_tried_again_when_it_is_on_trial() -> None:
-    world = World(lambda _: PushResult(0, "connect", "refused"))
+    world = World(lambda _: REFUSED)
     for number in range(4):
         if number == 2:
             world.outcomes.forget()
@@ -147,8 +126,8 @@ def test_what_did_not_answer_is_tried_again_when_it_is_on_trial() -> None:
     ("exclusions", "why"),
     [
         (Exclusions(held=frozenset({"s"})), HELD),
-        (Exclusions(degraded=frozenset({"http://s/"})), SICK),
-        (Exclusions(held=frozenset({"s"}), degraded=frozenset({"http://s/"}), on_trial=frozenset({"http://s/"})), HELD),
+        (Exclusions(degraded=S), SICK),
+        (Exclusions(held=frozenset({"s"}), degraded=S, on_trial=S), HELD),
     ],
 )
 def test_what_may_not_be_pushed_now_is_dropped(exclusions: Exclusions, why: str) -> None:
@@ -162,11 +141,10 @@ def test_what_may_not_be_pushed_now_is_dropped(exclusions: Exclusions, why: str)
 
 
 def test_an_endpoint_on_trial_is_pushed_to_for_timely_subscriptions_only() -> None:
-    sick = frozenset({"http://s/", "http://o/"})
+    sick = S | {"http://o/"}
     world = World(exclusions=Exclusions(degraded=sick, watched=sick, on_trial=sick))
-    world.outcomes.watched = sick
     world.take("n1")
-    world.take("n2", to=OTHER)
+    world.take("n2", to=subscription("o", form="raw"))
     world.push()
     assert world.states() == [("n2", "parked"), ("n1", "delivered")]
     assert world.outcomes.report.signs == [("http://s/", Sign("quick"))]
@@ -175,48 +153,44 @@ def test_an_endpoint_on_trial_is_pushed_to_for_timely_subscriptions_only() -> No
 def test_once_a_lane_has_waited_for_too_long_the_newest_of_each_topic_is_pushed() -> None:
     world = World()
     for number, topic in enumerate("aabab", 1):
-        world.take(f"n{number}", topic, LONG_AGO_MS if number == 1 else NOW_MS)
+        world.take(f"n{number}", topic, accepted_ms=LONG_AGO_MS if number == 1 else NOW_MS)
     world.take("n6", "c", reliable=True)
     world.take("n7", "c")
     world.push()
-    assert world.states() == [
-        ("n1", "dropped"),
-        ("n2", "dropped"),
-        ("n3", "dropped"),
-        ("n4", "delivered"),
-        ("n5", "delivered"),
-        ("n6", "delivered"),
-        ("n7", "delivered"),
-    ]
-    assert {row.detail for row in world.journal.rows if row.state == "dropped"} == {
-        "a newer message of its topic is pushed instead"
-    }
+    assert world.states() == [(f"n{number}", "dropped" if number < 4 else "delivered") for number in range(1, 8)]
+    assert {row.detail for row in world.journal.rows if row.state == "dropped"} == {NEWER}
 
 
-def test_a_receiver_that_is_slow_gets_the_newest_and_no_batch_waits_for_the_rest() -> None:
+@pytest.mark.parametrize(("topics", "pushed"), [(1, ["n0", "n1", "n2", "n99"]), (100, ["n0", "n1", "n2", "n3"])])
+def test_a_receiver_that_is_slow_gets_the_newest_and_no_batch_waits_for_the_rest(
+    topics: int, pushed: list[str]
+) -> None:
     world = World(lambda _: PushResult(202, duration_s=0.7), each_s=0.7)
     for number in range(100):
-        world.take(f"n{number}")
+        world.take(f"n{number}", f"t{number % topics}")
     world.push()
-    delivered = [name for name, state in world.states() if state == "delivered"]
-    assert delivered == ["n0", "n1", "n2", "n99"]
+    assert [name for name, state in world.states() if state == "delivered"] == pushed
     assert {state for _, state in world.states()} == {"delivered", "dropped"}
 
 
-def test_nor_for_a_newest_of_each_of_many_topics() -> None:
-    world = World(lambda _: PushResult(202, duration_s=0.7), each_s=0.7)
-    for number in range(100):
-        world.take(f"n{number}", f"t{number}")
-    world.push()
-    assert len(world.transport.sent) < 6
-    assert not world.journal.parked
+def test_of_many_recipients_none_gets_an_old_message_when_a_newer_one_is_there() -> None:
+    many = [msgspec.structs.replace(TIMELY, id=f"s{number}") for number in range(70)]
+    for accepted_ms, dropped in ((LONG_AGO_MS, 70), (NOW_MS, 0)):
+        world = World()
+        world.intake.take(received("n1", accepted_ms=accepted_ms), Found(many, []))
+        world.intake.take(received("n2", 1, accepted_ms=NOW_MS), Found(many[:1], []))
+        world.intake.take(received("n3", 2, accepted_ms=NOW_MS), Found(many, []))
+        assert world.intake.lanes.fan_outs.size == 141, "what follows on the topic waits behind it"
+        world.intake.fill(70)
+        assert world.states() == [("n1", "dropped")] * dropped
+        assert world.intake.lanes.size == 70 - dropped
 
 
 @pytest.mark.parametrize(
     ("result", "pushes", "lost_s"),
     [
         # Refused at once, which costs nothing: as often as probes.
-        (PushResult(0, "connect", "refused"), range(55, 70), 61),
+        (REFUSED, range(55, 70), 61),
         # Each costs a batch its two seconds.
         (PushResult(0, "timeout", "no answer", duration_s=2.0), range(8, 17), 601),
         (PushResult(0, "connect", "no route", duration_s=2.0), range(8, 17), 601),
@@ -235,7 +209,6 @@ def test_an_hour_of_batches_for_a_receiver_that_is_not_well(
         health = driver.health
         exclusions = Exclusions(degraded=health.degraded(), watched=health.watched(), on_trial=health.on_trial(now_ms))
         world = World(lambda _: answer, exclusions)
-        world.outcomes.watched = exclusions.watched
         world.take("n")
         world.push()
         driver.batch_done([world.outcomes.take_report()])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import msgspec
+from typing import Any
+
 import pytest
 
 from arborcast.dispatch.matching.view import ControlState, SubscriptionListener
@@ -13,10 +14,10 @@ from arborcast.topic_model.records.control import (
     subscription_key,
     suspension_key,
 )
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import subscription
 
-HERE, THERE = "http://here/", "http://there/"
+HERE = "http://here/"
 
 
 class Told(SubscriptionListener):
@@ -43,10 +44,8 @@ def state(told: Told) -> ControlState:
     return made
 
 
-def subscribe(state: ControlState, name: str, address: str = HERE) -> Subscription:
-    one = Subscription(name, EndpointReference(address))
-    state.apply(SubscriptionRecord(one))
-    return one
+def subscribe(state: ControlState, name: str, **more: Any) -> None:
+    state.apply(SubscriptionRecord(subscription(name, url=HERE, **more)))
 
 
 def test_an_endpoint_is_there_as_long_as_anybody_has_it(state: ControlState, told: Told) -> None:
@@ -64,9 +63,8 @@ def test_an_endpoint_is_there_as_long_as_anybody_has_it(state: ControlState, tol
 
 
 def test_records_that_say_the_same_again_count_once(state: ControlState, told: Told) -> None:
-    one = subscribe(state, "a")
-    state.apply(SubscriptionRecord(one))
-    state.apply(SubscriptionRecord(msgspec.structs.replace(one, paused=True)))
+    for paused in (False, False, True):
+        subscribe(state, "a", paused=paused)
     for record in (*ending("a", "expired", 1), *ending("a", "unsubscribed", 1)):
         state.apply(record)
 
@@ -74,8 +72,7 @@ def test_records_that_say_the_same_again_count_once(state: ControlState, told: T
 
 
 def test_nobody_pushes_to_a_pull_point(state: ControlState) -> None:
-    state.apply(SubscriptionRecord(Subscription("a", EndpointReference(HERE), pull_point="p")))
-
+    subscribe(state, "a", pull_point="p")
     assert state.endpoints == 0
 
 

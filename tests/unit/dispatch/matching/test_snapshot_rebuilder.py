@@ -17,13 +17,12 @@ from arborcast.dispatch.matching.bases import FileBase, FileBases, SnapshotRebui
 from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import subscription
 
 
 def record(name: object, topic: str = "a") -> SubscriptionRecord:
-    topics = (TopicFilter("", topic, topic),)
-    return SubscriptionRecord(Subscription(f"s{name}", EndpointReference(f"http://{name}/"), topics=topics))
+    return SubscriptionRecord(subscription(f"s{name}", topic))
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,11 @@ class KeptBases:
         """Nothing is left anywhere."""
 
 
+def begun(min_overlay: int = 3) -> tuple[RoutingTable, KeptBases, SnapshotRebuilder]:
+    table, bases = RoutingTable(), KeptBases()
+    return table, bases, SnapshotRebuilder(table, cast(Any, bases), min_overlay)
+
+
 def matched(rebuilder: SnapshotRebuilder, topic: str = "a") -> list[str]:
     base, overlay = rebuilder.current()
     return [each.id for each in SnapshotView(base.open(), overlay).match(TopicPath(topic))]
@@ -86,8 +90,7 @@ def changed(table: RoutingTable, numbers: range) -> None:
 
 
 def test_old_base_serves_with_all_changes_until_the_new_one_is_there() -> None:
-    table, bases = RoutingTable(), KeptBases()
-    rebuilder = SnapshotRebuilder(table, cast(Any, bases), min_overlay=3)
+    table, bases, rebuilder = begun()
     first, _ = rebuilder.current()
     bases.go.clear()
 
@@ -109,8 +112,7 @@ def test_old_base_serves_with_all_changes_until_the_new_one_is_there() -> None:
 
 
 def test_no_second_build_while_one_is_under_way() -> None:
-    table, bases = RoutingTable(), KeptBases()
-    rebuilder = SnapshotRebuilder(table, cast(Any, bases), min_overlay=3)
+    table, bases, rebuilder = begun()
     rebuilder.current()
     bases.go.clear()
     for start in range(0, 50, 10):
@@ -125,8 +127,7 @@ def test_no_second_build_while_one_is_under_way() -> None:
 def test_base_that_cannot_be_made_leaves_the_old_one_in_use_and_is_tried_again_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    table, bases = RoutingTable(), KeptBases()
-    rebuilder = SnapshotRebuilder(table, cast(Any, bases), min_overlay=3)
+    table, bases, rebuilder = begun()
     first, _ = rebuilder.current()
     bases.fail = True
     changed(table, range(4))
@@ -146,8 +147,7 @@ def test_base_that_cannot_be_made_leaves_the_old_one_in_use_and_is_tried_again_l
 
 
 def test_who_follows_in_steps_has_a_base_made_before_it_moves_to_it() -> None:
-    table, bases = RoutingTable(), KeptBases()
-    rebuilder = SnapshotRebuilder(table, cast(Any, bases), min_overlay=3)
+    table, bases, rebuilder = begun()
     first, _ = rebuilder.newest()
     assert rebuilder.renewed(), "nothing has changed since"
     bases.go.clear()
@@ -172,9 +172,8 @@ def test_who_follows_in_steps_has_a_base_made_before_it_moves_to_it() -> None:
 
 
 def test_overlay_may_grow_with_the_base() -> None:
-    table, bases = RoutingTable(), KeptBases()
+    table, _, rebuilder = begun()
     changed(table, range(1_000))
-    rebuilder = SnapshotRebuilder(table, cast(Any, bases), min_overlay=3)
     rebuilder.current()
     changed(table, range(1_000, 1_020))
     rebuilder.current()
@@ -196,8 +195,7 @@ def test_overlay_may_grow_with_the_base() -> None:
 )
 def test_view_always_answers_as_the_table(steps: list[tuple[str, int]]) -> None:
     """Whenever the builds happen to finish, nobody is missed and nobody who left is served."""
-    table, bases = RoutingTable(), KeptBases()
-    rebuilder = SnapshotRebuilder(table, cast(Any, bases), min_overlay=2)
+    table, bases, rebuilder = begun(min_overlay=2)
     rebuilder.current()
     actions: dict[str, Callable[[int], object]] = {
         "put": lambda number: table.apply(record(number, "a//." if number % 3 else "a/b")),

@@ -27,6 +27,7 @@ from arborcast.dispatch.operations.waiting import DeliverySelection
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.listed_logs import ListedLogs
+from tests.support.make import notification
 
 KAFKA = KafkaSettings()
 
@@ -41,7 +42,7 @@ def delivery(number: int, to: str = "s1") -> Delivery:
 
 
 def message(number: int, topic: str = "a") -> Notification:
-    return Notification(f"n{number}", TopicPath(topic), b"<x/>" * 100, 5, priority=number)
+    return notification(f"n{number}", topic, b"<x/>" * 100, priority=number)
 
 
 def letter(number: int, to: str = "s1", **more: object) -> DeadLetter:
@@ -88,18 +89,22 @@ def test_a_repeated_batch_changes_neither_time_nor_tries_and_a_request_does(logs
         assert pending_of(entry.value).tries == Tries(2, 2, 50, 50)
 
 
-def test_a_kept_view_reads_each_record_once(logs: ListedLogs) -> None:
+def test_a_kept_view_reads_each_record_of_its_kafka_once(logs: ListedLogs) -> None:
     kept = DeliveryViews()
+
+    def shown(kafka: KafkaSettings = KAFKA) -> tuple[list[str], int]:
+        with opened(PendingView, kafka, kept) as view:
+            return names(view, limit=2), logs.read
+
     for number in range(100):
         logs.park(delivery(number), message(number), at_ms=number)
-    for _ in range(3):
-        with opened(PendingView, KAFKA, kept) as view:
-            assert names(view, limit=2) == ["n0", "n1"]
-        assert logs.read == 100
+    assert [shown() for _ in range(3)] == [(["n0", "n1"], 100)] * 3
     logs.finished(delivery(0))
-    with opened(PendingView, KAFKA, kept) as view:
-        assert names(view, limit=2) == ["n1", "n2"]
-    assert logs.read == 102
+    assert shown() == (["n1", "n2"], 102)
+    assert [shown(each) for each in (KafkaSettings(prefix="other"), KAFKA)] == [
+        (["n1", "n2"], 204),
+        (["n1", "n2"], 306),
+    ], "another Kafka: it begins again"
 
 
 def test_the_steps_of_a_page_do_not_grow_with_what_waits(logs: ListedLogs) -> None:
@@ -207,15 +212,6 @@ def test_a_log_that_was_created_again_is_read_from_its_beginning(logs: ListedLog
         logs.park(delivery(3), message(3))
         view.catch_up()
         assert names(view) == ["n3"]
-
-
-def test_a_view_of_another_kafka_begins_again(logs: ListedLogs) -> None:
-    kept = DeliveryViews()
-    logs.park(delivery(1), message(1))
-    for kafka in (KAFKA, KafkaSettings(prefix="other"), KAFKA):
-        with opened(PendingView, kafka, kept) as view:
-            assert names(view) == ["n1"]
-    assert logs.read == 3
 
 
 @pytest.mark.parametrize("newest_first", [False, True])

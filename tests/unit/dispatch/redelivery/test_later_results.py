@@ -1,4 +1,4 @@
-"""Receivers that take a push and say later how it ended: what the redelivery makes of their words, and of silence."""
+"""Receivers that accept a push and report its result later: what the redelivery makes of results, and of silence."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
+from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.results import Promise, Result, State
-from tests.support.redelivery_world import LATER, OK, World, retry
+from tests.support.redelivery_world import LATER, OK, World, one, retry
 
 CALLBACK_MS = 60_000
 RESULT_TRANSIT_MS = 1_000
 
 
-def world_of(form: str = "raw", **policy: Any) -> World:
-    world = World(retry=retry(retransmissions=2), push=PushSettings(callback_s=CALLBACK_MS / 1000))
+def world_of(answer: PushResult = LATER, form: str = "raw", **policy: Any) -> World:
+    world = one(answer, retry=retry(retransmissions=2), push=PushSettings(callback_s=CALLBACK_MS / 1000))
     world.subscribe("s", form=form, **policy)
-    world.endpoint("s").answer = lambda ids: LATER
     return world
 
 
-def rows(world: World, notification: str = "n") -> list[tuple[str, str, int]]:
-    return [(row.state, row.error, row.number) for row in world.attempts if row.notification == notification]
+def rows(world: World) -> list[tuple[str, str, int]]:
+    return [(row.state, row.error, row.number) for row in world.attempts if row.notification == "n"]
 
 
 def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
@@ -45,7 +45,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     assert (world.log, world.redelivery.lanes, world.redelivery.outcomes.delivered) == ({}, 0, 1)
 
 
-def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> None:
+def test_silence_is_a_failure_and_a_result_that_comes_after_it_is_ignored() -> None:
     world = world_of()
     world.park("s", "n")
     world.run(CALLBACK_MS + RESULT_TRANSIT_MS - 1)
@@ -58,6 +58,7 @@ def test_silence_is_a_failure_and_a_word_that_comes_after_it_is_not_heard() -> N
     world.run(3 * CALLBACK_MS)
     assert rows(world)[-2:] == [("parked", "later", 3), ("dead", "no-result", 3)]
     assert len(world.arrivals) == 3
+    assert (world.health.get("http://s/").breaker, world.told[:-1]) == ("closed", []), "its endpoint answers"
 
 
 @pytest.mark.parametrize(("state", "ended"), [("delivered", "delivered"), ("failed", "parked"), ("refused", "dead")])
@@ -86,7 +87,7 @@ def test_a_result_before_the_answer_that_promises_it() -> None:
 
 
 def test_several_messages_in_one_push_have_one_result_and_what_failed_is_tried_alone() -> None:
-    world = world_of("notify")
+    world = world_of(form="notify")
     for each in ("n1", "n2", "n3"):
         world.park("s", each)
     world.run(100)
@@ -121,16 +122,6 @@ def test_when_the_clock_is_put_back_results_and_answers_are_awaited_for_their_ti
     assert [each.notifications for each in world.arrivals[2:]] == [("later",)]
 
 
-def test_it_says_nothing_bad_of_the_endpoint() -> None:
-    world = world_of()
-    for number in range(5):
-        world.park("s", f"n{number}")
-    world.run(CALLBACK_MS + 5_000)
-
-    assert world.health.get("http://s/").breaker == "closed"
-    assert world.told == []
-
-
 def test_results_count_while_the_subscription_is_suspended_and_no_more_when_it_is_over() -> None:
     world = world_of()
     world.park("s", "n1")
@@ -152,11 +143,9 @@ def test_results_count_while_the_subscription_is_suspended_and_no_more_when_it_i
 
 def test_a_repeated_batch_waits_for_the_push_that_it_made_last() -> None:
     world = world_of()
-    first, second = (
-        Tries(1, 0, world.now_ms + CALLBACK_MS, world.now_ms, push) for push in ("before the crash", "after it")
-    )
-    delivery = world.park("s", "n", first)
-    world.repark(delivery, second)
+    due_ms = world.now_ms + CALLBACK_MS
+    first, second = (Tries(1, 0, due_ms, world.now_ms, push) for push in ("before the crash", "after it"))
+    world.repark(world.park("s", "n", first), second)
     world.redelivery.reported(Result(Promise("s", "after it", 0, world.now_ms + 1), "delivered", world.now_ms))
     world.run(0)
 
@@ -164,95 +153,85 @@ def test_a_repeated_batch_waits_for_the_push_that_it_made_last() -> None:
 
 
 def test_without_the_promise_in_the_push_its_202_is_the_result() -> None:
-    world = World(push=PushSettings(callback_s=0))
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: LATER
+    world = one(LATER, push=PushSettings(callback_s=0))
     world.park("s", "n")
     world.run(100)
 
     assert rows(world) == [("delivered", "", 1)]
 
 
-def under_way(world: World, name: str = "n") -> Promise:
-    """A worker parks what it still pushes, with the next message behind it."""
-    push, due_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms + 16_000
-    world.park("s", name, Tries(1, 0, due_ms, world.now_ms, push))
-    world.park("s", "behind")
-    return Promise("s", push, world.now_ms - 2_000, world.now_ms)
+def under_way(world: World, name: str = "s", valid_ms: int = 0) -> Promise:
+    """A worker parks the message that it still pushes."""
+    push, now_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms
+    tries = Tries(1, 0, now_ms + 16_000, now_ms, push)
+    world.park(name, "n", tries, valid_until_ms=now_ms + valid_ms if valid_ms else 0)
+    return Promise(name, push, now_ms - 2_000, now_ms)
+
+
+def pushed(world: World) -> list[tuple[str, ...]]:
+    return [each.notifications for each in world.arrivals]
 
 
 def test_a_push_that_is_under_way_in_a_worker_holds_its_lane_until_its_result() -> None:
-    world = world_of()
-    world.endpoint("s").answer = lambda ids: OK
+    world = world_of(OK)
     promise = under_way(world)
+    world.park("s", "behind")
     world.run(10_000)
-    assert world.arrivals == []
+    assert pushed(world) == []
     assert world.lanes.for_workers()[0] == {"s"}
 
     world.redelivery.reported(Result(promise, "delivered", world.now_ms))
     world.run(100)
 
-    assert [each.notifications for each in world.arrivals] == [("behind",)]
+    assert pushed(world) == [("behind",)]
     assert rows(world) == [("delivered", "", 1)]
     assert world.attempts[0].detail == "answered after 12.0 s"
     assert world.lanes.for_workers()[0] == frozenset()
 
 
 def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it() -> None:
-    world = world_of(maximum_attempts=1)
-    world.endpoint("s").answer = lambda ids: OK
+    world = world_of(OK, maximum_attempts=1)
     under_way(world)
+    world.park("s", "behind")
     world.run(15_999)
-    assert world.arrivals == []
+    assert pushed(world) == []
     world.run(1_000)
-    assert [each.notifications for each in world.arrivals] == [("behind",), ("n",)]
+    assert pushed(world) == [("behind",), ("n",)]
     assert rows(world) == [("delivered", "", 2)]
 
 
 def test_without_its_worker_it_is_not_pushed_when_its_publisher_wants_it_no_more() -> None:
-    world = world_of()
-    world.endpoint("s").answer = lambda ids: OK
-    push, now_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms
-    world.park("s", "n", Tries(1, 0, now_ms + 16_000, now_ms, push), valid_until_ms=now_ms + 5_000)
+    world = world_of(OK)
+    under_way(world, valid_ms=5_000)
     world.run(20_000)
-    assert world.arrivals == []
+    assert pushed(world) == []
     assert [state for state, _, _ in rows(world)] == ["expired"]
 
 
 def test_over_a_link_a_push_under_way_in_a_worker_does_not_travel_with_those_before_it() -> None:
     world = World()
-    world.link("link")
-    world.endpoint("link").answer = lambda ids: OK
-    now_ms = world.now_ms
-    world.park("link", "before", Tries(1, 1, now_ms + 1_000, now_ms))
-    tries = Tries(1, 0, now_ms + 16_000, now_ms, f"{UNANSWERED_PUSH}p-1")
-    world.park("link", "under way", tries, valid_until_ms=now_ms + 5_000)
+    world.link("s")
+    world.park("s", "before", Tries(1, 1, world.now_ms + 1_000, world.now_ms))
+    under_way(world, valid_ms=5_000)
     world.run(15_000)
-    assert [each.notifications for each in world.arrivals] == [("before",)]
+    assert pushed(world) == [("before",)]
     world.run(10_000)
-    assert world.states() == {("link", "before"): "delivered", ("link", "under way"): "expired"}
+    assert world.states() == {("s", "before"): "delivered", ("s", "n"): "expired"}
     assert len(world.arrivals) == 1
 
 
-def test_when_a_process_begins_a_push_whose_result_is_known_is_not_made_again() -> None:
-    """The process before it had read the result, or its worker has written it since."""
-    world = world_of()
-    world.endpoint("s").answer = lambda ids: OK
+@pytest.mark.parametrize("known", [True, False])
+def test_a_process_that_begins_pushes_again_what_has_no_result(known: bool) -> None:
+    """The process before it had read the result, or its worker has written it since; no worker has a push under way."""
+    world = world_of(OK)
     promise = under_way(world)
-    world.redelivery.reported(Result(promise, "delivered", world.now_ms))
+    world.park("s", "behind")
+    if known:
+        world.redelivery.reported(Result(promise, "delivered", world.now_ms))
+    else:
+        world.run(10)
+        assert pushed(world) == []
     world.redelivery.workers_ended()
-    world.run(20_000)
-    assert [each.notifications for each in world.arrivals] == [("behind",)]
-    assert rows(world)[0] == ("delivered", "", 1)
-
-
-def test_when_a_process_begins_no_worker_has_anything_under_way() -> None:
-    world = world_of()
-    world.endpoint("s").answer = lambda ids: OK
-    under_way(world)
-    world.run(10)
-    assert world.arrivals == []
-    world.redelivery.workers_ended()
-    world.run(100)
-    assert sorted(each.notifications for each in world.arrivals) == [("behind",), ("n",)]
-    assert rows(world) == [("delivered", "", 2)]
+    world.run(20_000 if known else 100)  # without a result at once, 16 s before its time
+    assert sorted(pushed(world)) == ([("behind",)] if known else [("behind",), ("n",)])
+    assert rows(world) == [("delivered", "", 1 if known else 2)]

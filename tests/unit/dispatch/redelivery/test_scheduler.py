@@ -3,40 +3,36 @@ from __future__ import annotations
 import itertools
 
 import msgspec
+import pytest
 
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.redelivery.lanes import Choice, RetryLane
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Peer
-from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World, one
 
 
-def test_waiting_messages_travel_together_as_far_as_a_push_may_be_long() -> None:
-    world = World(push=PushSettings(max_notify_messages=3, max_notify_bytes=8))
+@pytest.mark.parametrize(
+    ("push", "payloads", "together"),
+    [
+        (PushSettings(max_notify_messages=3, max_notify_bytes=8), ["<x/>"] * 5, ["n0 n1", "n2 n3", "n4"]),
+        (PushSettings(), [f'<x xml:id="{each}"/>' for each in "abca"], ["n0 n1 n2", "n3"]),  # the same id twice
+    ],
+)
+def test_waiting_messages_travel_together_as_far_as_they_may(
+    push: PushSettings, payloads: list[str], together: list[str]
+) -> None:
+    world = World(push=push)
     world.subscribe("s", form="notify")
-    for number in range(5):
-        world.park("s", f"n{number}")
-
+    for number, payload in enumerate(payloads):
+        world.park("s", f"n{number}", payload=payload.encode())
     world.run(1_000)
-
-    assert [arrival.notifications for arrival in world.arrivals] == [("n0", "n1"), ("n2", "n3"), ("n4",)]
-
-
-def test_waiting_messages_with_the_same_xml_id_do_not_travel_together() -> None:
-    world = World()
-    world.subscribe("s", form="notify")
-    for number, name in enumerate("abca"):
-        world.park("s", f"n{number}", payload=f'<x xml:id="{name}"/>'.encode())
-
-    world.run(1_000)
-
-    assert [arrival.notifications for arrival in world.arrivals] == [("n0", "n1", "n2"), ("n3",)]
+    assert [" ".join(arrival.notifications) for arrival in world.arrivals] == together
 
 
 def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wait() -> None:
-    world = World()
-    world.subscribe("s")
+    world = one()
     world.endpoint("s").answer = lambda ids: BROKEN if "bad" in ids else OK
     for name in ("a", "bad", "b", "c"):
         world.park("s", name)
@@ -44,19 +40,17 @@ def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wai
     world.run(DAY_MS)
 
     assert world.arrived("s")[:4] == ["a", "bad", "b", "c"]
-    times = [arrival.at_ms for arrival in world.arrivals if "bad" in arrival.notifications]
-    waits = [round((later - earlier) / 1000) for earlier, later in itertools.pairwise(times)]
+    bad = [arrival for arrival in world.arrivals if "bad" in arrival.notifications]
+    waits = [round((later.at_ms - earlier.at_ms) / 1000) for earlier, later in itertools.pairwise(bad)]
     assert waits == [2, 6, 18, 54, 162]  # five retransmissions after the first attempt
-    numbers = [arrival.attempt for arrival in world.arrivals if "bad" in arrival.notifications]
-    assert numbers == [1, 2, 3, 4, 5, 6]
+    assert [arrival.attempt for arrival in bad] == [1, 2, 3, 4, 5, 6]
     assert world.states()["s", "bad"] == "dead"
     assert [(letter.notification.id, letter.number) for letter in world.buried] == [("bad", 6)]
     assert [event.kind for event in world.told] == ["dead-letters-growing"]
 
 
 def test_what_was_tried_is_tried_again_beside_a_first_attempt_that_takes_long() -> None:
-    world = World()
-    world.subscribe("s")
+    world = one()
     world.endpoint("s").takes_ms = 10_000
     world.park("s", "new")
     world.park("s", "tried", Tries(1, 1, START_MS + 1_000, START_MS))
@@ -89,9 +83,9 @@ LIMITED = RetrySettings(jitter=0.0, parked_messages=3)
 
 def test_of_more_than_may_wait_the_oldest_that_were_never_tried_are_dropped() -> None:
     world = World(retry=LIMITED)
-    for name, policy in (("s", {}), ("strict", {"reliability": "strict"}), ("order", {"order": "strict"})):
-        world.subscribe(name, **policy)
-        world.subscriptions[name] = msgspec.structs.replace(world.subscriptions[name], paused=True)
+    policies = {"s": {}, "strict": {"reliability": "strict"}, "order": {"order": "strict"}}
+    for name, policy in policies.items():
+        world.subscriptions[name] = msgspec.structs.replace(world.subscribe(name, **policy), paused=True)
         if name == "s":
             world.park(name, "tried", Tries(1, 1, START_MS + HOUR_MS))
         for number in range(5):
@@ -105,17 +99,13 @@ def test_of_more_than_may_wait_the_oldest_that_were_never_tried_are_dropped() ->
         *(("order", f"n{number}") for number in (0, 1)),
     }
     row = next(row for row in world.attempts if row.subscription == "s")
-    assert (row.error, row.number, row.push, row.detail) == (
-        "resources",
-        0,
-        "",
-        "6 messages waited for its subscription, retry.parked_messages is 3",
-    )
+    assert (row.error, row.number, row.push) == ("resources", 0, "")
+    assert row.detail == "6 messages waited for its subscription, retry.parked_messages is 3"
     assert world.buried == []
     world.restart()
     world.run(1_000)
     assert len(world.attempts) == 5, "nothing is dropped twice"
-    for name in ("s", "strict", "order"):
+    for name in policies:
         world.subscriptions[name] = msgspec.structs.replace(world.subscriptions[name], paused=False)
     world.hear()
     world.run(2 * HOUR_MS)
@@ -126,8 +116,7 @@ def test_of_more_than_may_wait_the_oldest_that_were_never_tried_are_dropped() ->
 
 
 def test_or_of_more_bytes() -> None:
-    world = World(retry=RetrySettings(jitter=0.0, parked_bytes=3_000))
-    world.subscribe("s")
+    world = one(retry=RetrySettings(jitter=0.0, parked_bytes=3_000))
     world.fall("s")
     for number in range(9):
         world.park("s", f"n{number}", payload=b"<x>%s</x>" % (b"." * 900))
@@ -165,10 +154,7 @@ def test_what_was_refused_together_over_a_link_is_tried_one_by_one() -> None:
 
     states = {notification: state for (_, notification), state in world.states().items()}
     assert states == {"n0": "delivered", "n1": "dead", "n2": "delivered", "n3": "delivered"}
-    assert [each.notifications for each in world.arrivals] == [
-        ("n0", "n1", "n2", "n3"),
-        *(("n0",), ("n1",), ("n2",), ("n3",)),
-    ]
+    assert [" ".join(each.notifications) for each in world.arrivals] == ["n0 n1 n2 n3", "n0", "n1", "n2", "n3"]
 
 
 def test_a_link_wakes_for_what_a_batch_has_tried_though_others_are_to_wait_longer() -> None:

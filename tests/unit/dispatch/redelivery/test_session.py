@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -21,50 +20,33 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
 from arborcast.dispatch.redelivery.session import SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.topics import TopicPath
-from tests.support.redelivery_world import World
+from tests.support.make import notification
+from tests.support.redelivery_world import HOUR_MS, World
 
 DELIVERY = Delivery("s", Place(1, 0, 0))
-MESSAGE = Notification("n", TopicPath("a"), b"<x/>", 1)
-
-
-class Opened:
-    """Something that has to be closed."""
-
-    def __init__(self, name: str, closed: list[str]) -> None:
-        self._name = name
-        self._closed = closed
-
-    def close(self) -> None:
-        self._closed.append(self._name)
-
-
-class OpenedStore(Opened):
-    """A store that has read nothing."""
-
-    def positions(self) -> dict[int, int]:
-        return {}
-
-    def recall(self, name: str) -> None:
-        """Nothing."""
+MESSAGE = notification("n", accepted_ms=1)
 
 
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what a session has opened, and closed again; its store has read nothing."""
     names: list[str] = []
-    monkeypatch.setattr(session, "_opened", lambda file, log: OpenedStore("store", names))
-    monkeypatch.setattr(session, "_cursor", lambda kafka, log, positions: Opened(f"reading {log}", names))
-    monkeypatch.setattr(session, "journal_for", lambda kafka: Opened("journal", names))
+    monkeypatch.setattr(session, "_opened", lambda file, log: opened("store", names))
+    monkeypatch.setattr(session, "_cursor", lambda kafka, log, positions: opened(f"reading {log}", names))
+    monkeypatch.setattr(session, "journal_for", lambda kafka: opened("journal", names))
     return names
 
 
-def parts(make_transport: Any) -> SessionParts:
+def opened(name: str, closed: list[str]) -> SimpleNamespace:
+    return SimpleNamespace(close=lambda: closed.append(name), positions=dict, recall=lambda name: None)
+
+
+def parts(make_transport: Any, subscriptions: Any = None) -> SessionParts:
     context = RedeliveryContext(
         push=PushSettings(),
         retry=RetrySettings(),
         health=EndpointHealthRegistry(RetrySettings(), lambda endpoint: True),
-        subscriptions=cast(Any, None),
+        subscriptions=subscriptions,
         held=HeldLanes(),
         envelope_of=cast(Any, None),
         publish=lambda event: None,
@@ -85,7 +67,6 @@ def test_what_was_open_when_the_next_could_not_be_opened_is_closed(closed: list[
 
     with pytest.raises(InfrastructureError, match="no certificates"), opened_session(parts(no_transport)):
         pass
-
     assert sorted(closed) == ["journal", "reading parked", "reading results", "store"]
 
 
@@ -96,14 +77,9 @@ def test_what_was_open_when_a_session_could_not_be_made_is_closed(
         raise ValueError("its settings are wrong")
 
     monkeypatch.setattr(session, "Redelivery", spoilt)
-
-    with pytest.raises(ValueError, match="settings"), opened_session(parts(lambda: Opened("transport", closed))):
+    with pytest.raises(ValueError, match="settings"), opened_session(parts(lambda: opened("transport", closed))):
         pass
-
     assert sorted(closed) == ["journal", "reading parked", "reading results", "store", "transport"]
-
-
-HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize(("hours", "waits"), [(11, 1), (13, 0)])
@@ -156,8 +132,7 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
             commit()
 
         monkeypatch.setattr(store, "commit", committed)
-        context = dataclasses.replace(parts(None).context, subscriptions=cast(Any, world))
-        used = dataclasses.replace(parts(None), context=context)
+        used = parts(None, world)
         reading, results = cast(Any, Records(30, 4_000_000)), cast(Any, Records(0, 0))
         begun = session.RedeliverySession(used, store, reading, results, world.journal, world)
         begun.read_to_end(lambda: False)

@@ -5,13 +5,21 @@ from collections import Counter
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import PushSettings
-from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, FakeEndpoint, World, retry
+from tests.support.redelivery_world import (
+    BROKEN,
+    HOUR_MS,
+    OK,
+    REFUSED,
+    START_MS,
+    FakeEndpoint,
+    World,
+    one,
+    retry,
+)
 
 
 def test_an_endpoint_that_is_away_is_only_probed_and_that_does_not_count() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
+    world = one(REFUSED)
     for number in range(50):
         world.park("s", f"n{number}")
 
@@ -46,9 +54,7 @@ def test_the_lanes_of_an_endpoint_take_turns_in_probing_it() -> None:
 
 
 def test_retry_after_is_obeyed_by_the_whole_endpoint() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: PushResult(503, retry_after_s=600.0)
+    world = one(PushResult(503, retry_after_s=600.0))
     world.park("s", "a")
     world.park("s", "b")
 
@@ -132,9 +138,7 @@ def test_a_lane_that_is_over_with_its_probe_leaves_the_next_probe_to_the_others(
 
 
 def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
+    world = one(REFUSED)
     world.endpoint("s").takes_ms = 1_000
     for number in range(16):
         world.park("s", f"n{number}", Tries(1, 1, START_MS, START_MS - 2_000))
@@ -146,9 +150,7 @@ def test_failures_of_pushes_that_began_before_the_breaker_opened_say_nothing_new
 
 
 def test_a_requested_attempt_is_made_at_once_and_counts() -> None:
-    world = World(retry=retry(first_wait_s=3_600.0))
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
+    world = one(BROKEN, retry=retry(first_wait_s=3_600.0))
     delivery, other = world.park("s", "n"), world.park("s", "other")
     world.run(1_000)
     assert world.arrived("s") == ["n", "other"]
@@ -161,8 +163,7 @@ def test_a_requested_attempt_is_made_at_once_and_counts() -> None:
 
 
 def test_a_requested_attempt_probes_an_endpoint_whose_breaker_is_open() -> None:
-    world = World(retry=retry(first_probe_s=3_600.0))
-    world.subscribe("s")
+    world = one(retry=retry(first_probe_s=3_600.0))
     world.fall("s")
     since_ms = world.health.get("http://s/").failing_since_ms
     delivery = world.park("s", "n")
@@ -182,13 +183,10 @@ def test_a_requested_attempt_probes_an_endpoint_whose_breaker_is_open() -> None:
     assert (world.arrived("s"), world.states()) == (["n", "n"], {("s", "n"): "delivered"})
     assert not world.log, "the request leaves the log with its delivery"
 
-
-def test_an_untried_delivery_that_was_requested_leaves_no_record() -> None:
-    world = World(retry=retry(first_probe_s=3_600.0))
-    world.subscribe("s")
-    world.fall("s")
-    delivery = world.park("s", "n")
-    world.run(1_000)
-    world.request_attempt(delivery)
-    world.run(1_000)
-    assert (world.states(), world.log) == ({("s", "n"): "delivered"}, {})
+    untried = one(retry=retry(first_probe_s=3_600.0))
+    untried.fall("s")
+    delivery = untried.park("s", "n")
+    untried.run(1_000)
+    untried.request_attempt(delivery)
+    untried.run(1_000)
+    assert (untried.states(), untried.log) == ({("s", "n"): "delivered"}, {})

@@ -8,15 +8,13 @@ from arborcast.dispatch.matching.filters import Subject
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.subscriptions import Subscription, XPathFilter
-from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
+from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, one, retry
 
 THREE = XPathFilter(XPATH_1, "/x/@n = 3", {})
 
 
 def test_gone_ends_the_subscription_and_cancels_what_waits() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: PushResult(410)
+    world = one(PushResult(410))
     for number in range(1_100):
         world.park("s", f"n{number}")
 
@@ -50,9 +48,7 @@ def test_a_change_costs_a_look_at_what_has_changed_however_many_wait() -> None:
 
 
 def test_an_endpoint_whose_subscription_has_moved_away_holds_nothing_back_and_names_nobody_who_is_gone() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
+    world = one(REFUSED)
     world.park("s", "a")
     world.run(10_000)
     assert world.health.get("http://s/").breaker == "open"
@@ -135,8 +131,7 @@ def test_a_subscription_that_is_resumed_is_tried_at_once_though_others_have_just
 
 
 def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_time_again() -> None:
-    world = World(retry=retry(suspend_after_s=7_200.0, lifespan_s=7 * 86_400.0))
-    world.subscribe("s")
+    world = one(retry=retry(suspend_after_s=7_200.0, lifespan_s=7 * 86_400.0))
     world.park("s", "n")
     world.endpoint("s").answer = lambda ids: REFUSED
     world.run(2 * HOUR_MS + 120_000)
@@ -155,9 +150,7 @@ def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_ti
 
 
 def test_one_message_that_always_fails_suspends_nobody() -> None:
-    world = World(retry=retry(suspend_after_s=600.0, retransmissions=30, longest_wait_s=60.0))
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: BROKEN
+    world = one(BROKEN, retry=retry(suspend_after_s=600.0, retransmissions=30, longest_wait_s=60.0))
     world.park("s", "n")
 
     world.run(HOUR_MS)

@@ -9,7 +9,7 @@ from arborcast.core.errors import SecretError
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.topic_model.topics import SYSTEM
-from tests.support.redelivery_world import BROKEN, DAY_MS, OK, REFUSED, START_MS, World, retry
+from tests.support.redelivery_world import BROKEN, DAY_MS, OK, REFUSED, START_MS, World, one, retry
 
 
 def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_others_go_on() -> None:
@@ -31,8 +31,7 @@ def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_oth
 
 
 def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    world.subscribe("s")
+    world = one()
     world.park("s", "n")
     with monkeypatch.context() as without_key:
 
@@ -48,9 +47,7 @@ def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pyte
 
 
 def test_operators_hear_which_endpoint_which_subscription_and_why() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
+    world = one(REFUSED)
     world.park("s", "n")
     world.fall("s")
     world.run(2_500)
@@ -71,9 +68,7 @@ def test_operators_hear_which_endpoint_which_subscription_and_why() -> None:
 
 
 def test_no_event_tells_of_dead_events() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: PushResult(400)
+    world = one(PushResult(400))
     world.park("s", "n", topic=f"{SYSTEM}/dead-letters")
 
     world.run(1_000)
@@ -83,9 +78,7 @@ def test_no_event_tells_of_dead_events() -> None:
 
 def test_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Envelope, "redact", lambda _, answer: answer.replace(b"hemligt", b"..."))
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: PushResult(400, response=b"not hemligt")
+    world = one(PushResult(400, response=b"not hemligt"))
     world.park("s", "n")
 
     world.run(1_000)
@@ -95,9 +88,7 @@ def test_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_delivery_that_an_erasure_has_ended_leaves_no_dead_letter() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
+    world = one(REFUSED)
     world.endpoint("s").takes_ms = 1_000
     delivery = world.park("s", "n")
     world.run(500)
@@ -125,9 +116,7 @@ def test_a_lane_whose_deliveries_another_process_has_ended_holds_nothing() -> No
 
 
 def test_what_its_publisher_wants_no_more_ends_and_leaves_no_dead_letter() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
+    world = one(REFUSED)
     for number in range(510):
         world.park("s", f"short{number}", valid_until_ms=START_MS + 5_000)
     for number in range(10):

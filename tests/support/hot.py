@@ -1,0 +1,39 @@
+"""Parts of the hot path over a journal that remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+from unittest.mock import create_autospec
+
+from arborcast.dispatch.delivery.journal import Journal
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.intake import Exclusions, Intake
+from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from tests.support.make import notification
+
+NO_PULL_POINTS = create_autospec(SinkJournal)
+
+RETRY = RetrySettings(jitter=0.0, breaker_failures=3, batch_wait_s=2.0)
+
+
+def received(name: str = "n", offset: int = 0, topic: str = "a", batch: int = 7, **facts: Any) -> Received:
+    """A notification of partition 0."""
+    return Received(notification(name, topic, **facts), 0, offset, batch)
+
+
+def outcomes_in(
+    journal: Journal, now: Callable[[], float] = lambda: 1.0, retry: RetrySettings = RETRY, **push: Any
+) -> BatchOutcomes:
+    return BatchOutcomes(journal, PushSettings(**push), retry, now=now, chance=lambda: 0.0)
+
+
+def intake_of(outcomes: BatchOutcomes, journal: object = NO_PULL_POINTS, **parts: Any) -> Intake:
+    """An intake with lanes of its own."""
+    judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0), parts.pop("unjudged", frozenset()))
+    lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
+    return Intake(cast(Any, journal), lanes, outcomes, judge, parts.pop("exclusions", Exclusions()), **parts)

@@ -88,6 +88,7 @@ class Histories(RuleBasedStateMachine):
         self.late: list[str] = []
         self.priority: dict[str, int] = {}
         self.began: dict[tuple[str, int, int], list[int]] = {}  # by subscription, partition and priority
+        self.attempted: set[tuple[str, str]] = set()  # also before a crash, without a row
         self.arrivals_seen = 0
         self.run_number = 0
         self.tasks: list[Running] = []
@@ -450,5 +451,7 @@ class Histories(RuleBasedStateMachine):
             # What is timely keeps the order whatever its priority, as do strict ones.
             priority = 0 if name in ("strict", "link") or self._drops(name, each) else self.priority[each]
             offsets = self.began.setdefault((name, partition, priority), [])
-            if offset not in offsets:
+            repeated = (name, each) in self.attempted and not self._drops(name, each)
+            self.attempted.add((name, each))
+            if offset not in offsets and not repeated:
                 offsets.append(offset)

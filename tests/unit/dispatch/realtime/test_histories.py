@@ -84,6 +84,20 @@ def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too()
     assert [each for each in state.began["sparse", 0, 0] if each < 3] == [0]
 
 
+def test_a_push_in_flight_at_a_crash_is_repeated_behind_a_later_one_that_was_parked() -> None:
+    state = Histories()
+    state.begin()
+    state.behave(name="timely", how="wrong", takes_ms=900)
+    state.accept(partition=1, count=4, priorities=(-100,) * 4, reliable=True, valid_ms=5_000)
+    state.crash(landing=1, driver=True)
+    state.come_to_rest(partition=1)
+    state.crash(landing=3, driver=True)
+    state.come_to_rest(partition=1)
+    state.pass_time(for_ms=300)
+    assert state.began["timely", 1, -100] == [0, 1, 3], "the push of 2 was in flight"
+    state.teardown()
+
+
 def test_a_task_that_stops_amid_what_an_earlier_run_had_begun_is_not_clean() -> None:
     state = Histories()
     state.begin()

@@ -127,7 +127,7 @@ def test_topics_are_defined_and_deliveries_are_shown(
         page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause")
         assert "1 subscription paused" in page.text
         # With the libraries of tables and audits, which are loaded once.
-        assert resident(process) < 90 * 2**20
+        assert resident(process) < 140 * 2**20
 
         # Connections that send nothing shut no visitor out.
         with ExitStack() as held:

@@ -87,7 +87,7 @@ def test_json_has_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
         ],
     }
     monkeypatch.setattr(queues, "moment", lambda ms: f"at {ms}")
-    monkeypatch.setattr("arborcast.cli.common.iso", lambda ms: f"at {ms}")
+    monkeypatch.setattr("arborcast.admin.documents.iso", lambda ms: f"at {ms}")
     shown = json.loads(asked("show", INSPECTIONS, "--json")[0])
     assert shown == {
         **inspections,

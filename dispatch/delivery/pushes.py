@@ -133,17 +133,19 @@ class Pusher:
         self._send(request, requests, settled)
         return None
 
-    def _send(self, request: PushRequest, following: Iterator[PushRequest], settled: _Settled, s: float = 0.0) -> None:
-        """Send a request and, after its acceptance, the following ones; `s` is the duration of the earlier ones."""
+    def _send(
+        self, request: PushRequest, following: Iterator[PushRequest], settled: _Settled, earlier_s: float = 0.0
+    ) -> None:
+        """Send a request and, after its acceptance, the following ones; `earlier_s` is the duration of those before."""
 
         # It has no reference to itself: otherwise the bodies would wait for the garbage collector.
         def answered(result: PushResult) -> None:
-            outcome, took_s = classify(result, request.result_by_ms), s + result.duration_s
+            outcome, took_s = classify(result, request.result_by_ms), earlier_s + result.duration_s
             after = next(following, None) if outcome.taken else None
             if after is not None:
                 self._send(after, following, settled, took_s)
             else:
-                settled(request, dataclasses.replace(result, duration_s=took_s) if s else result, outcome)
+                settled(request, dataclasses.replace(result, duration_s=took_s) if earlier_s else result, outcome)
 
         self._transport.submit(request, answered)
 

@@ -26,8 +26,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
 from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import Registry, merged
 from arborcast.core.threads import pool, start_thread
 from arborcast.engine.gateway.metrics import declare_workers
@@ -222,13 +224,22 @@ class Workers:
         self._stopping = False
 
     def run(self) -> int:
-        """Keep the workers alive until SIGTERM or SIGINT; returns the exit status."""
+        """Keep the workers alive until SIGTERM or SIGINT; returns the exit status. Raises ConfigError without space for
+        their shared memory."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._on_stop_signal(number))
         with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
             # Written, not truncated: on a full disk a worker that writes to a hole of the file is killed by SIGBUS.
-            memory.write(bytes(TABLE_BYTES + GatewayPositions.size(len(self._workers))))
-            memory.flush()
+            size = TABLE_BYTES + GatewayPositions.size(len(self._workers))
+            try:
+                memory.write(bytes(size))
+                memory.flush()
+            except OSError as error:
+                where = tempfile.gettempdir()
+                raise ConfigError(
+                    f"{where} has no {size:,} bytes for the shared memory of gateway.workers (TMPDIR sets another "
+                    f"folder): {reason_of(error)}"
+                ) from error
             status = 0
             self._show_metrics(Path(folder))
             while not self._stopping and status == 0:

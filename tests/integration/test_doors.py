@@ -173,7 +173,7 @@ def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edges:
         connection.session().consumer(root, got.append, name=root)
         sent += [connection.session().producer(root).send(f"<n>{number}</n>") for number in range(100, 120)]
         wait_for(lambda: {each.id for each in got} >= set(sent), "all of them")
-    # What was on its way to the gateway's death comes when its claim has run out, behind what came later.
+    # Messages in transit at the gateway's death are delivered after their claim has expired, behind later ones.
     later = sent[100:]
     assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
 

@@ -158,7 +158,7 @@ SHOWN: dict[str, dict[str, object]] = {
         DRAWN("throughput, stages, batches, lag"): [True] * 4,
     },
     "topics": {
-        # What is above d/e is no topic, and leads nowhere else.
+        # The node above d/e is no topic and has no other children.
         "tree.table[['topic', 'level', 'topics', 'notifications', 'subscriptions']].values.tolist()": [
             ["a", 1, 2, 9, 2],
             ["a/b", 2, 1, 9, 2],

@@ -177,7 +177,7 @@ def test_of_many_rounds_of_subscribe_fail_and_unsubscribe_nothing_stays(
     assert (state.endpoints, len(state.suspensions), log.live) == (0, 0, {})
     assert len(store.recall("health") or b"") < 10
     assert checkpoint.overlay().size == 0
-    # What is bounded may be fuller than it was; one object for each round would be four times that.
+    # Bounded caches may be fuller than before; one object for each round would be four times this growth.
     assert objects_held_by(*roots) - before < ROUNDS / 4
 
 

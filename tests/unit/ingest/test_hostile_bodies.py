@@ -259,7 +259,7 @@ def by_the_older_envelope(parts: GatewayParts, text: str) -> int:
 
 @pytest.mark.parametrize("door", [by_notify_in_a_known_place, by_the_older_envelope_loose, by_a_pull_point])
 def test_limits_of_a_payload_hold_by_other_ways_of_reading_too(door: Callable[[GatewayParts, str], int]) -> None:
-    """As at each door (test_doors.py): what is taken can be read by a parser with libxml2's bounds."""
+    """As for each protocol (test_doors.py): accepted messages are readable by a parser with libxml2's bounds."""
     for taken, refused in (
         (deep(PAYLOAD_LEVELS), deep(PAYLOAD_LEVELS + 1)),
         (wide(PAYLOAD_DECLARATIONS - 10), wide(PAYLOAD_DECLARATIONS + 1)),

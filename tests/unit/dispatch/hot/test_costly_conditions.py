@@ -68,8 +68,8 @@ def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subsc
 def filled(
     subscribed: Sequence[Subscription], unjudged: frozenset[str], *payloads: bytes
 ) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
-    """A worker fills its lanes, for subscriptions to everything: its journal, what it has settled, and how much waits
-    to be pushed to whom."""
+    """A worker fills its lanes, for subscriptions to everything: its journal, the settled deliveries, and the
+    number of waiting messages by subscription."""
     worker: Any = SimpleNamespace(
         journal=Journal(), conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
     )

@@ -205,7 +205,7 @@ def test_the_first_whose_publisher_wants_it_no_more(store: ParkedStore) -> None:
     assert list(map(offsets, found)) == [[], [2, 1], [1]]
     assert [store.expires_ms("s", 1_000, out) for out in ((), {TWO}, {ONE, TWO})] == [800, 900, 1_250]
     assert store.expires_ms("s", 500) == 700
-    # What was taken in time is not too old while its result is to come.
+    # An accepted delivery does not expire while its result is awaited.
     assert store.tried(ONE, Tries(1, 1, 2_000, 400, "push"))
     assert offsets(store.valid_until("s", 900, 10)) == [2]
     assert store.tried(ONE, Tries(2, 2, 2_000, 500))

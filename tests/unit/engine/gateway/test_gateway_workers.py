@@ -9,12 +9,14 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from arborcast.core.errors import ConfigError
 from arborcast.core.files import Stamp, write_atomically
 from arborcast.engine.gateway import workers
 from arborcast.engine.gateway.workers import Share, WorkerMetrics, Workers
@@ -148,3 +150,16 @@ def test_a_worker_that_hangs_is_killed_on_a_full_disk_too(
         hangs = [parent._hangs(worker, at, tmp_path) for at in (0.0, 0.5, 2.0)]
     assert hangs == [False, False, True]
     assert "worker 0 has made no progress" in caplog.text
+
+
+def test_without_space_for_the_shared_memory_the_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full.open("r+b", buffering=0))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with (
+        socket.socket() as listener,
+        pytest.raises(ConfigError, match=r"no [\d,]+ bytes .* the disk is full"),
+    ):
+        Workers(GatewaySettings(), (), [listener]).run()

@@ -89,7 +89,7 @@ ONE, TWO, LATER = evaluation({"n1": 1}), evaluation({"n1": 2}), evaluation({"n2"
 ONE_AFTER, TWO_AFTER = evaluation({"n1": 1}, control=20), evaluation({"n1": 2}, control=20)
 S1, S2, BOTH = rows(row("n1", "s1")), rows(row("n1", "s2")), rows(row("n1", "s1"), row("n1", "s2"))
 DEAD = rows(row("n1", "s1", "dead"))
-# It is accepted anew, so that it has a whole lifespan before it.
+# It has a new time of acceptance, hence its whole lifespan.
 REDRIVEN = rows(row("n1", "s1", "parked", -1, error="redriven", accepted_ms=T0 + HOUR_MS // 2))
 # A trigger has published it again after a crash: it was delivered before, and is left out where it stands again.
 CAUSED, CAUSED_AGAIN = evaluation({"n1": 2}, caused=True), evaluation({"n1": 2}, first=5, caused=True)

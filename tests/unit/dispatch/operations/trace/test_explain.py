@@ -210,9 +210,9 @@ def condition(text: str) -> tuple[XPathFilter]:
             "filtered: it is of the type x, and wanted are {urn:plant}alarm reading",
         ),
         (
-            subscription(producer=condition("boolean(//nobody)")),
+            subscription(producer=condition("boolean(//none)")),
             "skipped",
-            "filtered: the producer's properties do not fulfil boolean(//nobody)",
+            "filtered: the producer's properties do not fulfil boolean(//none)",
         ),
         (subscription(content=condition("//level > 2")), "pending", PENDING),
         (subscription(topic="a/c"), "no match", "a/c doesn't match a/b; a/b would, and so would a//."),

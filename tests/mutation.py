@@ -111,6 +111,7 @@ class _Run:
             sys.setprofile(None)
             assert passed, f"{item.nodeid} fails without a fault"
             self.took[item] = time.monotonic() - began
+        gc.unfreeze()  # the functions were frozen after collection
         for each in gc.get_objects():
             if type(each) is FunctionType:
                 self.live[_key(each.__code__)].append(each)

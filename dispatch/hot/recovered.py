@@ -5,14 +5,15 @@ in flight at the crash, or ended just before, are repeated. Parked deliveries ke
 
 The log is read from the time at which the first notification behind the positions was appended, without partitions that
 end at their position; rows of the redelivery count, too. When Spark repeats one task of a batch, because its worker has
-died, the rows of this batch and of the redelivery are read from its start on, and `parked`: a worker may have died
-between a parked record and its row.
+died, the rows of this batch and of the redelivery are read from an end of the log before the batch, and `parked`: a
+worker may have died between a parked record and its row.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +35,11 @@ Settled = frozenset[tuple[str, str]]
 Newest = Mapping[tuple[str, TopicPath], tuple[int, int]]
 """By subscription and topic, a partition and offset of the `notifications` log."""
 
-# The clocks of several machines differ: records of a batch may have timestamps before its start.
+# The clocks of several brokers differ: the row of a notification may have an earlier timestamp.
 _CLOCKS_MS = 60_000
+
+# Time for which ends of the logs are used: a request before each batch would delay it.
+_ENDS_S = 60.0
 
 # Size of the cache of topics' partitions while rows are read.
 _TOPICS = 65_536
@@ -111,22 +115,49 @@ class StartState(NamedTuple):
         return json.dumps({kafka.topic("notifications"): at})
 
 
-def settled_in_batch(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
-    """The deliveries with a row of a batch that began at that time, or of the redelivery since then. Read the parked
-    deliveries before: the redelivery may complete them meanwhile, and then their rows are here. Raises
-    InfrastructureError if the log cannot be read to its end in time."""
-    found, _ = settled_since(kafka, batch, {0: begun_ms}, 1, timeout_s)  # as if all topics were in one partition
+class OutcomeEnds(NamedTuple):
+    """Ends of the logs `attempts` and `parked` before a batch, by partition. Not times: clocks of hosts differ."""
+
+    attempts: Mapping[int, int] = {}
+    parked: Mapping[int, int] = {}
+
+
+class OutcomeLogs:
+    """The ends of the logs that batches write to."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
+        self._ends = OutcomeEnds()
+        self._read_at = -math.inf
+
+    def ends(self) -> OutcomeEnds:
+        """Ends of the last minute. Raises InfrastructureError."""
+        if time.monotonic() - self._read_at > _ENDS_S:
+            with LogScan(self._kafka, "attempts") as rows, LogScan(self._kafka, "parked") as parked:
+                self._ends = OutcomeEnds(rows.ends(), parked.ends())
+            self._read_at = time.monotonic()
+        return self._ends
+
+
+def settled_in_batch(kafka: KafkaSettings, batch: int, ends: OutcomeEnds, timeout_s: float) -> Settled:
+    """The deliveries with a row of a batch behind these ends, or of the redelivery. Read the parked deliveries before:
+    the redelivery may complete them meanwhile, and then their rows are here. Raises InfrastructureError if the log
+    cannot be read to its end in time."""
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        found, _ = _settled(log, batch, {0: _behind(log, ends.attempts)}, 1)  # as if all topics were in one partition
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
     return found
 
 
-def parked_in_batch(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: float) -> list[tuple[str, str, Place]]:
-    """Subscription, notification and place of waiting deliveries that a batch has parked since that time, from the
+def parked_in_batch(
+    kafka: KafkaSettings, batch: int, ends: OutcomeEnds, timeout_s: float
+) -> list[tuple[str, str, Place]]:
+    """Subscription, notification and place of waiting deliveries that a batch has parked behind these ends, from the
     `parked` log. Raises InfrastructureError if the log cannot be read to its end in time."""
     waiting: dict[bytes, tuple[str, str, Place]] = {}
     with LogScan(roomy(kafka), "parked", timeout_s) as log:
-        for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
+        for record in log.read_from(_behind(log, ends.parked)):
             delivery, is_tries = decode_key(record.key)
             if is_tries or delivery.place.batch != batch:
                 continue
@@ -136,6 +167,11 @@ def parked_in_batch(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: 
             else:
                 waiting.pop(record.key, None)
     return list(waiting.values())
+
+
+def _behind(log: LogScan, ends: Mapping[int, int]) -> dict[int, int]:
+    """Offsets of all partitions: one that was added since is read from its beginning."""
+    return {number: ends.get(number, 0) for number in log.partitions()}
 
 
 def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int, int]:
@@ -163,27 +199,34 @@ def settled_since(
     its notification. Partitions without one have no such notification; `partitions` is the number of partitions of the
     `notifications` log. Raises InfrastructureError if the log cannot be read to its end in time.
     """
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        # Offsets, not the timestamps of rows: a clock may have been put back.
+        firsts = {number: log.at(since_ms - _CLOCKS_MS) for number, since_ms in behind_ms.items()}
+        return _settled(log, first, firsts, partitions)
+
+
+def _settled(
+    log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], partitions: int
+) -> tuple[Settled, Newest]:
+    """For each partition of the `notifications` log, the rows behind offsets of `attempts`."""
     partition_of = lru_cache(_TOPICS)(lambda topic: partition_of_key(topic.encode(), partitions))
     found: set[tuple[str, str]] = set()
     pushed: dict[tuple[str, TopicPath], tuple[int, str]] = {}  # when the newest was accepted, and its id
     places: dict[str, tuple[int, int]] = {}
-    with LogScan(kafka, "attempts", timeout_s) as log:
-        # Offsets, not the timestamps of rows: a clock may have been put back.
-        firsts = {number: log.at(since_ms - _CLOCKS_MS) for number, since_ms in behind_ms.items()}
-        for record in log.read_from({each: min(at[each] for at in firsts.values()) for each in log.partitions()}):
-            batch = attempts.batch_of(record.key)
-            if record.value is None or batch is None or (batch < first and batch != attempts.NO_BATCH):
-                continue
-            partitions_read = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
-            rows, evaluation = attempts.readable(record.value)
-            for each in rows:
-                if partition_of(each.topic) in partitions_read:
-                    found.add((each.subscription, each.notification))
-                    if each.push:
-                        lane, one = (each.subscription, each.topic), (each.accepted_ms, each.notification)
-                        pushed[lane] = max(pushed.get(lane, one), one)
-            if evaluation is not None and evaluation.partition in partitions_read:
-                places.update({each.notification: (evaluation.partition, each.offset) for each in evaluation.matched})
+    for record in log.read_from({each: min(at[each] for at in firsts.values()) for each in log.partitions()}):
+        batch = attempts.batch_of(record.key)
+        if record.value is None or batch is None or (batch < first and batch != attempts.NO_BATCH):
+            continue
+        partitions_read = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
+        rows, evaluation = attempts.readable(record.value)
+        for each in rows:
+            if partition_of(each.topic) in partitions_read:
+                found.add((each.subscription, each.notification))
+                if each.push:
+                    lane, one = (each.subscription, each.topic), (each.accepted_ms, each.notification)
+                    pushed[lane] = max(pushed.get(lane, one), one)
+        if evaluation is not None and evaluation.partition in partitions_read:
+            places.update({each.notification: (evaluation.partition, each.offset) for each in evaluation.matched})
     return frozenset(found), {lane: places[name] for lane, (_, name) in pushed.items() if name in places}
 
 

@@ -15,7 +15,7 @@ from pyspark.accumulators import Accumulator
 
 from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries, parked_in_batch, settled_in_batch
+from arborcast.dispatch.hot.recovered import OutcomeEnds, RecoveredDeliveries, parked_in_batch, settled_in_batch
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
 from arborcast.dispatch.hot.task import PartitionTask, TaskJob
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
@@ -33,11 +33,11 @@ SourceRow = tuple[bytearray, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class SinkJob(TaskJob):
-    """The parameters of a round that begins at `begun_ms`: a task takes notifications behind the offsets `done`, up to
-    `most` deliveries."""
+    """The parameters of a round: a task takes notifications behind the offsets `done`, up to `most` deliveries, and
+    writes behind the ends `outcomes`."""
 
     view: SharedView
-    begun_ms: int
+    outcomes: OutcomeEnds = field(default_factory=OutcomeEnds)
     exclusions: Exclusions = field(default_factory=Exclusions)
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
@@ -143,7 +143,7 @@ def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
     known = job.known
     if not _is_repeated():
         return known, frozenset()
-    arguments = job.settings.kafka, job.number, job.begun_ms, OUTCOMES_TIMEOUT_S
+    arguments = job.settings.kafka, job.number, job.outcomes, OUTCOMES_TIMEOUT_S
     parked = parked_in_batch(*arguments)
     found = RecoveredDeliveries.of(known.settled | settled_in_batch(*arguments), parked, job.number)
     return (

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from arborcast.core import fence
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import IntervalPolicies, Passed, read_passed
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries, StartState
+from arborcast.dispatch.hot.recovered import OutcomeLogs, RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.view import RoutingView
@@ -110,6 +110,7 @@ class HotPath:
         self._rounds = Rounds(_ROUND_S)
         self._interval_policies = IntervalPolicies(parts.view)
         self._passed: Passed = {}  # before the next batch
+        self._outcomes = OutcomeLogs(parts.settings.kafka)
 
     def start(
         self,
@@ -180,7 +181,7 @@ class HotPath:
             passed=self._passed,
             under_way=parts.under_way.file if parts.under_way else "",
             view=view,
-            begun_ms=int(time.time() * 1000),
+            outcomes=self._outcomes.ends(),
             exclusions=parts.exclusions(),
             done=done.copy(),
             most=self._rounds.most,

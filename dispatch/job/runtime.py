@@ -294,7 +294,7 @@ class DispatchJob:
         view = self._view.refresh(_FIRST_READ_S)
         self._recording.open()
         under_way = self._under_way.file if self._under_way else ""
-        job = SinkJob(settings=settings, number=NO_BATCH, under_way=under_way, view=view, begun_ms=0)
+        job = SinkJob(settings=settings, number=NO_BATCH, under_way=under_way, view=view)
         warm_up(
             self._spark,
             settings.kafka,

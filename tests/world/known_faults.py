@@ -13,9 +13,11 @@ import pytest
 
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot import recovered, sink, stream, waiting
+from arborcast.core.wall_clock import time_ms
+from arborcast.dispatch.hot import intervals, recovered, sink, stream, waiting
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
+from arborcast.dispatch.job import deadlines
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.realtime import driver, realtime_mode, recovery, task
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, encode_feeds
@@ -160,6 +162,20 @@ def the_clock_put_back_before_a_task_begins(history: History) -> None:
     history.network.receiver("http://s/").temper = "well"
 
 
+def an_interval_and_a_deadline_with_the_clock_put_back(history: History) -> None:
+    begin(history)
+    subscribe(history, "interval", "a", interval_ms=60_000)
+    subscribe(history, "deadline", "a", deadline_ms=60_000)
+    start(history)
+    notify(history, "a", 2)
+    history.kernel.sleep(5.0)
+    history.kernel.note("clock set")
+    history.hosts["one"].ahead_s -= 3_600.0
+    notify(history, "a", 2)
+    history.kernel.sleep(300.0)
+    history.oracle.check_silences()
+
+
 def a_notify_through_another_gateway_behind_a_subscribe(history: History) -> None:
     begin(history, gateways=2)
     start(history)
@@ -197,6 +213,11 @@ def a_worker_killed_while_it_parks(history: History) -> None:
         for each in history.engine.spark.idle[-1:]:
             each.kill_at = each.steps + step
         settled(history, 60.0)
+
+
+def the_same_with_a_driver_an_hour_ahead_of_kafka(history: History) -> None:
+    history.broker.host.ahead_s = -3_600.0
+    a_worker_killed_while_it_parks(history)
 
 
 def a_stop_behind_a_batch_that_failed(history: History) -> None:
@@ -411,10 +432,12 @@ def _of_the_first(messages: waiting.WaitingMessages) -> int:
     return min(queue[0].offset for queue in messages._queues.values())
 
 
-def _of_batch_alone(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> recovered.Settled:
+def _of_batch_alone(
+    kafka: KafkaSettings, batch: int, ends: recovered.OutcomeEnds, timeout_s: float
+) -> recovered.Settled:
     """Without rows of the redelivery."""
     with patched((attempts, "NO_BATCH", batch)):
-        return recovered.settled_in_batch(kafka, batch, begun_ms, timeout_s)
+        return recovered.settled_in_batch(kafka, batch, ends, timeout_s)
 
 
 def _wall_clock(here: bool) -> Callable[[], float]:
@@ -471,6 +494,12 @@ KNOWN = (
         "a repeated task of a batch does not know what the dead worker has parked",
         lambda: patched((sink, "parked_in_batch", lambda *asked: []), (sink, "settled_in_batch", _of_batch_alone)),
         a_worker_killed_while_it_parks,
+        "twice",
+    ),
+    KnownFault(
+        "a repeated task reads the logs from the time of the driver's clock",
+        lambda: patched((recovered, "_behind", lambda log, ends: log.at(time_ms() - 60_000))),
+        the_same_with_a_driver_an_hour_ahead_of_kafka,
         "twice",
     ),
     KnownFault(
@@ -535,6 +564,18 @@ KNOWN = (
         "matches in a report without a count of notifications are not known to the deadline watch",
         lambda: patched((driver, "_has_report", _counts_or_signs)),
         a_last_message_while_a_worker_is_dead,
+        "silence",
+    ),
+    KnownFault(
+        "a minimum interval lasts until the clock is where it was before it was put back",
+        lambda: patched((intervals, "_CLOCKS_MS", math.inf)),
+        an_interval_and_a_deadline_with_the_clock_put_back,
+        "interval",
+    ),
+    KnownFault(
+        "a deadline is checked when the clock is where it was before it was put back",
+        lambda: patched((deadlines.Deadlines, "put_back", lambda self, now_ms: None)),
+        an_interval_and_a_deadline_with_the_clock_put_back,
         "silence",
     ),
     KnownFault(

@@ -44,7 +44,11 @@ LATE_S = 60.0
 # A subscription whose receiver answers 410 is over within this time.
 ENDS_S = 120.0
 
+_KIND = re.compile(rb'kind="deadline-(missed|met)"')
 _SINCE = re.compile(rb'since="(\d+)"')
+
+# A message so much older than the last one that passed its interval passes, too.
+_CLOCKS_MS = 60_000
 
 # Rows are written within a tenth of a second, and Kafka has them some milliseconds later.
 UNWRITTEN_S = 0.15
@@ -170,6 +174,7 @@ class Oracle:
         self.in_pull_points: set[tuple[str, str]] = set()
         self.gone_at: dict[str, float] = {}  # when a push to it was answered with 410, and a process had that answer
         self.told_missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # when, and since when nothing came
+        self.last_notices: dict[str, str] = {}  # the kind of the last notice of each subscription with a deadline
         self.kafka_was_slow: list[tuple[float, float]] = []
         # Records of a notification in the log: triggers and notices are appended again after a crash or a time-out.
         self.copies: Counter[str] = Counter()
@@ -209,9 +214,12 @@ class Oracle:
                 self.acknowledged(known)
 
     def _told(self, notification: Notification) -> None:
-        found = _SINCE.search(notification.payload)
-        if b'kind="deadline-missed"' in notification.payload and found:
-            self.told_missed[notification.only].append((self._kernel.now, int(found[1])))
+        kind, since = _KIND.search(notification.payload), _SINCE.search(notification.payload)
+        if kind is None or since is None:
+            return
+        self.last_notices[notification.only] = kind[1].decode()
+        if kind[1] == b"missed":
+            self.told_missed[notification.only].append((self._kernel.now, int(since[1])))
 
     def put_into_pull_point(self, subscription: str, notification: str) -> None:
         self.in_pull_points.add((subscription, notification))
@@ -344,6 +352,7 @@ class Oracle:
         for member in self.members.values():
             interval_ms = member.subscription.policy.interval_ms
             next_ms = 0
+            passed: list[int] = []
             for each in stored if interval_ms else ():
                 # Before the Subscribe was answered it may have been one or the other.
                 answered = member.changes[0].answered
@@ -352,11 +361,14 @@ class Oracle:
                 # What has passed and expired has passed.
                 pushed = bool(self.pushes.get((member.name, each.id))) or self._has_expired(member, each)
                 passes = each.accepted_ms >= next_ms
+                if self._clock_was_set(each.began):
+                    # After a crash the interval is that of the message that passed with the latest stamp.
+                    kept_back = any(-_CLOCKS_MS <= each.accepted_ms - earlier < interval_ms for earlier in passed)
+                    passes = pushed or not kept_back
+                passed += [each.accepted_ms] if pushed else []
                 if passes and each.began > answered:
                     next_ms = each.accepted_ms + interval_ms
                 if each.began > answered and pushed != passes:
-                    if self._clock_was_set(each.began):
-                        break
                     what = "passed too early" if pushed else "was kept back"
                     yield f"interval: {each.id[-6:]}, accepted at {each.began:.3f}, {what} for {member.name}"
 
@@ -377,6 +389,12 @@ class Oracle:
                 ]
                 if came:
                     yield f"silence: {name} was told at {at:.3f} of one since {since_ms}, in which {came[0]} came"
+
+    def check_silences(self) -> None:
+        """After hours without a message, the last notice of each subscription with a deadline is of a missed one."""
+        for name, member in self.members.items():
+            if member.subscription.policy.deadline_ms and self.last_notices.get(name) != "missed":
+                self.faults.append(f"silence: {name} has no notice of the one that lasts at {self._kernel.now:.3f}")
 
     def _not_ended(self) -> Iterable[str]:
         for name, at in self.gone_at.items():

@@ -170,6 +170,8 @@ class Scenario:
             an_hour = (self.history.broker.bytes.get(log, 0) - before.get(log, 0)) / (lasts_s / HOUR_S)
             if an_hour > IDLE_BYTES:
                 self.history.oracle.faults.append(f"bytes: {an_hour:.0f} bytes an hour in {log} of an idle engine")
+        if lasts_s >= 2 * HOUR_S:
+            self.history.oracle.check_silences()
         self.history.broker.clean()
         self.kernel.sleep(0.1)
 

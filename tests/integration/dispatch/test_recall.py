@@ -12,6 +12,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import intervals
 from arborcast.dispatch.hot.intervals import read_passed
 from arborcast.dispatch.hot.recovered import (
+    OutcomeEnds,
+    OutcomeLogs,
     appended_ms,
     newest_batch,
     parked_in_batch,
@@ -35,8 +37,9 @@ def test_only_rows_of_the_batch_are_read_back_from_all_partitions(
     kafka_settings: KafkaSettings,
 ) -> None:
     ensure_topics(kafka_settings)
-    now_ms = int(time.time() * 1000)
-    assert settled_in_batch(kafka_settings, 5, now_ms, 20) == frozenset()
+    logs = OutcomeLogs(kafka_settings)
+    before = logs.ends()
+    assert settled_in_batch(kafka_settings, 5, before, 20) == frozenset()
 
     log = AttemptsLog(kafka_settings)
     log.connect()
@@ -49,13 +52,12 @@ def test_only_rows_of_the_batch_are_read_back_from_all_partitions(
     log.close()
 
     of_the_redelivery = {("s", "of the redelivery")}
-    assert settled_in_batch(kafka_settings, 5, now_ms, 20) == written | of_the_redelivery, (
+    assert logs.ends() == before, "no request before each batch"
+    assert settled_in_batch(kafka_settings, 5, before, 20) == written | of_the_redelivery, (
         "it was parked, and perhaps by the batch"
     )
-    assert settled_in_batch(kafka_settings, 6, now_ms, 20) == of_the_redelivery
-    assert settled_in_batch(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
-        "it is only looked for since it was planned"
-    )
+    assert settled_in_batch(kafka_settings, 6, before, 20) == of_the_redelivery
+    assert settled_in_batch(kafka_settings, 5, OutcomeLogs(kafka_settings).ends(), 20) == frozenset()
 
 
 def test_parked_and_waiting_deliveries_of_a_batch_are_read_back(kafka_settings: KafkaSettings) -> None:
@@ -69,8 +71,8 @@ def test_parked_and_waiting_deliveries_of_a_batch_are_read_back(kafka_settings: 
         log.finished(Delivery("b", places["b"]), tried=False)
         log.settle(60)
 
-    assert parked_in_batch(kafka_settings, 5, now_ms, 20) == [("a", "n-a", places["a"])]
-    assert parked_in_batch(kafka_settings, 6, now_ms, 20) == []
+    assert parked_in_batch(kafka_settings, 5, OutcomeEnds(), 20) == [("a", "n-a", places["a"])]
+    assert parked_in_batch(kafka_settings, 6, OutcomeEnds(), 20) == []
 
 
 def test_rows_of_notifications_behind_the_positions_of_a_run_are_recalled_and_no_others(
@@ -148,7 +150,7 @@ def test_records_of_other_batches_are_skipped_unread(kafka_settings: KafkaSettin
         log.send(0, attempts.join([attempts.pack(row("s", "of now", 5))]), attempts.key_of(5))
         log.settle(120)
 
-    found = settled_in_batch(kafka_settings, 5, int(time.time() * 1000), 20)
+    found = settled_in_batch(kafka_settings, 5, OutcomeEnds(), 20)
 
     assert found == {("s", "of now")}
     assert newest_batch(kafka_settings, 20) == 5

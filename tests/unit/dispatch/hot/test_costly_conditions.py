@@ -75,7 +75,7 @@ def filled(
     )
     view: Any = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(subscribed, ())), control=0)
     exclusions = Exclusions(held=unjudged, unjudged=unjudged)
-    job = SinkJob(settings=SETTINGS, number=1, view=view, begun_ms=0, exclusions=exclusions)
+    job = SinkJob(settings=SETTINGS, number=1, view=view, exclusions=exclusions)
     rows = [
         (bytearray(notifications.encode(notification(f"n{at}", "a", each, accepted_ms=1 << 60))[1]), 0, at)
         for at, each in enumerate(payloads)

@@ -46,7 +46,7 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
     value = notifications.encode(notification())[1]
     monkeypatch.setattr(sink, "_MOST_BYTES", 3 * len(value))
     view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found([], [])), control=0)
-    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view), begun_ms=0)
+    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
     journal = SimpleNamespace(begin=lambda _: None, matched=lambda *_: None, write_due=lambda: True)
     worker: Any = SimpleNamespace(
         journal=journal, conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)

@@ -74,7 +74,7 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
     value = notifications.encode(notification("second", "a", accepted_ms=1 << 50))[1]
     accumulator = cast(Any, SimpleNamespace(add=lambda reports: None))
 
-    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view), begun_ms=0)
+    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
     sink.push_partition(job, accumulator, [(bytearray(value), 0, 1)])
 
     assert len(overtaken) == 99

@@ -284,7 +284,7 @@ if {argument!r} in sys.orig_argv:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("processes", ["gateways", pytest.param("workers", marks=pytest.mark.long)])
-@pytest.mark.parametrize("rounds", [100, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize("rounds", [50, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
 def test_a_new_subscription_gets_what_another_gateway_process_accepts(
     spark: SparkSession,
     tmp_path: Path,

@@ -106,6 +106,9 @@ class GatewaySettings:
         minimum=0,
         unit="bytes",
     )
+    pull_total_messages: int = setting(
+        1_000_000, "All pull points, 300 bytes of memory each; the longest drops its oldest.", minimum=1
+    )
     pull_wait_s: float = setting(0.0, "Where GetMessages names none.", minimum=0, unit="s")
     pull_max_wait_s: float = setting(60.0, "Of GetMessages and PullMessages.", minimum=0, maximum=3_600, unit="s")
     pull_claim_s: float = setting(

@@ -87,7 +87,7 @@ _SETTLE_S = 60.0
 # A claim that is settled in the same append needs no time.
 _CLAIM_MS = 60_000
 
-_UNLIMITED = PullLimits(messages=1 << 60, bytes=1 << 60, resident_bytes=0)
+_UNLIMITED = PullLimits(messages=1 << 60, bytes=1 << 60, resident_bytes=0, total=1 << 60)
 
 # Kafka deletes at intervals: log.retention.check.interval.ms, log.cleaner.backoff.ms.
 _KAFKA_INTERVALS_MS = 300_000

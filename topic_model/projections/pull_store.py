@@ -21,12 +21,16 @@ from arborcast.topic_model.records.xml_ids import NO_IDS, XmlIds, clash, xml_ids
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """Limits of one pull point, and of the memory for all of them."""
+    """Limits of one pull point, and of all of them: bytes of messages in memory, and messages, waiting or claimed."""
 
     messages: int
     bytes: int
     resident_bytes: int
+    total: int = 1_000_000
 
+
+# Beyond the total the longest queue loses this part of its messages at once: it is found by a look at all queues.
+_SHORTENED_BY = 10
 
 # Pull points with a known last claim.
 _CLAIMS_KNOWN = 10_000
@@ -100,6 +104,7 @@ class PullStore:
         self._queues: dict[str, _Queue] = {}
         self._claimed_until: BoundedDict[str, int] = BoundedDict(_CLAIMS_KNOWN)  # the last claim of each pull point
         self.resident_bytes = 0
+        self._messages = 0  # waiting or claimed
         self.dropped = 0
         """Messages dropped because their pull point was full."""
         self.dropped_from: str = ""
@@ -229,18 +234,29 @@ class PullStore:
             )
         )
         queue.size += size
+        self._messages += 1
         self._bound(pull_point_id, queue)
+        if self._messages > self._limits.total:
+            self._shorten()
         self.changed(pull_point_id)
 
     def _bound(self, pull_point_id: str, queue: _Queue) -> None:
         while len(queue.waiting) > self._limits.messages or (
             queue.size > self._limits.bytes and len(queue.waiting) > 1
         ):
-            message = queue.waiting.popleft()
-            queue.size -= message.size
-            self._release(message)
-            self.dropped += 1
-            self.dropped_from = pull_point_id
+            self._drop(pull_point_id, queue)
+
+    def _shorten(self) -> None:
+        pull_point_id, queue = max(self._queues.items(), key=lambda each: len(each[1].waiting))
+        for _ in range(-(-len(queue.waiting) // _SHORTENED_BY)):
+            self._drop(pull_point_id, queue)
+
+    def _drop(self, pull_point_id: str, queue: _Queue) -> None:
+        message = queue.waiting.popleft()
+        queue.size -= message.size
+        self._release(message)
+        self.dropped += 1
+        self.dropped_from = pull_point_id
 
     def _claim(self, pull_point_id: str, record: Claimed) -> None:
         if not record.claim.startswith(ERASED):
@@ -288,6 +304,7 @@ class PullStore:
         self.changed(pull_point_id)
 
     def _release(self, message: WaitingMessage) -> None:
+        self._messages -= 1
         if message.element is not None:
             self.resident_bytes -= message.size
             message.element = None

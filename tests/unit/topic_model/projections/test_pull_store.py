@@ -200,3 +200,20 @@ def test_the_status_of_a_pull_point_has_its_messages_and_the_last_fetch_also_whe
     assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 600)
     log.store.forget("p")
     assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 0)
+
+
+def test_beyond_the_total_the_longest_queue_loses_its_oldest() -> None:
+    log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=0, total=100))
+    log.put("<a/>", pull_point="small")
+    first = log.put(*["<b/>"] * 99)[0]
+    log.claim("c", first, first + 9)
+    log.put("<c/>", pull_point="small")
+    assert (log.store.waiting("p"), log.store.waiting("small")) == (80, 2), "a tenth at once; claimed ones count"
+    log.append(Settled("c"))
+    log.put(*["<d/>"] * 18, pull_point="small")
+    assert (log.store.waiting("p"), log.store.dropped) == (80, 9), "settled ones do not count"
+    log.append(Claimed("all", 0, 1 << 20, 1_000))
+    log.store.forget("small")
+    log.put(*["<e/>"] * 20, pull_point="other")
+    log.put(*["<f/>"] * 2, pull_point="other")
+    assert (log.store.waiting("other"), log.store.total) == (19, 19), "only those that wait can be dropped"

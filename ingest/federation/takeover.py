@@ -15,6 +15,7 @@ from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.ingest.federation.receiver import REMEMBERED_S
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.notifications import Notification, encode, notification_in, replayed
@@ -40,7 +41,7 @@ def send_again(kafka: KafkaSettings, links: Sequence[Subscription], since_s: flo
     InfrastructureError."""
     since_ms, replay, sent = int(since_s * 1000), f"takeover-{secrets.token_hex(4)}", 0
     with LogScan(kafka, "notifications") as log, closing(DurableWriter(kafka, "notifications")) as writer:
-        for record in log.read_from(log.at(since_ms), log.ends()):
+        for record in log.read_from(log.at(since_ms - CLOCKS_APART_MS), log.ends()):
             each = notification_in(record)
             if each is None or each.path or each.only or each.accepted_ms < since_ms:
                 continue

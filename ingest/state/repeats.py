@@ -22,6 +22,7 @@ import msgspec
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import SingleFlight, shared
+from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.topic_model.records.notifications import Notification, notification_in
 
 _FINGERPRINT = 16
@@ -180,7 +181,8 @@ def accepted_lately(kafka: KafkaSettings, window_s: float) -> Iterator[tuple[Not
         begins, ends = log.beginnings(), log.ends()
         # Records that are deleted from the log, or beyond the table's size, are left out.
         firsts = {
-            number: max(at, begins[number], ends[number] - _MOST_RECORDS) for number, at in log.at(since_ms).items()
+            number: max(at, begins[number], ends[number] - _MOST_RECORDS)
+            for number, at in log.at(since_ms - CLOCKS_APART_MS).items()
         }
         for record in log.read_from(firsts, ends):
             each = notification_in(record)

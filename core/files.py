@@ -40,8 +40,8 @@ def write_atomically(
     """Replace a file atomically; readers get the old or the new one. `mode` is the permission bits, by default those of
     new files. `durable`: the new file survives a crash of the machine; otherwise the old one may return. The stamp is
     taken before the replacement, so a change by another process right afterwards is detected. Raises OSError."""
-    # Native thread ids are unique on the machine, so concurrent drafts of one file have different names.
-    draft = path.with_name(f".{path.name}.{threading.get_native_id()}")
+    # Native thread ids are unique in a container, so concurrent drafts of one file have different names.
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{threading.get_native_id()}")
     draft.unlink(missing_ok=True)  # left by a killed thread
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600)
     try:

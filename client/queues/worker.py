@@ -137,7 +137,9 @@ class Leases:
             if error.fault != "ResourceUnknownFault":
                 raise
             if time.time() < lease.until_s:
-                lease.subscription = None  # ended by a client
+                # Ended by a client, or by a broker whose clock was put forward.
+                logger.warning("%s has ended: its queue is no longer served", lease.subscription.address)
+                lease.subscription = None
                 return
             # Expired during an outage of the broker or a suspension of this machine.
             lease.subscription = lease.subscribe()

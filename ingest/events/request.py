@@ -68,6 +68,8 @@ def read_request(scope: Scope) -> StreamRequest:
     last = header(headers, b"last-event-id").decode("latin-1") or named.get("after", "")
     stream, after = _position(last)
     expression = scope["path"].removeprefix(ROOT).removeprefix("/")
+    if "\ufffd" in expression:  # otherwise topics with different letters would be one
+        raise InvalidRequest("the address is not percent-encoded UTF-8")
     if expression.endswith("//"):
         expression += "."  # browsers and curl remove the dot: as a segment of a path it means nothing (RFC 3986, 5.2.4)
     return StreamRequest(

@@ -43,7 +43,7 @@ def test_what_could_not_be_written_down_is_written_when_it_can(tmp_path: Path) -
     with fake_engine(tmp_path, [("a", SLEEP), ("b", SLEEP)], restart_first_s=0.1) as engine:
         engine.wait_ready()
         # Where the supervisor's main thread makes its draft.
-        in_the_way = engine.home.state_file.with_name(f".state.json.{engine.process.pid}")
+        in_the_way = engine.home.state_file.with_name(f".state.json.{os.uname().nodename}.{engine.process.pid}")
         in_the_way.mkdir()
         before = engine.pid("a")
         os.kill(before, signal.SIGKILL)

@@ -1,21 +1,18 @@
-"""Appends that Kafka refuses; single records; the cursor of a log."""
+"""Appends that Kafka refuses; the cursor of a log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OffsetOutOfRangeError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog import consumer as consumer_module
 from arborcast.core.eventlog import follower, writers
 from arborcast.core.eventlog.consumer import Discontinued, Replaced
 from arborcast.core.eventlog.follower import LogCursor
-from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 
@@ -42,89 +39,22 @@ class PlayedProducer:
         self.aborted = True
 
 
-@pytest.fixture
-def producers(monkeypatch: pytest.MonkeyPatch) -> list[PlayedProducer]:
-    """Those that a writer is given, one after the other."""
-    found: list[PlayedProducer] = []
-    monkeypatch.setattr(writers, "make_producer", lambda _: found.pop(0))
-    return found
+def test_a_failure_of_the_broker_and_no_other_has_the_producer_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    strict, sick = PlayedProducer(MessageSizeTooLargeError("too large")), PlayedProducer(KafkaTimeoutError("gone"))
+    producers = [strict, sick, PlayedProducer()]
+    monkeypatch.setattr(writers, "make_producer", lambda _: producers.pop(0))
 
-
-def test_after_a_failure_of_the_broker_another_producer_is_used(producers: list[PlayedProducer]) -> None:
-    sick = PlayedProducer(KafkaTimeoutError("gone"))
-    producers += [sick, PlayedProducer()]
     log = LogWriter(KafkaSettings(), "control")
-
-    with pytest.raises(InfrastructureError, match="the control log cannot be written"):
-        log.append_encoded([(b"k", b"v")])
-
-    assert sick.aborted
-    assert log.append_encoded([(b"k", b"v")]) == 7
-
-
-def test_a_record_that_nobody_would_take_is_not_the_producers_fault(producers: list[PlayedProducer]) -> None:
-    producers.append(PlayedProducer(MessageSizeTooLargeError("too large")))
-    log = LogWriter(KafkaSettings(), "control")
-
     for _ in range(2):
         with pytest.raises(InfrastructureError, match="too large"):
             log.append_encoded([(b"k", b"v")])
+    assert (strict.aborted, len(producers)) == (False, 2)
 
-
-class PlayedConsumer:
-    """Has the records from `beginning` to `end`, a few of which come at a time, and counts what is asked."""
-
-    def __init__(self, beginning: int, end: int) -> None:
-        self.beginning = beginning
-        self.end = end
-        self.asked_beginnings = 0
-        self.closed = False
-        self._at = 0
-
-    def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        self._partition = partitions[0]
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._at = offset
-
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        return {0}
-
-    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[SimpleNamespace]]:
-        if not self.beginning <= self._at <= self.end:
-            raise OffsetOutOfRangeError({self._partition: self._at})
-        offsets = range(self._at, min(self._at + 3, self.end))
-        return {self._partition: [SimpleNamespace(offset=each, value=b"%d" % each) for each in offsets]}
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition], timeout_ms: int = 0) -> dict[TopicPartition, int]:
-        self.asked_beginnings += 1
-        return {self._partition: self.beginning}
-
-    def close(self, autocommit: bool = True, timeout_ms: int = 0) -> None:
-        self.closed = True
-
-
-def reader_of(consumer: PlayedConsumer, monkeypatch: pytest.MonkeyPatch) -> LogReader:
-    monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: consumer)
-    return LogReader(KafkaSettings(), "retained")
-
-
-def test_what_the_log_no_longer_has_is_left_out_and_the_rest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer = PlayedConsumer(beginning=10, end=1_000)
-    reader = reader_of(consumer, monkeypatch)
-
-    assert reader.read([3, 9, 10, 500]) == {10: b"10", 500: b"500"}
-    assert reader.read([3]) == {}
-    assert consumer.asked_beginnings == 2
-
-
-def test_an_offset_behind_the_end_is_of_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer = PlayedConsumer(beginning=10, end=1_000)
-
-    with pytest.raises(InfrastructureError, match="the retained log cannot be read"):
-        reader_of(consumer, monkeypatch).read([2_000])
-
-    assert consumer.closed
+    log = LogWriter(KafkaSettings(), "control")
+    with pytest.raises(InfrastructureError, match="the control log cannot be written"):
+        log.append_encoded([(b"k", b"v")])
+    assert sick.aborted
+    assert log.append_encoded([(b"k", b"v")]) == 7
 
 
 class PlayedLog:
@@ -166,34 +96,31 @@ class PlayedLog:
         self._at = {}
 
 
-def cursor_of(
-    log: PlayedLog,
-    positions: Mapping[int, int],
-    monkeypatch: pytest.MonkeyPatch,
-    seen: Mapping[int, int] | None = None,
-) -> LogCursor:
-    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: log)
-    return LogCursor(log.kafka, "parked", positions, seen)
+@pytest.fixture
+def cursor_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(log: PlayedLog, positions: Mapping[int, int], seen: Mapping[int, int] | None = None) -> LogCursor:
+        monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: log)
+        return LogCursor(log.kafka, "parked", positions, seen)
+
+    return make
 
 
-def test_a_cursor_gives_the_records_after_its_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    cursor = cursor_of(PlayedLog({0: 5, 1: 3}, beginning=2), {0: 3}, monkeypatch)
+def test_a_cursor_gives_the_records_after_its_positions(cursor_of: Any) -> None:
+    cursor = cursor_of(PlayedLog({0: 5, 1: 3}, beginning=2), {0: 3})
     ends = cursor.ends()
     assert not cursor.has_reached(ends)
-    assert {number: [each.offset for each in records] for number, records in cursor.poll(0.0).items()} == {
-        0: [3, 4],
-        1: [2],
-    }
+    found = {number: [each.offset for each in records] for number, records in cursor.poll(0.0).items()}
+    assert found == {0: [3, 4], 1: [2]}
     assert cursor.has_reached(ends)
     assert cursor.poll(0.0) == {}
 
 
 @pytest.mark.parametrize("reads", [LogCursor.poll, LogCursor.read])
-def test_partitions_that_are_added_are_read_from_their_beginning(
-    reads: Callable[[LogCursor, int], object], monkeypatch: pytest.MonkeyPatch
+def test_added_partitions_are_read_from_their_beginning(
+    reads: Callable[[LogCursor, int], object], cursor_of: Any
 ) -> None:
     log = PlayedLog({0: 1})
-    cursor = cursor_of(log, {}, monkeypatch)
+    cursor = cursor_of(log, {})
     reads(cursor, 10)
     log.records[1] = 2
     reads(cursor, 10)
@@ -201,18 +128,18 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
 
 
 @pytest.mark.parametrize(("positions", "seen"), [({0: 8}, None), ({0: 2}, {0: 8})])
-def test_a_log_that_ends_before_what_was_read_of_it_was_created_again(
-    positions: dict[int, int], seen: dict[int, int] | None, monkeypatch: pytest.MonkeyPatch
+def test_a_log_that_ends_before_what_was_read_was_created_again(
+    positions: dict[int, int], seen: dict[int, int] | None, cursor_of: Any
 ) -> None:
     for reads in (LogCursor.ends, lambda cursor: cursor.poll(0.0), lambda cursor: cursor.read(10)):
         with pytest.raises(Replaced, match="it ends at 5, it was read to 8"):
-            reads(cursor_of(PlayedLog({0: 5}), positions, monkeypatch, seen))
+            reads(cursor_of(PlayedLog({0: 5}), positions, seen))
     assert issubclass(Replaced, Discontinued)
 
 
-def test_records_of_a_read_that_failed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_read_that_failed_are_read_again(cursor_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log = PlayedLog({0: 9})
-    cursor = cursor_of(log, {0: 1}, monkeypatch)
+    cursor = cursor_of(log, {0: 1})
     polls = iter([log.poll, log.poll])
     monkeypatch.setattr(log, "poll", lambda *asked: next(polls)(*asked))
     with pytest.raises(StopIteration):
@@ -223,9 +150,9 @@ def test_records_of_a_read_that_failed_are_read_again(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("limit", "limit_bytes", "found"), [(100, None, 9), (4, None, 4), (100, 35, 4)])
-def test_a_cursor_reads_to_the_end_of_the_log_or_to_its_limit(
-    limit: int, limit_bytes: int | None, found: int, monkeypatch: pytest.MonkeyPatch
+def test_a_cursor_reads_to_the_end_or_to_its_limit(
+    limit: int, limit_bytes: int | None, found: int, cursor_of: Any
 ) -> None:
-    cursor = cursor_of(PlayedLog({0: 9}), {}, monkeypatch)
+    cursor = cursor_of(PlayedLog({0: 9}), {})
     assert len(cursor.read(limit, limit_bytes)) == found
     assert cursor.positions == {0: found}

@@ -1,4 +1,4 @@
-"""A scan comes to the end of what was there, whatever compaction and transactions have left out."""
+"""A scan comes to the end of what was there, whatever compaction and transactions have left out; single records."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import OffsetOutOfRangeError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer as consumer_module
 from arborcast.core.eventlog import scan as scan_module
-from arborcast.core.eventlog.scan import LogScan, OffsetRange
+from arborcast.core.eventlog.scan import LogReader, LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(request_timeout_s=2)
@@ -21,18 +22,21 @@ SETTINGS = KafkaSettings(request_timeout_s=2)
 class PlayedLog:
     """By partition, the offsets that have records, and the end. A few come at a time; the clock goes on by a second."""
 
-    def __init__(self, *partitions: tuple[Sequence[int], int], silent: bool = False) -> None:
+    def __init__(self, *partitions: tuple[Sequence[int], int], silent: bool = False, beginning: int = 0) -> None:
         self.partitions = partitions
         self.silent = silent
+        self.beginning, self.asked_beginnings = beginning, 0
         self.now = 0.0
         self.at: dict[TopicPartition, int] = {}
         self.polled: list[int] = []
+        self.closed = False
 
     def partitions_for_topic(self, topic: str) -> set[int]:
         return set(range(len(self.partitions)))
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
+        self.asked_beginnings += 1
+        return dict.fromkeys(partitions, self.beginning)
 
     def end_offsets(self, partitions: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
         return {each: self.partitions[each.partition][1] for each in partitions}
@@ -58,14 +62,19 @@ class PlayedLog:
         for each, at in self.at.items():
             self.polled.append(each.partition)
             offsets, end = self.partitions[each.partition]
+            if not self.beginning <= at <= end:
+                raise OffsetOutOfRangeError({each: at})
             coming = [offset for offset in offsets if offset >= at][:2]
             # Behind the last record there may be markers, which are no records.
             self.at[each] = coming[-1] + 1 if coming else end
             if coming:
-                polled[each] = [SimpleNamespace(partition=each.partition, offset=offset) for offset in coming]
+                polled[each] = [
+                    SimpleNamespace(partition=each.partition, offset=one, value=b"%d" % one) for one in coming
+                ]
         return polled
 
-    def close(self, autocommit: bool, timeout_ms: int) -> None: ...
+    def close(self, autocommit: bool, timeout_ms: int) -> None:
+        self.closed = True
 
 
 @pytest.fixture
@@ -82,13 +91,13 @@ def read(records: Any) -> list[tuple[int, int]]:
     return sorted((each.partition, each.offset) for each in records)
 
 
-def test_all_that_is_there_is_read_over_gaps_and_up_to_ends_without_records(scan_of: Any) -> None:
+def test_all_is_read_over_gaps_and_up_to_ends_without_records(scan_of: Any) -> None:
     log = PlayedLog(([0, 1, 5, 6, 9], 12), ([], 3), ([2], 3), ([], 0))
     with scan_of(log) as scan:
         assert read(scan.read_all()) == [(0, 0), (0, 1), (0, 5), (0, 6), (0, 9), (2, 2)]
 
 
-def test_a_stretch_ends_where_it_ends_and_then_nothing_more_of_its_partition_is_fetched(scan_of: Any) -> None:
+def test_nothing_is_fetched_of_a_partition_behind_its_stretch(scan_of: Any) -> None:
     log = PlayedLog((range(100), 100), (range(100), 100))
     with scan_of(log) as scan:
         assert read(scan.read({0: OffsetRange(10, 13), 1: OffsetRange(0, 8), 2: OffsetRange(5, 5)})) == [
@@ -98,7 +107,7 @@ def test_a_stretch_ends_where_it_ends_and_then_nothing_more_of_its_partition_is_
     assert log.polled.count(0) == 2
 
 
-def test_a_time_is_a_place_in_each_partition_and_the_end_of_those_without_later_records(scan_of: Any) -> None:
+def test_a_time_is_a_place_in_each_partition_or_its_end(scan_of: Any) -> None:
     log = PlayedLog(([1, 7], 8), ([2], 5))
     with scan_of(log) as scan:
         assert scan.at(4) == {0: 7, 1: 5}
@@ -111,8 +120,23 @@ def test_silence_is_not_waited_for_longer_than_a_request_may_take(scan_of: Any) 
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_scan_with_a_limit_ends_by_then_and_not_before_whatever_comes(scan_of: Any, silent: bool) -> None:
+def test_a_scan_with_a_limit_ends_then_and_not_before(scan_of: Any, silent: bool) -> None:
     log = PlayedLog((range(1_000), 1_000), silent=silent)
     with scan_of(log, within_s=10) as scan, pytest.raises(InfrastructureError, match="longer than 10 s"):
         list(scan.read_all())
     assert log.now == 11
+
+
+def test_single_records_without_those_that_the_log_no_longer_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PlayedLog((range(10, 1_000), 1_000), beginning=10)
+    monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: log)
+    reader = LogReader(KafkaSettings(), "retained")
+
+    assert reader.read([3, 9, 10, 500]) == {10: b"10", 500: b"500"}
+    assert reader.read([3]) == {}
+    assert log.asked_beginnings == 2
+
+    # An offset behind the end is of another log.
+    with pytest.raises(InfrastructureError, match="the retained log cannot be read"):
+        reader.read([2_000])
+    assert log.closed

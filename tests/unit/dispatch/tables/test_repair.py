@@ -13,7 +13,7 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.tables import ATTEMPTS, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.dispatch.tables.repair import repair_table
-from tests.support.table_rows import attempt
+from tests.support.table_rows import attempt, neutral
 
 
 def commit(folder: Path, version: int) -> Path:
@@ -57,35 +57,28 @@ def gone(path: Path) -> None:
     path.unlink()
 
 
-def test_whole_table_is_left_alone(tmp_path: Path) -> None:
+def test_whole_tables_are_left_alone(tmp_path: Path) -> None:
     written(tmp_path, 1, 2, 3)
     before = sorted(tmp_path.rglob("*"))
-
-    assert not repair_table(ATTEMPTS, str(tmp_path))
-    assert not repair_table(ATTEMPTS, str(tmp_path / "none"))
-    assert not repair_table(ATTEMPTS, "s3://bucket/attempts")
+    for location in (tmp_path, tmp_path / "none", "s3://bucket/attempts"):
+        assert not repair_table(ATTEMPTS, str(location))
     assert sorted(tmp_path.rglob("*")) == before
 
-
-def test_whatever_stands_in_a_row_is_no_damage(tmp_path: Path) -> None:
     strange = 'a\u2028b\x85c\x1cd\n\r\0"'
-    made = attempt("n1", "s", "dead", error="connect", detail=strange, endpoint=strange)
-    DeltaTableWriter(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 1})
-
+    made = attempt("n4", "s", "dead", error="connect", detail=strange, endpoint=strange)
+    DeltaTableWriter(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 4})
     assert not repair_table(ATTEMPTS, str(tmp_path))
-    assert ids(tmp_path) == ["n1"]
+    assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
 
 
 @pytest.mark.parametrize("damage", [half, empty, zeros])
-def test_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     written(tmp_path, 1, 2, 3, 4)
     damage(commit(tmp_path, 3))
 
-    table = DeltaTableWriter(ATTEMPTS, str(tmp_path))
-
-    assert table.positions("attempts") == {0: 2}
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
     assert ids(tmp_path) == ["n1", "n2"]
-    assert len(list(tmp_path.glob("_damaged/*/*.json"))) == 2, "nothing is thrown away"
+    assert len(list(tmp_path.glob("_damaged/*/*.json"))) == 2, "they are kept"
     # It goes on from there.
     written(tmp_path, 3, 4)
     assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
@@ -93,9 +86,7 @@ def test_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Ca
 
 
 @pytest.mark.parametrize("damage", [half, empty, zeros, gone])
-def test_data_file_that_is_not_whole_takes_the_table_back_before_it(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_data_file_takes_the_table_back_before_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     written(tmp_path, 1, 2, 3, 4)
     damage(data_file(tmp_path, 3))
 
@@ -103,8 +94,8 @@ def test_data_file_that_is_not_whole_takes_the_table_back_before_it(
     assert ids(tmp_path) == ["n1", "n2"]
 
 
-def test_files_that_were_joined_serve_when_what_they_became_is_damaged(tmp_path: Path) -> None:
-    table = written(tmp_path, *range(1, 5))
+def test_files_that_were_joined_serve_when_the_joined_one_is_damaged(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2, 3, 4)
     DeltaTable(str(tmp_path)).optimize.compact()
     table = written(tmp_path, 5)
     half(data_file(tmp_path, 5))
@@ -115,68 +106,49 @@ def test_files_that_were_joined_serve_when_what_they_became_is_damaged(tmp_path:
 
 
 @pytest.mark.parametrize("damage", [half, empty, zeros, gone])
-def test_torn_checkpoint_of_the_log_costs_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_torn_checkpoint_of_the_log_costs_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     written(tmp_path, 1, 2)
     DeltaTable(str(tmp_path)).create_checkpoint()
     written(tmp_path, 3)
     (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
     damage(checkpoint)
-    damage_pointer = tmp_path / "_delta_log" / "_last_checkpoint"
-    half(damage_pointer)
+    half(tmp_path / "_delta_log" / "_last_checkpoint")
 
     assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
     assert ids(tmp_path) == ["n1", "n2", "n3"]
 
 
-def test_what_lies_before_a_checkpoint_need_not_be_there(tmp_path: Path) -> None:
-    written(tmp_path, 1, 2)
-    DeltaTable(str(tmp_path)).create_checkpoint()
-    written(tmp_path, 3)
-    for version in range(3):
-        commit(tmp_path, version).unlink()
-
-    assert not repair_table(ATTEMPTS, str(tmp_path))
-    assert ids(tmp_path) == ["n1", "n2", "n3"]
-
-
-def test_old_damage_costs_the_rows_of_the_file_and_no_others(tmp_path: Path) -> None:
+def test_old_damage_costs_the_rows_of_its_file_and_no_others(tmp_path: Path) -> None:
     written(tmp_path, 1, 2)
     damaged = data_file(tmp_path, 1)
     DeltaTable(str(tmp_path)).create_checkpoint()
     written(tmp_path, 3)
-    for version in range(3):
+    for version in range(3):  # those before a checkpoint are not needed
         commit(tmp_path, version).unlink()
-    half(damaged)
+    assert not repair_table(ATTEMPTS, str(tmp_path))
+    assert ids(tmp_path) == ["n1", "n2", "n3"]
 
+    half(damaged)
     assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
     assert ids(tmp_path) == ["n2", "n3"]
 
 
-def test_log_of_which_nothing_is_left_makes_the_table_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "attempts"
-    written(folder, 1, 2)
-    empty(commit(folder, 0))
-
-    assert DeltaTableWriter(ATTEMPTS, str(folder)).positions("attempts") == {}
-    assert ids(folder) == []
+def test_a_table_that_cannot_be_taken_back_begins_empty(tmp_path: Path) -> None:
+    written(tmp_path / "attempts", 1, 2)
+    empty(commit(tmp_path / "attempts", 0))
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path / "attempts")).positions("attempts") == {}
+    assert ids(tmp_path / "attempts") == []
     (kept,) = tmp_path.glob("attempts.damaged-*")
     assert len(list(kept.rglob("*.parquet"))) == 2
 
-
-def test_table_of_what_is_begins_anew_when_it_cannot_be_taken_back(tmp_path: Path) -> None:
-    folder = tmp_path / "topics"
-    table = DeltaTableWriter(TOPICS, str(folder))
+    # A table of states does so for a damaged file, too: its log has them all.
+    topics = tmp_path / "topics"
+    table = DeltaTableWriter(TOPICS, str(topics))
     table.replace(TOPICS.arrow([]), {"control-0": 1})
-    table.append(TOPICS.arrow([_topic("a")]), "x", 1)
-    DeltaTable(str(folder)).create_checkpoint()
-    damaged = data_file(folder, 2)
+    table.append(TOPICS.arrow([neutral(TOPICS, topic="a")]), "x", 1)
+    DeltaTable(str(topics)).create_checkpoint()
+    damaged = data_file(topics, 2)
     for version in range(3):
-        commit(folder, version).unlink()
+        commit(topics, version).unlink()
     half(damaged)
-
-    assert DeltaTableWriter(TOPICS, str(folder)).positions("control") == {}
-
-
-def _topic(name: str) -> dict[str, object]:
-    empty = {"string": "", "integer": 0, "boolean": False, "timestamp": 0}
-    return {**{each.name: empty[each.type] for each in TOPICS.columns}, "topic": name}
+    assert DeltaTableWriter(TOPICS, str(topics)).positions("control") == {}

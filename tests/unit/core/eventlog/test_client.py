@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from unittest.mock import MagicMock, create_autospec, patch
 
 import pytest
 from kafka import errors
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from arborcast.core.errors import ConfigError, InfrastructureError
-from arborcast.core.eventlog import client
+from arborcast.core.eventlog import client, writers
 from arborcast.core.eventlog.client import (
     Admin,
     PartitionState,
@@ -15,6 +18,7 @@ from arborcast.core.eventlog.client import (
     translated,
 )
 from arborcast.core.eventlog.topics import ensure_topics, specifications
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 
 
@@ -97,3 +101,43 @@ def test_a_topic_that_another_process_creates_now_is_waited_for() -> None:
     assert ensured([{}, compact, compact], [None, None, one]).configs.call_count == 3
     with pytest.raises(ConfigError, match="=delete, compact is needed"):
         ensured([{"cleanup.policy": "delete"}], [one])
+
+
+class PlayedProducer:
+    """Settles each record at once: with this failure, or at offset 7."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.aborted = False
+
+    def send(self, *_: object, **__: object) -> PlayedProducer:
+        return self
+
+    def add_callback(self, call: Callable[[object], object]) -> None:
+        if self.failure is None:
+            call(SimpleNamespace(offset=7))
+
+    def add_errback(self, call: Callable[[BaseException], object]) -> None:
+        if self.failure is not None:
+            call(self.failure)
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_a_failure_of_the_broker_and_no_other_has_the_producer_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    strict, sick = PlayedProducer(MessageSizeTooLargeError("too large")), PlayedProducer(KafkaTimeoutError("gone"))
+    producers = [strict, sick, PlayedProducer()]
+    monkeypatch.setattr(writers, "make_producer", lambda _: producers.pop(0))
+
+    log = LogWriter(KafkaSettings(), "control")
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match="too large"):
+            log.append_encoded([(b"k", b"v")])
+    assert (strict.aborted, len(producers)) == (False, 2)
+
+    log = LogWriter(KafkaSettings(), "control")
+    with pytest.raises(InfrastructureError, match="the control log cannot be written"):
+        log.append_encoded([(b"k", b"v")])
+    assert sick.aborted
+    assert log.append_encoded([(b"k", b"v")]) == 7

@@ -1,18 +1,20 @@
-"""A scan comes to the end of what was there, whatever compaction and transactions have left out; single records."""
+"""A scan comes to the end of what was there, whatever compaction and transactions leave out; single records; cursors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import OffsetOutOfRangeError
+from kafka.errors import KafkaTimeoutError, OffsetOutOfRangeError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer as consumer_module
 from arborcast.core.eventlog import scan as scan_module
+from arborcast.core.eventlog.consumer import Discontinued, Replaced
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.scan import LogReader, LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 
@@ -30,6 +32,7 @@ class PlayedLog:
         self.at: dict[TopicPartition, int] = {}
         self.polled: list[int] = []
         self.closed = False
+        self.fails_at = -1
 
     def partitions_for_topic(self, topic: str) -> set[int]:
         return set(range(len(self.partitions)))
@@ -56,6 +59,8 @@ class PlayedLog:
 
     def poll(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[Any]]:
         self.now += 1.0
+        if self.fails_at in self.at.values():
+            raise KafkaTimeoutError("slow")
         if self.silent:
             return {}
         polled = {}
@@ -69,7 +74,7 @@ class PlayedLog:
             self.at[each] = coming[-1] + 1 if coming else end
             if coming:
                 polled[each] = [
-                    SimpleNamespace(partition=each.partition, offset=one, value=b"%d" % one) for one in coming
+                    SimpleNamespace(partition=each.partition, offset=one, value=b"%10d" % one) for one in coming
                 ]
         return polled
 
@@ -132,7 +137,7 @@ def test_single_records_without_those_that_the_log_no_longer_has(monkeypatch: py
     monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: log)
     reader = LogReader(KafkaSettings(), "retained")
 
-    assert reader.read([3, 9, 10, 500]) == {10: b"10", 500: b"500"}
+    assert reader.read([3, 9, 10, 500]) == {10: b"%10d" % 10, 500: b"%10d" % 500}
     assert reader.read([3]) == {}
     assert log.asked_beginnings == 2
 
@@ -140,3 +145,64 @@ def test_single_records_without_those_that_the_log_no_longer_has(monkeypatch: py
     with pytest.raises(InfrastructureError, match="the retained log cannot be read"):
         reader.read([2_000])
     assert log.closed
+
+
+@pytest.fixture
+def cursor_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(log: PlayedLog, positions: Mapping[int, int], seen: Mapping[int, int] | None = None) -> LogCursor:
+        monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: log)
+        return LogCursor(SETTINGS, "parked", positions, seen)
+
+    return make
+
+
+def test_a_cursor_gives_the_records_after_its_positions(cursor_of: Any) -> None:
+    cursor = cursor_of(PlayedLog((range(5), 5), (range(3), 3), beginning=2), {0: 3})
+    ends = cursor.ends()
+    assert not cursor.has_reached(ends)
+    found = {number: [each.offset for each in records] for number, records in cursor.poll(0.0).items()}
+    assert found == {0: [3, 4], 1: [2]}
+    assert cursor.has_reached(ends)
+    assert cursor.poll(0.0) == {}
+
+
+@pytest.mark.parametrize("reads", [LogCursor.poll, LogCursor.read])
+def test_added_partitions_are_read_from_their_beginning(
+    reads: Callable[[LogCursor, int], object], cursor_of: Any
+) -> None:
+    log = PlayedLog((range(1), 1))
+    cursor = cursor_of(log, {})
+    reads(cursor, 10)
+    log.partitions = (*log.partitions, (range(2), 2))
+    reads(cursor, 10)
+    assert cursor.positions == {0: 1, 1: 2}
+
+
+@pytest.mark.parametrize(("positions", "seen"), [({0: 8}, None), ({0: 2}, {0: 8})])
+def test_a_log_that_ends_before_what_was_read_was_created_again(
+    positions: dict[int, int], seen: dict[int, int] | None, cursor_of: Any
+) -> None:
+    for reads in (LogCursor.ends, lambda cursor: cursor.poll(0.0), lambda cursor: cursor.read(10)):
+        with pytest.raises(Replaced, match="it ends at 5, it was read to 8"):
+            reads(cursor_of(PlayedLog((range(5), 5)), positions, seen))
+    assert issubclass(Replaced, Discontinued)
+
+
+def test_records_of_a_read_that_failed_are_read_again(cursor_of: Any) -> None:
+    log = PlayedLog((range(9), 9))
+    cursor = cursor_of(log, {0: 1})
+    log.fails_at = 5
+    with pytest.raises(InfrastructureError, match="no answer in time"):
+        cursor.read(10)
+    log.fails_at = -1
+    assert cursor.positions == {0: 1}
+    assert [each.offset for each in cursor.read(2)] == [1, 2]
+
+
+@pytest.mark.parametrize(("limit", "limit_bytes", "found"), [(100, None, 9), (4, None, 4), (100, 35, 4)])
+def test_a_cursor_reads_to_the_end_or_to_its_limit(
+    limit: int, limit_bytes: int | None, found: int, cursor_of: Any
+) -> None:
+    cursor = cursor_of(PlayedLog((range(9), 9)), {})
+    assert len(cursor.read(limit, limit_bytes)) == found
+    assert cursor.positions == {0: found}

@@ -37,83 +37,36 @@ def test_an_attempt_is_a_row_with_every_column() -> None:
     made = attempt("n", "s", "parked", 333, duration_ms=1.5, batch=9, next_ms=NOON_MS + 1_000, **failed)
     (row,) = rows(made).to_pylist()
 
-    assert row == {
-        **failed,
-        "day": date(2026, 1, 2),
-        "notification": "n",
-        "subscription": "s",
-        "topic": "a/b",
-        "endpoint": "http://s/",
-        "number": 1,
-        "push": "n-s-1",
-        "state": "parked",
-        "accepted_at": NOON,
-        "started_at": after(333),
-        "duration_ms": 1.5,
-        "messages": 1,
-        "request_bytes": 0,
-        "response_bytes": 0,
-        "reused": False,
-        "batch": 9,
-        "next_at": after(1_000),
-    }
+    who = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/", "push": "n-s-1"}
+    times = {"day": date(2026, 1, 2), "accepted_at": NOON, "started_at": after(333), "next_at": after(1_000)}
+    counts = {"number": 1, "messages": 1, "request_bytes": 0, "response_bytes": 0, "batch": 9, "duration_ms": 1.5}
+    assert row == {**who, **failed, **times, **counts, "state": "parked", "reused": False}
 
 
 def test_a_delivery_is_a_row_with_its_latencies() -> None:
     (row,) = delivery_rows(rows(attempt("n", "s", "delivered", 200, duration_ms=30.5, batch=1))).to_pylist()
 
-    assert row == {
-        "day": date(2026, 1, 2),
-        "notification": "n",
-        "subscription": "s",
-        "topic": "a/b",
-        "endpoint": "http://s/",
-        "state": "delivered",
-        "error": "",
-        "attempts": 1,
-        "accepted_at": NOON,
-        "ended_at": after(230.5),
-        "waited_ms": 200.0,
-        "push_ms": 30.5,
-        "latency_ms": 230.5,
-        "batch": 1,
-    }
+    who = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/"}
+    times = {"day": date(2026, 1, 2), "accepted_at": NOON, "ended_at": after(230.5)}
+    latencies = {"waited_ms": 200.0, "push_ms": 30.5, "latency_ms": 230.5}
+    assert row == {**who, **times, **latencies, "state": "delivered", "error": "", "attempts": 1, "batch": 1}
     # The gateway's clock is ahead: no wait is negative.
     (row,) = delivery_rows(rows(attempt("n", "s", "delivered", -100))).to_pylist()
     assert (row["waited_ms"], row["latency_ms"]) == (0.0, 10.0)
 
 
 def test_a_notification_is_a_row_with_every_column() -> None:
+    facts: dict[str, Any] = {"publisher": "me", "priority": -5, "cause": "n0", "hops": 2, "distribution": "group"}
+
     def archived(number: int, value: bytes = b"") -> Logged:
-        facts: dict[str, Any] = {"publisher": "me", "priority": -5, "cause": "n0", "hops": 2, "distribution": "group"}
         made = make.notification(f"n{number}", accepted_ms=NOON_MS, path=("G/a", "H/b"), **facts)
         return Logged(value or notifications.encode(made)[1], 3, number, NOON_MS + 2)
 
     (row,) = notification_rows([archived(7)], recorded_ms=NOON_MS + 1_000).to_pylist()
-    assert row == {
-        "day": date(2026, 1, 2),
-        "notification": "n7",
-        "topic": "a/b",
-        "accepted_at": NOON,
-        "logged_at": after(2),
-        "recorded_at": after(1_000),
-        "partition": 3,
-        "offset": 7,
-        "publisher": "me",
-        "message_id": "",
-        "only": "",
-        "payload_bytes": 4,
-        "payload": b"<x/>",
-        "producer": b"",
-        "traceparent": "",
-        "control": -1,
-        "priority": -5,
-        "cause": "n0",
-        "hops": 2,
-        "path": "G/a H/b",
-        "distribution": "group",
-        "erased": None,
-    }
+    times = {"day": date(2026, 1, 2), "accepted_at": NOON, "logged_at": after(2), "recorded_at": after(1_000)}
+    what = {"notification": "n7", "topic": "a/b", "partition": 3, "offset": 7, "payload": b"<x/>", "payload_bytes": 4}
+    absent = {"message_id": "", "only": "", "producer": b"", "traceparent": "", "control": -1, "erased": None}
+    assert row == {**times, **what, **absent, **facts, "path": "G/a H/b"}
     (row,) = notification_rows([archived(7)], 0, lambda notification: f"e-{notification.id}").to_pylist()
     assert (row["payload"], row["producer"], row["payload_bytes"], row["erased"]) == (b"", b"", 4, "e-n7")
     found = notification_rows([archived(1), archived(2, b"junk"), archived(3)], 0)

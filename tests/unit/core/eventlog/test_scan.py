@@ -1,4 +1,4 @@
-"""A scan comes to the end of what was there, whatever compaction and transactions leave out; single records; cursors."""
+"""A scan comes to the end of what was there, whatever compaction and transactions leave out; records by offset."""
 
 from __future__ import annotations
 

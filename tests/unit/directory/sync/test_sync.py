@@ -125,20 +125,26 @@ def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) ->
     assert rig.directory.writes.count(refused) == 1
 
 
-def test_a_refused_change_is_a_problem_and_is_not_tried_at_every_turn(rig: Rig) -> None:
+def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Path) -> None:
+    def listed() -> SyncProblems:
+        """As other processes read them."""
+        return load_problems(tmp_path / FILE)
+
     rig.directory.refuses = {parse_path("bad")}
     rig.log.append([topic("bad"), topic("good")])
-    wait_until(lambda: rig.directory.paths() == {"a", "good"})
-    wait_until(lambda: [problem.path for problem in rig.sync.status.problems] == ["bad"])
+    wait_until(lambda: rig.directory.paths() == {"a", "good"} and listed().count == 1)
+    (first,) = listed().problems
+    assert (first.kind, first.path, first.reason, first.since_ms > 0) == ("refused", "bad", "no", True)
+    assert "every minute" in first.advice
     for number in range(5):
         rig.log.append([topic(f"more{number}")])
         wait_until(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]
-    assert rig.directory.writes.count(Put(topic("bad"))) == 1
+    assert rig.directory.writes.count(Put(topic("bad"))) == 1, "it is not tried at every turn"
     assert [problem.path for problem in rig.sync.status.problems] == ["bad"]
     # What would be right is tried at once.
     rig.directory.refuses = set()
     rig.log.append([topic("bad", code="mended")])
-    wait_until(lambda: "bad" in rig.directory.paths())
+    wait_until(lambda: "bad" in rig.directory.paths() and listed().count == 0)
 
 
 def test_changes_are_counted_while_the_directory_is_away(rig: Rig) -> None:
@@ -195,24 +201,6 @@ def test_agreed_topics_are_stored_for_the_next_process(tmp_path: Path) -> None:
     save_known(state, "one", [topic("a")])
     assert load_known(state, "other") == {}
     assert load_known(state, "one") == {"a": topic("a")}
-
-
-def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path: Path) -> None:
-    def listed() -> SyncProblems:
-        return load_problems(tmp_path / FILE)
-
-    rig.directory.refuses = {parse_path("b")}
-    assert listed().count == 0
-    rig.log.append([topic("b")])
-    wait_until(lambda: listed().count == 1)
-    (first,) = listed().problems
-    assert (first.kind, first.path, first.reason) == ("refused", "b", "no")
-    assert first.since_ms > 0
-    assert "every minute" in first.advice
-    rig.log.append([topic("b", code="1")])
-    rig.directory.refuses = set()
-    rig.directory.tell()
-    wait_until(lambda: "b" in rig.directory.paths() and listed().count == 0)
 
 
 def test_a_thousand_problems_are_named_and_each_kind_has_advice(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from arborcast.core.eventlog.consumer import Replaced
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs import dead_letters
 from arborcast.dispatch.logs.dead_letters import DeadLetter
-from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.dispatch.recording import follower
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
@@ -43,42 +41,15 @@ from arborcast.topic_model.records.operations import OperationBegun
 from arborcast.topic_model.topics import TopicPath
 from tests.support import make
 from tests.support.directory import topic
-from tests.support.table_rows import Logged, read
+from tests.support.listed_logs import ListedLogs
+from tests.support.table_rows import read
 
 
-class Log:
-    """A log of one partition, read through what stands for `LogCursor`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.records: list[Logged] = []
-        self.began_at: list[Mapping[int, int]] = []
-        log = self
-
-        class FakeTail:
-            def __init__(
-                self, kafka: KafkaSettings, name: str, positions: Mapping[int, int], seen: Mapping[int, int]
-            ) -> None:
-                log.began_at.append(dict(positions))
-                self.positions = {0: positions.get(0, 0)}
-                if seen.get(0, 0) > len(log.records):
-                    raise Replaced("created again")
-
-            def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[Logged]:
-                found: list[Logged] = []
-                for each in log.records[self.positions[0] :][:limit]:
-                    if limit_bytes is not None and sum(len(one.value or b"") for one in found) >= limit_bytes:
-                        break
-                    found.append(each)
-                self.positions = {0: self.positions[0] + len(found)}
-                return found
-
-            def close(self) -> None:
-                pass
-
-        monkeypatch.setattr(follower, "LogCursor", FakeTail)
+class Log(ListedLogs):
+    """The log that all tables here are of."""
 
     def add(self, key: bytes, value: bytes | None) -> None:
-        self.records.append(Logged(value, 0, len(self.records), 1_000, key))
+        self.write("parked", key, value, 1_000)
 
     def control(self, *added: ControlRecord) -> None:
         for each in added:
@@ -86,24 +57,17 @@ class Log:
 
     def waits(self, number: int, tries: Tries = Tries()) -> Delivery:  # noqa: B008  # a tuple
         delivery = Delivery("s", Place(4, 0, number))
-        self.add(delivery.key(), parked.encode(Parked(make.notification(f"n{number}", "a"), tries)))
+        self.park(delivery, make.notification(f"n{number}", "a"), tries)
         return delivery
-
-    def tried(self, delivery: Delivery, tries: Tries) -> None:
-        self.add(delivery.tried_key(), parked.encode(Tried(tries)))
-
-    def finished(self, delivery: Delivery) -> None:
-        self.add(delivery.key(), None)
-        self.add(delivery.tried_key(), None)
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
-    return Log(monkeypatch)
+    return Log(monkeypatch, follower)
 
 
 def tables_of(*tables: tuple[Path, TableFold]) -> FoldedTables:
-    return FoldedTables(KafkaSettings(), "a log", [(str(location), fold) for location, fold in tables])
+    return FoldedTables(KafkaSettings(), "parked", [(str(location), fold) for location, fold in tables])
 
 
 def control_tables(folder: Path) -> FoldedTables:
@@ -231,7 +195,7 @@ def test_retries_are_the_waiting_deliveries(tmp_path: Path, log: Log) -> None:
     fold = RetriesFold()
     changes = RowChanges(fold.spec)
     once = read(tmp_path, "delivery", "tries", "due_at")
-    fold.apply(log.records[0], changes)
+    fold.apply(log.records["parked"][0], changes)
     DeltaTableWriter(fold.spec, str(tmp_path)).merge(changes.arrow(), {}, fold.patched, fold.guard)
     assert read(tmp_path, "delivery", "tries", "due_at") == once
 

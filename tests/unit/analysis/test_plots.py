@@ -35,7 +35,7 @@ def test_which_rows_a_plot_has() -> None:
     assert is_alone([1.0], 0)
 
 
-def test_names_are_written_without_what_they_share() -> None:
+def test_names_without_their_common_parts() -> None:
     assert at_one_host(["http://x:1/a", "http://x:1/b?c", "http://x:1"]) == (
         "http://x:1",
         {"http://x:1/a": "/a", "http://x:1/b?c": "/b?c", "http://x:1": "/"},

@@ -39,7 +39,7 @@ def test_a_lane_waits_for_its_turn_and_then_for_another_try() -> None:
     assert lane.label == "delivered after 2.0 s, 2 attempts"
 
 
-def test_what_waits_still_is_shaded_until_it_is_due() -> None:
+def test_a_waiting_delivery_is_shaded_until_it_is_due() -> None:
     due = NOON + timedelta(seconds=8)
     (lane,) = lanes_of([label("s", "waiting")], [row("s", 50, "parked")], {"s": due})
 
@@ -51,9 +51,7 @@ def test_what_waits_still_is_shaded_until_it_is_due() -> None:
 
 
 def test_more_lanes_than_one_reads_share_the_last() -> None:
-    every = lanes_of(
-        [label(f"s{number}") for number in range(50)], [row(f"s{number}", number) for number in range(50)]
-    )
+    every = lanes_of([label(f"s{number}") for number in range(50)], [row(f"s{number}", number) for number in range(50)])
 
     shown = folded(every, 10)
 

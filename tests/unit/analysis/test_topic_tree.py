@@ -24,7 +24,7 @@ def test_a_small_tree_is_shown_whole_the_busiest_first() -> None:
     assert [cell.branch.notifications for cell in found] == [30, 8, 5, 2]
 
 
-def test_topics_without_room_are_summed_up_and_one_family_hides_no_others() -> None:
+def test_topics_without_room_are_summed_up_in_each_family() -> None:
     found = cells({f"plant/machine-{number}": number for number in range(5_000)}, rows=4)
     assert drawn(found) == ["plant  (5,000)", "  machine-4999", "  machine-4998", "  machine-4997", "  … 4,997 more"]
     rest = found[-1].branch
@@ -34,7 +34,7 @@ def test_topics_without_room_are_summed_up_and_one_family_hides_no_others() -> N
     assert {"  a", "  b", "  … 83 more"} <= {*drawn(cells(counts, rows=20))}
 
 
-def test_a_path_that_only_leads_on_is_one_with_what_is_below() -> None:
+def test_a_path_without_a_choice_is_one_cell() -> None:
     assert drawn(cells({"a/b/c": 1, "a/b/d": 1})) == ["a/b  (2)", "  c", "  d"]
     # A topic of its own stays.
     assert drawn(cells({"a": 1, "a/b": 1})) == ["a  (2)", "  b"]
@@ -47,7 +47,7 @@ names = st.text("ab", min_size=1, max_size=2)
     st.dictionaries(st.lists(names, min_size=1, max_size=8).map("/".join), st.integers(0, 9), min_size=1, max_size=60),
     st.integers(2, 12),
 )
-def test_the_page_is_full_nothing_overlaps_and_nothing_is_lost(counts: dict[str, int], rows: int) -> None:
+def test_cells_fill_the_page_without_overlap_or_loss(counts: dict[str, int], rows: int) -> None:
     found = cells(counts, rows)
 
     assert max(cell.row + cell.rows for cell in found) <= rows

@@ -40,7 +40,7 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file], "the new content is removed"
 
 
-def test_a_watched_file_is_read_when_it_changed_and_kept_when_it_cannot_be(
+def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, clock = tmp_path / "file", Clock()

@@ -17,7 +17,7 @@ CONTROLS = {"Cc", "Zl", "Zp", "Cs", "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "R
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 
-def test_characters_that_act_are_written_out_and_letters_of_all_scripts_stay() -> None:
+def test_control_characters_are_written_out_and_letters_stay() -> None:
     shown = printable(f"a{ACTS}b\n\tc")
     assert shown.startswith("a\\x1b]52;c;aGk=\\x07\\x9b31m\\x00\\x0d\\x08\\x7f")
     assert shown.endswith("\\udc9bb\n\tc")
@@ -39,7 +39,7 @@ def test_printable_text_acts_on_nothing(text: str) -> None:
 
 
 @given(st.dictionaries(ANY_TEXT, ANY_TEXT))
-def test_json_stays_json_and_says_the_same(value: dict[str, str]) -> None:
+def test_json_keeps_its_value(value: dict[str, str]) -> None:
     for options in ({}, {"ensure_ascii": False}, {"indent": 2, "ensure_ascii": False}):
         text = as_json(value, **options)
         assert is_printable(text)

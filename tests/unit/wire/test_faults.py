@@ -40,7 +40,7 @@ def detail(answer: HttpAnswer) -> etree._Element:
 
 @pytest.mark.parametrize("soap", ["1.1", "1.2"])
 @pytest.mark.parametrize("name", DECLARED)
-def test_every_declared_fault_is_one_element_with_timestamp_and_description(name: str, soap: SoapVersion) -> None:
+def test_a_declared_fault_is_an_element_with_time_and_description(name: str, soap: SoapVersion) -> None:
     answer = rendered(OperationRefused("because <it> & that", name), soap)
     element = detail(answer)
     family = "wsrf" if "/wsrf/" in DECLARED[name] else "wsn"
@@ -82,7 +82,7 @@ def test_a_termination_fault_has_its_minimum() -> None:
         assert element.findtext("{http://docs.oasis-open.org/wsn/b-2}MinimumTime") == "2026-01-01T00:00:00Z"
 
 
-def test_an_unknown_operation_has_a_subcode_in_soap_1_2_and_takes_the_code_in_1_1() -> None:
+def test_codes_of_an_unknown_operation_in_soap_1_1_and_1_2() -> None:
     error = OperationRefused("no such thing", "ActionNotSupported")
     codes = [value.text for value in rendered(error, "1.2").root.iterfind(".//{*}Value")]
     assert codes == ["soap:Sender", "wsa:ActionNotSupported"]

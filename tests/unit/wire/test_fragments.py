@@ -89,7 +89,7 @@ def _elements(draw: st.DrawFn, depth: int = 3) -> str:
 
 
 @given(_elements(), _DECLARATIONS)
-def test_a_fragment_alone_means_what_it_meant_in_its_place(payload: str, declarations: set[str]) -> None:
+def test_a_fragment_alone_has_the_meaning_of_its_place(payload: str, declarations: set[str]) -> None:
     # The place declares the prefixes that the payload may use, so that every generated document is well-formed.
     missing = {'xmlns:o="urn:o"', "xmlns:p='urn:p'"} - declarations
     message = in_context(payload, " ".join(sorted(declarations | missing)))

@@ -34,7 +34,7 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
         ("2026-01-31T24:00:00Z", "2026-02-01T00:00:00Z"),
     ],
 )
-def test_what_clients_write_is_granted(text: str, granted: str) -> None:
+def test_granted_times(text: str, granted: str) -> None:
     moment = times.grant(text, NOW, initial=True)
     assert moment is not None
     assert times.written(moment) == granted

@@ -125,7 +125,7 @@ class PlayedProducer:
         self.aborted = True
 
 
-def test_a_failure_of_the_broker_and_no_other_has_the_producer_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_broker_replaces_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     strict, sick = PlayedProducer(MessageSizeTooLargeError("too large")), PlayedProducer(KafkaTimeoutError("gone"))
     producers = [strict, sick, PlayedProducer()]
     monkeypatch.setattr(writers, "make_producer", lambda _: producers.pop(0))

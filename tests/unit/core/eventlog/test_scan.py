@@ -179,7 +179,7 @@ def test_added_partitions_are_read_from_their_beginning(
 
 
 @pytest.mark.parametrize(("positions", "seen"), [({0: 8}, None), ({0: 2}, {0: 8})])
-def test_a_log_that_ends_before_what_was_read_was_created_again(
+def test_a_log_that_ends_before_the_position_was_created_again(
     positions: dict[int, int], seen: dict[int, int] | None, cursor_of: Any
 ) -> None:
     for reads in (LogCursor.ends, lambda cursor: cursor.poll(0.0), lambda cursor: cursor.read(10)):

@@ -18,7 +18,7 @@ RING = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
 
 
 @given(st.binary(max_size=300), st.text(max_size=50))
-def test_what_is_sealed_opens_again(plain: bytes, context: str) -> None:
+def test_sealed_data_opens_again(plain: bytes, context: str) -> None:
     sealed = RING.seal(plain, context)
     assert sealed.startswith("new:")
     assert RING.open(sealed, context) == plain
@@ -81,7 +81,7 @@ def test_a_key_file_is_made_and_changed_while_it_is_used(tmp_path: Path, caplog:
     "text",
     ["k1\n", "k1 AAAA\n", "k1 " + "!" * 44, "../k " + base64.b64encode(b"k" * 32).decode(), "k1 AAAA more words"],
 )
-def test_what_is_no_key_file(text: str) -> None:
+def test_damaged_key_files(text: str) -> None:
     with pytest.raises(SecretError, match="line 2 of the key file"):
         parse_keys("# the keys\n" + text)
 

@@ -46,7 +46,7 @@ def test_urls(expected: str, urls: list[str]) -> None:
         assert rule(policy().check_url(url)) == expected, url
 
 
-def test_reasons_name_what_to_change() -> None:
+def test_reasons_name_the_setting() -> None:
     refusal = policy().check_url("http://10.0.0.1/")
 
     assert refusal is not None
@@ -116,7 +116,7 @@ def test_wrong_settings_are_named(settings: dict[str, str], says: str) -> None:
         OutboundSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_sockets_are_opened_for_what_may_be_reached_only() -> None:
+def test_sockets_are_opened_for_permitted_addresses_only() -> None:
     sockets = GuardedSockets(policy())
     assert sockets.open(socket.AF_INET, socket.SOCK_STREAM, 0, ("10.0.0.1", 80)) is None
     assert rule(sockets.refusal) == "private"

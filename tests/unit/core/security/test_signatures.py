@@ -31,7 +31,7 @@ def test_the_example_of_other_implementations() -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([[KEY], [KEY, OTHER], [OTHER, KEY]]), st.integers(-300, 300))
-def test_what_was_signed_is_accepted_by_any_of_its_keys(body: bytes, keys: list[bytes], apart: int) -> None:
+def test_signatures_are_accepted_by_any_of_their_keys(body: bytes, keys: list[bytes], apart: int) -> None:
     given_headers = headers(keys, body)
     for key in keys:
         check([key], given_headers, body, NOW + apart)
@@ -59,7 +59,7 @@ def test_what_was_signed_is_accepted_by_any_of_its_keys(body: bytes, keys: list[
         ({}, b"<a/>", NOW - 301, "in the future"),
     ],
 )
-def test_what_is_refused(changed: dict[str, str], body: bytes, now: int, why: str) -> None:
+def test_refused_signatures(changed: dict[str, str], body: bytes, now: int, why: str) -> None:
     with pytest.raises(SignatureError, match=why):
         check([KEY], SIGNED | {f"webhook-{name}": value for name, value in changed.items()}, body, now)
 

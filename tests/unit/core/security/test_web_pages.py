@@ -105,7 +105,7 @@ def test_origins_of_a_setting() -> None:
             read_origins(wrong, "k")
 
 
-def test_what_is_looked_at() -> None:
+def test_headers_of_pages() -> None:
     sent = [(b"host", b"h"), (b"origin", b"http://x"), (b"cookie", b"c"), (b"sec-fetch-site", b"none")]
     assert page_headers(sent) == {"host": "h", "origin": "http://x", "sec-fetch-site": "none"}
     assert is_of_browser(page_headers(sent))

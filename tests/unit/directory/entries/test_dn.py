@@ -31,7 +31,7 @@ def test_parse(text: str, dn: object) -> None:
 @pytest.mark.parametrize(
     "text", ["x", "=x", "cn=a,", "cn=a+", "cn=a\\", "cn=\\zz", "cn=\\ff", 'cn="a"', "cn=a<b", "cn=#04zz", "1cn=a"]
 )
-def test_what_is_no_dn(text: str) -> None:
+def test_text_that_is_no_dn(text: str) -> None:
     with pytest.raises(DnError):
         parse_dn(text)
 

@@ -69,7 +69,7 @@ _DRAFTS = st.tuples(st.text(min_size=1, max_size=60), st.dictionaries(_NAMES, _V
 
 
 @given(st.lists(_DRAFTS, max_size=4))
-def test_what_is_written_reads_back(drafts: list[tuple[str, dict[str, tuple[bytes, ...]]]]) -> None:
+def test_written_entries_read_back(drafts: list[tuple[str, dict[str, tuple[bytes, ...]]]]) -> None:
     entries = [Entry.of(((("cn", name),), (("ou", "topics"),)), attributes) for name, attributes in drafts]
     data = ldif.write(map(ldif.render, entries))
     assert all(len(line) <= 76 for line in data.split(b"\n"))

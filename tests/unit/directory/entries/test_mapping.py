@@ -52,7 +52,7 @@ def test_the_tree_of_entries_is_the_tree_of_topics() -> None:
     assert listing.problems == ()
 
 
-def test_a_routing_policy_without_a_meaning_is_a_problem_and_counts_as_none() -> None:
+def test_a_routing_policy_without_a_meaning_counts_as_none() -> None:
     listing = listing_of(
         named("topicName=a", "topicCode: 7", "topicRoutingPolicy: reliable far")
         + named("topicName=b", "topicRoutingPolicy: to:G1 split")
@@ -99,7 +99,7 @@ UNREAD: dict[str, tuple[str, set[str], set[str], list[ProblemKind], str]] = {
 
 
 @pytest.mark.parametrize("case", UNREAD)
-def test_what_cannot_be_read(case: str) -> None:
+def test_unreadable_entries(case: str) -> None:
     entries, read, held, problems, said = UNREAD[case]
     listing = listing_of(entries)
     assert (set(listing.entries), set(listing.held), kinds(listing)) == (read, held, problems)

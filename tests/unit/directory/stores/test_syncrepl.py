@@ -82,7 +82,7 @@ def test_a_renamed_entry_takes_those_below_it_along() -> None:
     assert dns(mirror) == {"ou=t", "cn=b,ou=t"}
 
 
-def test_entries_that_a_refresh_leaves_out_are_removed_when_it_says_so() -> None:
+def test_entries_that_a_refresh_leaves_out_are_removed() -> None:
     mirror, other = (Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO)]) for _ in range(2))
     mirror.entries.put(entry("cn=ours,ou=t"))
     mirror.apply(entry("ou=t"), EntryState(SyncState.PRESENT, ONE), False)

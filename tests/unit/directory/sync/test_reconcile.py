@@ -80,7 +80,7 @@ CASES: dict[str, tuple[list[TopicRecord], list[TopicRecord], list[TopicRecord], 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_changed_what(case: str) -> None:
+def test_plans(case: str) -> None:
     known, directory, tree, to_log, to_directory = CASES[case]
     plan = reconcile(by_path(*known), listed(by_path(*directory)), by_path(*tree))
     assert (list(plan.records), list(plan.changes), plan.problems) == (to_log, to_directory, ())

@@ -170,7 +170,7 @@ def test_a_late_listing_from_before_our_write_is_not_believed(rig: Rig) -> None:
     assert not any(isinstance(record, TopicRemoved) for record in rig.log.records)
 
 
-def test_a_directory_found_empty_is_filled_and_one_that_is_emptied_believed(rig: Rig) -> None:
+def test_an_empty_directory_is_filled_and_an_emptied_one_believed(rig: Rig) -> None:
     rig.directory.by_hand(Remove(parse_path("a")))
     wait_until(lambda: rig.paths() == set())
     rig.log.append([topic("b")])

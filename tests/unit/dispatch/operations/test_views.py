@@ -62,7 +62,7 @@ def names(
     return [value(each).notification.id for each in entries]
 
 
-def test_what_waits_is_in_the_order_of_its_time_without_its_message(logs: ListedLogs) -> None:
+def test_waiting_deliveries_by_time_without_their_messages(logs: ListedLogs) -> None:
     logs.park(delivery(2), message(2), at_ms=20)
     logs.park(delivery(1), message(1), Tries(1, 1, 9, 8), at_ms=10)
     logs.park(delivery(3), message(3), at_ms=30)
@@ -77,7 +77,7 @@ def test_what_waits_is_in_the_order_of_its_time_without_its_message(logs: Listed
     assert counts == {ViewGroup("s1", "", TopicPath("a"), ""): 2}
 
 
-def test_a_repeated_batch_changes_neither_time_nor_tries_and_a_request_does(logs: ListedLogs) -> None:
+def test_a_repeated_batch_changes_nothing_and_a_request_does(logs: ListedLogs) -> None:
     logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=10)
     logs.tried(delivery(1), Tries(2, 2, 99, 9))
     logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=70)
@@ -127,7 +127,7 @@ def steps(view: PendingView, read: Callable[[], Sized]) -> int:
     return taken
 
 
-def test_the_steps_of_a_page_do_not_grow_with_the_log_or_with_earlier_parts(logs: ListedLogs) -> None:
+def test_the_cost_of_a_page_does_not_grow_with_the_log(logs: ListedLogs) -> None:
     one, within = ViewFilter(subscription="s3"), ViewFilter(since_ms=5, until_ms=3_990)
 
     def page(wanted: ViewFilter) -> int:

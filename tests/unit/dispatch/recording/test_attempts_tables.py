@@ -131,9 +131,7 @@ def test_records_without_rows_are_read_once_too(places: Places) -> None:
     assert contents(places) == [([], {0: 1})] * 2
 
 
-def test_each_table_has_what_it_lacks_after_a_crash_between_them(
-    places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_the_tables_loses_and_repeats_no_rows(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     def crashed(*_: object) -> NoReturn:
         raise OSError("crash")
 
@@ -221,7 +219,7 @@ def test_compaction_meanwhile_does_not_stop_a_merge(tmp_path: Path, monkeypatch:
     assert table.table.progress("reached") == 1
 
 
-def test_a_new_checkpoint_at_the_beginning_of_the_log_makes_no_second_rows(tmp_path: Path) -> None:
+def test_a_new_checkpoint_makes_no_second_rows(tmp_path: Path) -> None:
     hour_ms = 3_600_000
     table = EndedDeliveries(str(tmp_path))
     table.append(rows(delivered("n1", 6), delivered("n2", 7, state="dead")), {})

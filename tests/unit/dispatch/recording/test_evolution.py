@@ -118,7 +118,7 @@ def test_an_ended_delivery_is_overwritten_in_a_newer_table(tmp_path: Path) -> No
     assert read(location, "state", "attempts") == [("delivered", 2)]
 
 
-def test_each_table_is_kept_as_long_as_its_own_setting_says(tmp_path: Path) -> None:
+def test_each_table_has_a_retention_of_its_own(tmp_path: Path) -> None:
     days = ((NOTIFICATIONS, 1), (ATTEMPTS, 2), (DELIVERIES, 2), (ENDPOINT_HEALTH, 5))
     settings = TableSettings(notifications_days=1, deliveries_days=2, history_days=5)
     now = datetime.now(UTC)

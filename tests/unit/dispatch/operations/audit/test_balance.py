@@ -52,7 +52,7 @@ def test_lapsed_messages_are_expired_and_looked_for_in_no_dead_letter() -> None:
     assert (report.balanced, report.totals) == (True, Tally(expired=2))
 
 
-def test_notices_replays_and_triggers_are_told_from_what_was_published() -> None:
+def test_notices_replays_and_triggers_are_counted_apart() -> None:
     report = compared(
         evaluation({"n1": 1, "n2": 1, "n1~f00": 1}),
         rows(row("n1", "s1"), row("n2", "s1"), row("n1~f00", "s1")),
@@ -118,7 +118,7 @@ CAUSED, CAUSED_AGAIN = evaluation({"n1": 2}, caused=True), evaluation({"n1": 2},
         ([CAUSED, CAUSED_AGAIN, S1, evaluation({"n2": 0}, batch=9, first=6)], [("missing", 2, 1)], 0, None),
     ],
 )
-def test_what_does_not_balance_is_named(
+def test_imbalances_are_named(
     records: list[bytes], expected: list[tuple[str, int, int]], duplicates: int, totals: Tally | None
 ) -> None:
     report = compared(*records, end=1 if CAUSED in records else None).report

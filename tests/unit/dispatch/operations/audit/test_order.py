@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -22,20 +22,11 @@ from tests.support.written_attempts import T0, evaluation, row, rows
 
 
 def pushed(
-    notification: str,
-    push: str,
-    started_ms: int = 0,
-    state: State = "delivered",
-    number: int = 1,
-    subscription: str = "s",
-    topic: str = "a/b",
-    error: str = "",
+    notification: str, push: str, started_ms: int = 0, state: State = "delivered", subscription: str = "s", **more: Any
 ) -> Attempt:
     """A row of one push."""
-    made = row(notification, subscription, state)
-    return msgspec.structs.replace(
-        made, push=push, number=number, started_ms=T0 + started_ms, topic=TopicPath(topic), error=error
-    )
+    more = {"number": 1, "topic": TopicPath("a/b"), "started_ms": T0 + started_ms, "push": push, **more}
+    return msgspec.structs.replace(row(notification, subscription, state), **more)
 
 
 def checked(
@@ -67,7 +58,7 @@ def pushes(text: str) -> list[Attempt]:
         name, push, number, state = [*each.split(), *("1", "delivered")[len(each.split()) - 2 :]]
         number, push = ("0", "") if push == "-" else (number, push)
         error = "redriven" if state == "redriven" else ""
-        made.append(pushed(name, push, at, cast(State, "parked" if error else state), int(number), error=error))
+        made.append(pushed(name, push, at, cast(State, "parked" if error else state), number=int(number), error=error))
     return made
 
 
@@ -106,11 +97,11 @@ def test_an_overtaken_first_attempt_is_named(written: str, found: list[str]) -> 
         ("n1 w-1 1 parked, n2 w-2", []),  # no row shows that it is pushed again
     ],
 )
-def test_a_strict_subscription_gets_a_message_after_the_end_of_the_one_before(written: str, found: list[str]) -> None:
+def test_strict_order_is_by_the_ends_of_deliveries(written: str, found: list[str]) -> None:
     assert late(checked(THREE, *pushes(written), orders={"s": STRICT})) == found
 
 
-def test_an_attempt_that_may_be_a_repetition_behind_a_crash_is_undecided() -> None:
+def test_a_possible_repetition_after_a_crash_is_undecided() -> None:
     # The worker has written nothing more: that it had pushed n1 before n2 may be lost with it.
     report = checked(THREE, *pushes("n2 w-2, n1 x-1, n3 x-2"))
     assert (report.disordered, report.undecided, report.balanced) == (0, 1, True)
@@ -119,7 +110,9 @@ def test_an_attempt_that_may_be_a_repetition_behind_a_crash_is_undecided() -> No
 
 def test_each_topic_priority_and_subscription_has_its_own_order() -> None:
     turned = pushes("n2 w-1, n1 w-2")
-    assert not checked(TOPICS, pushed("n2", "w-1", topic="b"), pushed("n1", "w-2", topic="a")).disordered
+    assert not checked(
+        TOPICS, pushed("n2", "w-1", topic=TopicPath("b")), pushed("n1", "w-2", topic=TopicPath("a"))
+    ).disordered
     assert not checked(URGENT, *pushes("n2 w-1, n1 w-2, n3 w-3")).disordered
     assert late(checked(URGENT, *pushes("n2 w-1, n3 w-2, n1 w-3"))) == ["out-of-order n1"]
     assert checked(URGENT, *turned, orders={"s": STRICT}).disordered == 1
@@ -140,7 +133,7 @@ def test_each_topic_priority_and_subscription_has_its_own_order() -> None:
     assert checked(THREE, *pushes("n0 w-1, n1 w-2")).first_attempts == 1
 
 
-def test_a_push_long_after_its_end_was_recorded_is_a_repetition_without_a_reason() -> None:
+def test_a_push_long_after_its_recorded_end_is_a_repetition() -> None:
     later, on = pushed("n1", "x-1", 70_000), pushed("n2", "w-2", 6_000)
 
     def found(*written: Attempt) -> list[str]:
@@ -156,7 +149,7 @@ def test_a_push_long_after_its_end_was_recorded_is_a_repetition_without_a_reason
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_it_finds_what_a_comparison_of_all_pairs_finds(seed: int) -> None:
+def test_against_a_comparison_of_all_pairs(seed: int) -> None:
     chance = random.Random(seed)
     orders = {name: chance.choice((0, 0, STRICT)) for name in ("s", "t", "u")}
     evaluated, known = [], {}
@@ -168,7 +161,7 @@ def test_it_finds_what_a_comparison_of_all_pairs_finds(seed: int) -> None:
     names = sorted(known, key=lambda name: known[name][0] + chance.choice((0, 0, 0, 8)))
     for number, name in enumerate(names):
         for subscription in orders:
-            made = pushed(name, f"w-{number}", number, "delivered", subscription=subscription, topic=known[name][1])
+            made = pushed(name, f"w-{number}", number, "delivered", subscription, topic=TopicPath(known[name][1]))
             if chance.random() < 0.2:
                 written.append(msgspec.structs.replace(made, state="parked"))
                 later = min(number + chance.choice((1, 9)), len(names))

@@ -84,7 +84,7 @@ def test_the_answer_is_read_in_the_thread_of_the_call(receiver: Receiver) -> Non
 def test_calls_without_a_whole_answer(receiver: Receiver, behaviour: str, total_s: float, says: str | None) -> None:
     with pytest.raises(NoAnswer, match=says):
         call(receiver.url(behaviour), total_s=total_s)
-    assert len(receiver.requests) == 1, "the call is not repeated"
+    assert len(receiver.requests) <= 1, "the call is not repeated"
 
 
 def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Receiver) -> None:

@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
+from arborcast.directory.entries.changes import Change, Workspace, in_writing_order
+from arborcast.directory.entries.dn import Dn
+from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, canonical
+from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord
@@ -32,6 +36,14 @@ def tree_of(*topics: TopicRecord) -> TopicTree:
     for each in topics:
         tree.apply(each)
     return tree
+
+
+def carry_out(changes: Sequence[Change], entries: EntrySet, base: Dn) -> None:
+    """Make these changes as a directory does."""
+    workspace = Workspace(entries, read_listing(entries, base), base)
+    for change in in_writing_order(list(changes)):
+        for edit in workspace.plan(change):
+            workspace.completed(edit)
 
 
 def _make_path(names: list[tuple[str, str]]) -> TopicPath:

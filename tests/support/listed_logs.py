@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from arborcast.core.eventlog.consumer import Replaced
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, Tried, Tries
@@ -18,7 +20,7 @@ from arborcast.topic_model.records.notifications import Notification
 _UNTRIED = Tries()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Listed:
     """A record of a log of one partition."""
 
@@ -30,39 +32,45 @@ class Listed:
 
 
 class ListedLogs:
-    """The logs `parked` and `dead` of an engine without Kafka. `read` counts the records that views have read."""
+    """Logs of an engine without Kafka, for the cursors of a module. `read` counts the records that were read, and
+    `began_at` has the positions at which cursors began."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType = views) -> None:
         self.records: defaultdict[str, list[Listed]] = defaultdict(list)
         self.read = 0
-        monkeypatch.setattr(views, "LogCursor", self._cursor)
+        self.began_at: list[Mapping[int, int]] = []
+        monkeypatch.setattr(module, "LogCursor", self._cursor)
 
     def park(self, delivery: Delivery, message: Notification, tries: Tries = _UNTRIED, at_ms: int = 0) -> None:
-        self._write("parked", delivery.key(), parked.encode(Parked(message, tries)), at_ms)
+        self.write("parked", delivery.key(), parked.encode(Parked(message, tries)), at_ms)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
-        self._write("parked", delivery.tried_key(), parked.encode(Tried(tries)), 0)
+        self.write("parked", delivery.tried_key(), parked.encode(Tried(tries)))
 
     def finished(self, delivery: Delivery) -> None:
-        self._write("parked", delivery.tried_key(), None, 0)
-        self._write("parked", delivery.key(), None, 0)
+        self.write("parked", delivery.tried_key(), None)
+        self.write("parked", delivery.key(), None)
 
     def bury(self, delivery: Delivery, letter: DeadLetter | None) -> None:
         """A dead letter, or that it was removed."""
-        self._write("dead", delivery.key(), None if letter is None else dead_letters.encode(letter), 0)
+        self.write("dead", delivery.key(), None if letter is None else dead_letters.encode(letter))
 
-    def _write(self, log: str, key: bytes, value: bytes | None, at_ms: int) -> None:
+    def write(self, log: str, key: bytes, value: bytes | None, at_ms: int = 0) -> None:
         self.records[log].append(Listed(key, value, len(self.records[log]), at_ms))
 
-    def _cursor(self, _kafka: object, log: str, positions: Mapping[int, int], **_: Any) -> ListedCursor:
-        return ListedCursor(self, log, positions)
+    def _cursor(
+        self, _kafka: object, log: str, positions: Mapping[int, int], seen: Mapping[int, int] | None = None, **_: Any
+    ) -> ListedCursor:
+        self.began_at.append(dict(positions))
+        return ListedCursor(self, log, positions, seen or {})
 
 
 class ListedCursor:
     """What a `LogCursor` is to a log in Kafka."""
 
-    def __init__(self, logs: ListedLogs, log: str, positions: Mapping[int, int]) -> None:
+    def __init__(self, logs: ListedLogs, log: str, positions: Mapping[int, int], seen: Mapping[int, int]) -> None:
         self._logs = logs
+        self._seen = seen
         self._log = log
         self.positions = {0: 0, **positions}
 
@@ -77,6 +85,18 @@ class ListedCursor:
         self.positions = {0: self.positions[0] + len(found)}
         self._logs.read += len(found)
         return {0: found} if found else {}
+
+    def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[Listed]:
+        if self._seen.get(0, 0) > self.ends()[0]:
+            raise Replaced("created again")
+        found: list[Listed] = []
+        for each in self._logs.records[self._log][self.positions[0] :][:limit]:
+            if limit_bytes is not None and sum(len(one.value or b"") for one in found) >= limit_bytes:
+                break
+            found.append(each)
+        self.positions = {0: self.positions[0] + len(found)}
+        self._logs.read += len(found)
+        return found
 
     def close(self) -> None:
         """There is no connection."""

@@ -4,7 +4,7 @@ How a path behaves is the first step of the path, or what `behave()` says about 
 
     /status/503          that status, empty body           /slow/0.2     202 after so many seconds
     /hang                never an answer                   /drip/0.05    200, then a byte of body every so often
-    /close               closes half way through its answer
+    /close               closes half way through its answer's head       /cut         or its body
     /drop                closes without a byte of answer   /reset        the same with a TCP reset
     /huge/1000000        200 with so many bytes of body    /redirect     307 to /redirected
     /garbage             something that is not HTTP        /stale        202, then closes the connection unannounced
@@ -177,6 +177,9 @@ class _Connection(asyncio.Protocol):
                 pass
             case "close":
                 write(b"HTTP/1.1 200 OK\r\nContent-Le")
+                self.transport.close()
+            case "cut":
+                write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
                 self.transport.close()
             case "drop":
                 self.transport.close()

@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
+
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt
@@ -73,8 +75,8 @@ def record(home: Path, *made: Attempt, offset: int = 0) -> None:
     write(tables, logged(attempts.encode(made), offset))
 
 
-def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows into a table; columns that they leave out get a value of no meaning."""
+def neutral(spec: TableSpec, **facts: object) -> dict[str, object]:
+    """A row of a table; columns that are not given get a value of no meaning."""
     nothing = {
         "string": "",
         "long": 0,
@@ -85,8 +87,18 @@ def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> N
         "date": date(2026, 1, 2),
         "timestamp": NOON,
     }
-    empty = {column.name: None if column.optional else nothing[column.type] for column in spec.columns}
+    return {column.name: None if column.optional else nothing[column.type] for column in spec.columns} | facts
+
+
+def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows into a table; columns that they leave out get a value of no meaning."""
     table = DeltaTableWriter(spec, spec.location(TableSettings(), home))
-    table.append(spec.arrow([{**empty, **row} for row in rows]), "test", 0)
+    table.append(spec.arrow([neutral(spec, **row) for row in rows]), "test", 0)
     if not rows:
         table.open()
+
+
+def read(location: object, *columns: str) -> list[tuple[Any, ...]]:
+    """These columns of all rows of a table, sorted."""
+    rows = DeltaTable(str(location)).to_pyarrow_table().to_pylist()
+    return sorted(tuple(row[column] for column in columns) for row in rows)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +16,10 @@ from arborcast.dispatch.operations.audit import Problem, Report, Tally
 from arborcast.dispatch.tables import RETRIES, TABLES, TOPICS
 from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.topics import TopicPath
-from tests.support.table_rows import NOON, attempt, fill, record
+from tests.support.table_rows import NOON, NOON_MS, attempt, fill, record
+
+COUNTS = ("begun", "delivered", "dead", "expired", "cancelled", "dropped", "waiting", "missing", "twice")
+NONE = dict.fromkeys(COUNTS, 0)
 
 
 @pytest.fixture
@@ -25,18 +28,15 @@ def engine(tmp_path: Path) -> Tables:
     return Tables(load_settings(home=tmp_path, environ={"ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}))
 
 
-def test_every_table_is_an_attribute(engine: Tables, tmp_path: Path) -> None:
+def test_every_table_is_an_attribute_of_the_engine(
+    engine: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for spec in TABLES:
         spec.ensure(spec.location(engine.settings.tables, tmp_path))
-
         assert len(getattr(engine, spec.name)) == 0
         assert [*getattr(engine, spec.name).columns.index] == [column.name for column in spec.columns]
-
-
-def test_the_engine_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
-
-    assert Tables().attempts.location == str(tmp_path / "tables" / "attempts")
+    monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path / "other"))
+    assert Tables().attempts.location == str(tmp_path / "other" / "tables" / "attempts")
     assert "tables" in repr(tables.attempts)
 
 
@@ -53,7 +53,7 @@ def test_spans_of_time_have_each_row_once(engine: Tables, tmp_path: Path) -> Non
     assert len(engine.attempts.pandas(since=timedelta(seconds=1))) == 0
 
 
-def test_questions_that_cannot_be_answered_are_told_why(engine: Tables, tmp_path: Path) -> None:
+def test_errors_of_questions_name_their_reason(engine: Tables, tmp_path: Path) -> None:
     with pytest.raises(NoSuchTable, match="there is no table at"):
         engine.attempts.pandas()
     fill(tmp_path, TOPICS, [])
@@ -63,7 +63,7 @@ def test_questions_that_cannot_be_answered_are_told_why(engine: Tables, tmp_path
         engine.attempts.pandas(since=datetime(2026, 1, 1))  # noqa: DTZ001  # that is the point
 
 
-def test_audit_accounts_for_everything_and_shows_what_is_missing(engine: Tables, tmp_path: Path) -> None:
+def test_an_audit_of_the_tables_counts_missing_deliveries(engine: Tables, tmp_path: Path) -> None:
     ended = [attempt("n1", "s", "delivered"), attempt("n2", "s", "parked"), attempt("n2", "s", "dead", 60, number=2)]
     open_ = [attempt("n3", "s", "parked"), attempt("n4", "s", "parked")]
     record(tmp_path, *ended, *open_)
@@ -71,17 +71,7 @@ def test_audit_accounts_for_everything_and_shows_what_is_missing(engine: Tables,
 
     found = engine.audit()
     assert found.name == "audit of the tables", "there is no Kafka here"
-    assert found.to_dict() == {
-        "begun": 4,
-        "delivered": 1,
-        "dead": 1,
-        "expired": 0,
-        "cancelled": 0,
-        "dropped": 0,
-        "waiting": 1,
-        "missing": 1,
-        "twice": 0,
-    }
+    assert found.to_dict() == NONE | {"begun": 4, "delivered": 1, "dead": 1, "waiting": 1, "missing": 1}
 
 
 def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,27 +85,16 @@ def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypat
 
     monkeypatch.setattr("arborcast.dispatch.operations.audit.audit", audit)
     with socket.create_server(("127.0.0.1", 0)) as broker:
-        address = f"127.0.0.1:{broker.getsockname()[1]}"
-        kafka = dataclasses.replace(engine.settings.kafka, bootstrap_servers=f"127.0.0.1:1, {address}")
-        tables = Tables(dataclasses.replace(engine.settings, kafka=kafka))
-        found = tables.audit(since=datetime(2026, 1, 2, tzinfo=UTC))
+        servers = f"127.0.0.1:1, 127.0.0.1:{broker.getsockname()[1]}"
+        kafka = dataclasses.replace(engine.settings.kafka, bootstrap_servers=servers)
+        found = Tables(dataclasses.replace(engine.settings, kafka=kafka)).audit(since=NOON)
 
-    assert asked == [(1_767_312_000_000, None)]
+    assert asked == [(NOON_MS, None)]
     assert (found.name, found.attrs["notes"]) == ("audit of the logs", ["cut"])
-    assert found.to_dict() == {
-        "begun": 9,
-        "delivered": 5,
-        "dead": 0,
-        "expired": 0,
-        "cancelled": 0,
-        "dropped": 0,
-        "waiting": 2,
-        "missing": 2,
-        "twice": 1,
-    }
+    assert found.to_dict() == NONE | {"begun": 9, "delivered": 5, "waiting": 2, "missing": 2, "twice": 1}
 
 
-def test_what_the_servers_of_queues_have_done(engine: Tables, tmp_path: Path) -> None:
+def test_work_of_the_servers_of_queues(engine: Tables, tmp_path: Path) -> None:
     def sent(name: str, server: str, state: str = "delivered", **more: object) -> Attempt:
         more |= {"topic": TopicPath("jobs"), "endpoint": f"http://{server}/"}
         return attempt(name, "queue:jobs", state, 50, **more)

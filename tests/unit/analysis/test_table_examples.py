@@ -15,9 +15,11 @@ import pytest
 
 import arborcast.analysis
 from arborcast.cli.reference import EXAMPLES
+from arborcast.dispatch.recording.state_tables import RowChanges
 from arborcast.dispatch.settings import TableSettings
-from arborcast.dispatch.tables import TABLES
-from tests.support.table_rows import attempt, fill, record
+from arborcast.dispatch.tables import TABLES, TOPICS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from tests.support.table_rows import attempt, fill, neutral, record
 
 EXPECTED = {"delivered": 3, "parked": 2, "dead": 1}
 
@@ -72,8 +74,8 @@ def test_an_example_of_the_documentation(home: Path, title: str) -> None:
 
 
 @without_duckdb
-def test_duckdb_reads_every_type_of_column(tmp_path: Path) -> None:
-    """Times with their zone, bytes, days and nulls."""
+def test_duckdb_reads_every_type_of_column_and_merged_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times with their zone, bytes, days and nulls; rows that a merge has written, found by their texts."""
     import duckdb
     from deltalake import DeltaTable
 
@@ -87,23 +89,11 @@ def test_duckdb_reads_every_type_of_column(tmp_path: Path) -> None:
         assert found.column_names == expected.names
         assert found.cast(expected).equals(there.to_table().cast(expected))
 
-
-@without_duckdb
-def test_duckdb_finds_rows_of_a_merged_table_by_their_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import duckdb
-
-    from arborcast.dispatch.recording.state_tables import RowChanges
-    from arborcast.dispatch.tables import TOPICS
-    from arborcast.dispatch.tables.delta_table import DeltaTableWriter
-
-    fill(tmp_path, TOPICS, [{"topic": "a"}])
-    table = DeltaTableWriter(TOPICS, TOPICS.location(TableSettings(), tmp_path))
     changes = RowChanges(TOPICS)
-    changes.put("b", {**table.open().to_pyarrow_table().to_pylist()[0], "topic": "b"})
-    table.merge(changes.arrow(), {"w": 1})
+    changes.put("b", neutral(TOPICS, topic="b"))
+    DeltaTableWriter(TOPICS, TOPICS.location(TableSettings(), tmp_path)).merge(changes.arrow(), {"w": 1})
     monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
     topics = arborcast.analysis.Tables().topics.dataset()  # noqa: F841  # named in the query
-
     answer = duckdb.sql("select topic from topics where topic >= 'b' and topic in ('b', 'c')")
     assert answer is not None
     assert answer.fetchall() == [("b",)]

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arborcast.core.backoff import Backoff, repeated, retried
 from arborcast.core.errors import InfrastructureError
@@ -30,13 +32,15 @@ def test_each_message_of_an_error_is_logged_once(caplog: pytest.LogCaptureFixtur
     away, full = InfrastructureError("away"), InfrastructureError("full")
     work = failing(away, away, full, away, ValueError("defect"), None)
     assert asyncio.run(retried("storing", work, NONE, InfrastructureError, ValueError)) == 5
-    assert [each.getMessage() for each in caplog.records] == [
-        f"storing: {text}; trying again" for text in ("away", "full", "away", "defect")
+    assert [(each.getMessage(), bool(each.exc_info)) for each in caplog.records] == [
+        (f"storing: {text}; trying again", text == "defect") for text in ("away", "full", "away", "defect")
     ]
-    assert [bool(each.exc_info) for each in caplog.records] == [False, False, False, True]
+    work = failing(None, InfrastructureError("away"), None, KeyError("x"))
+    with pytest.raises(KeyError):
+        asyncio.run(repeated("storing", work, 0.0, NONE, InfrastructureError))
 
 
-def test_the_pause_is_at_least_what_the_error_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pause_is_at_least_that_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -47,7 +51,8 @@ def test_the_pause_is_at_least_what_the_error_says(monkeypatch: pytest.MonkeyPat
     assert pauses == [7.0]
 
 
-def test_other_errors_end_the_repetition() -> None:
-    work = failing(None, InfrastructureError("away"), None, KeyError("x"))
-    with pytest.raises(KeyError):
-        asyncio.run(repeated("storing", work, 0.0, NONE, InfrastructureError))
+@given(first_s=st.floats(0.001, 10), times=st.floats(1, 1000), failures=st.integers(1, 100_000))
+def test_a_pause_is_twice_the_one_before_and_at_most_the_longest(first_s: float, times: float, failures: int) -> None:
+    backoff = Backoff(first_s, first_s * times)
+    assert backoff.after(1) == first_s
+    assert backoff.after(failures + 1) == min(2 * backoff.after(failures), backoff.longest_s)

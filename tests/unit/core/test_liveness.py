@@ -1,4 +1,4 @@
-"""When something hangs, over a clock that nobody waits for."""
+"""When something hangs, over a clock that is put forward."""
 
 from __future__ import annotations
 
@@ -8,74 +8,64 @@ from arborcast.core.liveness import OwnTime, Silence
 from tests.support.make import Clock
 
 
-def test_own_time_is_the_time_between_ticks() -> None:
-    clock = Clock(1_000.0)
-    own = OwnTime(2.0, clock)
-    assert [own.tick() if clock.after(1.0) else 0 for _ in range(3)] == [1.0, 2.0, 3.0]
+class Watched:
+    """A process that is watched by one which comes round every second, at most every two."""
+
+    def __init__(self, probes: int = 0) -> None:
+        self.clock = Clock(1_000.0)
+        self.own = OwnTime(2.0, self.clock)
+        self.silence = Silence(30.0, self.own.tick(), probes)
+
+    def after(self, seconds: float) -> float:
+        self.clock.after(seconds)
+        return self.own.tick()
+
+    def hangs_after(self, seconds: int, answers: bool = False) -> bool:
+        """Whether it hangs after a question that takes so long."""
+        for _ in range(seconds):
+            self.after(1.0)
+        if answers:
+            self.silence.answered(self.own.tick())
+        else:
+            self.silence.unanswered()
+        return self.silence.is_too_long(self.own.tick())
 
 
 @pytest.mark.parametrize("away_s", [3.0, 60.0, 86_400.0])
 def test_time_in_which_we_did_not_run_is_one_step_at_most(away_s: float) -> None:
-    clock = Clock(1_000.0)
-    own = OwnTime(2.0, clock)
-    clock.after(away_s)
-    assert own.tick() == 2.0
+    watched = Watched()
+    assert [watched.after(1.0) for _ in range(3)] == [1.0, 2.0, 3.0]
+    assert watched.after(away_s) == 5.0
 
 
 def test_on_a_machine_five_times_slower_others_get_as_much_longer() -> None:
     """We should come round every second, and do so every five: so does the one that we watch, who answers after 25 s
     instead of 5."""
-    clock = Clock(1_000.0)
-    own = OwnTime(2.0, clock)
-    silence = Silence(30.0, own.tick())
+    watched = Watched()
     for _ in range(14):  # 70 s of the wall
-        clock.after(5.0)
-        assert not silence.is_too_long(own.tick())
-
-
-def asked(silence: Silence, own: OwnTime, clock: Clock, seconds: float, answers: bool) -> bool:
-    """A question that takes so long, while we come round every second; whether it hangs then."""
-    for _ in range(int(seconds)):
-        clock.after(1.0)
-        own.tick()
-    if answers:
-        silence.answered(own.tick())
-    else:
-        silence.unanswered()
-    return silence.is_too_long(own.tick())
+        assert not watched.silence.is_too_long(watched.after(5.0))
 
 
 def test_three_questions_in_a_row_without_an_answer_and_the_whole_time() -> None:
-    clock = Clock(1_000.0)
-    own = OwnTime(2.0, clock)
-    silence = Silence(30.0, own.tick(), probes=3)
-    assert [asked(silence, own, clock, 10, answers=False) for _ in range(3)] == [False, False, True]
-    assert silence.lasts_s(own.tick()) == 30.0
+    watched = Watched(probes=3)
+    assert [watched.hangs_after(10) for _ in range(3)] == [False, False, True]
+    assert watched.silence.lasts_s(watched.own.tick()) == 30.0
+    quick = Watched(probes=3)
+    assert [quick.hangs_after(1) for _ in range(30)] == [False] * 29 + [True], "quick refusals"
 
 
 def test_no_answer_for_an_hour_of_sleep_is_one_lost_question() -> None:
     """The lid was closed while we waited for an answer: the question is over when it is opened."""
-    clock = Clock(1_000.0)
-    own = OwnTime(2.0, clock)
-    silence = Silence(30.0, own.tick(), probes=3)
-    clock.after(3_600)
-    silence.unanswered()
-    assert not silence.is_too_long(own.tick())
-    assert not asked(silence, own, clock, 10, answers=False)
+    watched = Watched(probes=3)
+    watched.clock.after(3_600)
+    assert not watched.hangs_after(0)
+    assert not watched.hangs_after(10)
     # Even a second question that is lost, as if everything were slow to wake up, does not do it.
-    assert not asked(silence, own, clock, 10, answers=False)
-    assert not asked(silence, own, clock, 1, answers=True)
+    assert not watched.hangs_after(10)
+    assert not watched.hangs_after(1, answers=True)
 
 
-def test_quick_refusals_take_the_whole_time_too() -> None:
-    clock = Clock(1_000.0)
-    own = OwnTime(2.0, clock)
-    silence = Silence(30.0, own.tick(), probes=3)
-    verdicts = [asked(silence, own, clock, 1, answers=False) for _ in range(30)]
-    assert verdicts == [False] * 29 + [True]
-
-
-def test_signs_that_nobody_asks_for() -> None:
+def test_signs_without_a_question() -> None:
     silence = Silence(30.0, 0.0)
     for at in range(100):
         silence.observe(at // 20, float(at))  # a new one every 20 s

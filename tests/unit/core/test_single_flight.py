@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -31,6 +30,10 @@ class Work:
         return call
 
 
+async def do(work: Work) -> None:
+    await work()
+
+
 async def lead(flight: SingleFlight[str, None], work: Work) -> None:
     with flight.lead(("k",)):
         await work()
@@ -52,42 +55,36 @@ async def test_equal_work_is_done_once_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_all_callers_get_the_exception(inline: bool) -> None:
+async def test_all_callers_get_the_exception_or_that_work_was_cancelled(inline: bool) -> None:
     flight: SingleFlight[str, None] = SingleFlight()
+
+    async def begin(work: Work) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
+        """Who leads the work, and another caller."""
+        leads = asyncio.ensure_future(lead(flight, work) if inline else do(work))
+        if not inline:
+            flight.begin(["k"], leads)
+        await turns()
+        other = flight.get("k")
+        assert other is not None
+        waits = asyncio.ensure_future(shared(other))
+        await turns()
+        return leads, waits
+
     work = Work()
     work.error = InfrastructureError("away", 1)
-    first = asyncio.ensure_future(lead(flight, work) if inline else shared(flight.begin(["k"], _nothing(work))))
-    await turns()
-    second = flight.get("k")
-    assert second is not None
+    callers = await begin(work)
     work.go_on.set()
-    found = await asyncio.gather(first, shared(second), return_exceptions=True)
+    found = await asyncio.gather(*callers, return_exceptions=True)
     assert [str(each) for each in found] == ["away", "away"]
     assert len(flight) == 0
 
-
-@pytest.mark.parametrize("inline", [True, False])
-async def test_cancelled_work_is_to_be_repeated(inline: bool) -> None:
-    flight: SingleFlight[str, None] = SingleFlight()
-    work = Work()
-    task = asyncio.ensure_future(lead(flight, work) if inline else _nothing(work))
-    if not inline:
-        flight.begin(["k"], task)
-    await turns()
-    other = flight.get("k")
-    assert other is not None
-    waiting = asyncio.ensure_future(shared(other))
-    await turns()
-    task.cancel()
+    leads, waits = await begin(Work())
+    leads.cancel()
     with pytest.raises(InfrastructureError, match="this process stops") as stopped:
-        await waiting
-    assert stopped.value.retry_after
+        await waits
+    assert stopped.value.retry_after, "it is to be repeated"
     await turns()
     assert len(flight) == 0
-
-
-async def _nothing(work: Work) -> None:
-    await work()
 
 
 async def test_work_that_ended_is_not_shared_with_a_later_caller() -> None:
@@ -121,7 +118,7 @@ class Committed:
         return number
 
 
-async def test_what_comes_during_rounds_shares_the_next_one() -> None:
+async def test_items_that_come_during_rounds_share_the_next_one() -> None:
     committed = Committed(2)
     futures = []
     for number in range(100):
@@ -135,11 +132,13 @@ async def test_what_comes_during_rounds_shares_the_next_one() -> None:
     assert committed.shared.idle
 
 
-async def test_callers_of_one_turn_share_a_round() -> None:
+async def test_a_cancelled_caller_takes_the_round_from_no_other() -> None:
     committed = Committed(1)
+    futures = [committed.shared.join(name) for name in "abcd"]
+    futures[0].cancel()
     committed.go_on.set()
-    assert await asyncio.gather(*map(committed.shared.join, "abcd")) == [1] * 4
-    assert committed.rounds == [["a", "b", "c", "d"]]
+    assert await asyncio.gather(*futures[1:]) == [1] * 3
+    assert committed.rounds == [["a", "b", "c", "d"]], "its item is part of the round"
 
 
 async def test_all_of_a_round_get_its_exception_and_the_next_one_goes_on() -> None:
@@ -153,28 +152,15 @@ async def test_all_of_a_round_get_its_exception_and_the_next_one_goes_on() -> No
     assert await asyncio.gather(*second) == [2, 2]
 
 
-async def test_a_cancelled_caller_takes_the_round_from_no_other() -> None:
-    committed = Committed(1)
-    futures = [committed.shared.join(name) for name in "abcd"]
-    futures[0].cancel()
-    committed.go_on.set()
-    assert await asyncio.gather(*futures[1:]) == [1] * 3
-    assert committed.rounds == [["a", "b", "c", "d"]], "its item is part of the round"
-
-
 async def test_an_item_that_comes_with_the_end_of_a_round_has_the_next_one() -> None:
     committed = Committed(1)
     committed.go_on.set()
     later: list[asyncio.Future[int]] = []
-
-    def join(number: int) -> Callable[[object], None]:
-        return lambda _: later.append(committed.shared.join(str(number)))
-
     for number in range(6):  # in each turn of the loop around the end
         first = committed.shared.join("first")
-        first.add_done_callback(join(number))
-        for _ in range(number):
-            await asyncio.sleep(0)
+        first.add_done_callback(lambda _: later.append(committed.shared.join("later")))
+        await turns(number)
         later.append(committed.shared.join("turn"))
     await turns(100)
+    assert len(later) == 12
     assert all(each.done() for each in later)

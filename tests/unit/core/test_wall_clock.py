@@ -19,31 +19,22 @@ HOUR_MS = 3_600_000
         (NOW_MS + HOUR_MS, 0, False),  # it is not known when that was decided
     ],
 )
-def test_a_time_has_come_when_it_has_passed_or_was_decided_later_than_now(
-    due_ms: int, decided_ms: int, come: bool
-) -> None:
+def test_a_time_has_come_when_it_is_past_or_was_decided_later(due_ms: int, decided_ms: int, come: bool) -> None:
     assert is_due(due_ms, decided_ms, NOW_MS) is come
 
 
-def test_a_clock_that_is_put_back_is_noticed_once() -> None:
+def test_a_clock_put_back_is_noticed_once_also_in_small_steps() -> None:
     shown = [NOW_MS]
     clock = WatchedClock(lambda: shown[0])
     assert clock.put_back_ms() == 0
-
     shown[0] += HOUR_MS
     assert (clock.now_ms(), clock.put_back_ms()) == (NOW_MS + HOUR_MS, 0)
     shown[0] -= HOUR_MS
-
     assert clock.now_ms() == NOW_MS
     assert (clock.put_back_ms(), clock.put_back_ms()) == (HOUR_MS, 0)
 
-
-def test_a_clock_that_is_put_back_in_small_steps_is_noticed_when_they_add_up() -> None:
-    shown = [NOW_MS]
-    clock = WatchedClock(lambda: shown[0])
     noticed = []
     for _ in range(7):
         shown[0] -= 1_000
         noticed.append(clock.put_back_ms())
-
     assert noticed == [0, 0, 0, 0, 0, 6_000, 0]

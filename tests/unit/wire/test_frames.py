@@ -48,7 +48,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 
 
 @given(FRAMES, st.lists(st.integers(0, 400)))
-def test_what_was_written_is_read_however_it_is_cut(sent: list[Frame], at: list[int]) -> None:
+def test_frames_are_read_however_they_are_cut(sent: list[Frame], at: list[int]) -> None:
     assert read(cut(b"".join(map(written, sent)), at)) == (sent, "")
 
 
@@ -65,14 +65,14 @@ def test_any_bytes_read_the_same_whole_and_in_pieces(data: bytes, at: list[int])
         (MAGIC + b"\x01\x01" + bytes(6) + (LIMIT + 1).to_bytes(4), "max_frame_bytes"),
     ],
 )
-def test_what_is_no_frame_ends_it(data: bytes, reason: str) -> None:
+def test_other_bytes_end_the_reading(data: bytes, reason: str) -> None:
     good = Frame(FrameKind.PING, 0, 7, b"")
     found, error = read([written(good) + data])
     assert found == [good], "what came before it counts"
     assert reason in error
 
 
-def test_bodies_are_read_and_nothing_is_kept_of_them() -> None:
+def test_bodies_of_frames() -> None:
     body = frames.PublishBody("a/b", b"<x/>", {"unit": "bar"}, 5)
     data = frames.encode(FrameKind.PUBLISH, 9, body, frames.LOOSE)
     decoder = Decoder(LIMIT)

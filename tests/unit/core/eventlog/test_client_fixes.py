@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 import socket
 from collections.abc import Iterator
@@ -49,7 +50,14 @@ def pair() -> Iterator[Pair]:
         yield ours, theirs
 
 
-def test_waiting_for_one_answer_after_another_asks_the_system_once(pair: Pair) -> None:
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop(selector=KeepingSelector)
+    yield made
+    made.close()
+
+
+def test_the_system_is_called_once_for_one_answer_after_another(pair: Pair) -> None:
     ours, theirs = pair
     with CountingSelector() as selector:
         for number in range(5):
@@ -60,13 +68,7 @@ def test_waiting_for_one_answer_after_another_asks_the_system_once(pair: Pair) -
             ours.recv(100)
             selector.unregister(ours)
         assert selector.calls == ["register"]
-
-
-def test_what_nobody_waits_for_is_not_reported_and_wakes_nobody_again(pair: Pair) -> None:
-    ours, theirs = pair
-    with CountingSelector() as selector:
-        selector.register(ours, selectors.EVENT_READ)
-        selector.unregister(ours)
+        # What is not waited for is reported neither now nor later.
         theirs.send(b"unasked")
         assert selector.select(120) == []
         assert selector.calls == ["register", "unregister"]
@@ -74,28 +76,7 @@ def test_what_nobody_waits_for_is_not_reported_and_wakes_nobody_again(pair: Pair
             selector.get_key(ours)
         selector.register(ours, selectors.EVENT_READ)
         assert [key.fileobj for key, _ in selector.select(120)] == [ours]
-
-
-def test_a_socket_with_the_number_of_one_that_was_closed_is_waited_for(pair: Pair) -> None:
-    _, theirs = pair
-    with KeepingSelector() as selector:
-        gone = socket.socket()
-        number = gone.fileno()
-        selector.register(gone, selectors.EVENT_READ)
-        selector.unregister(gone)
-        gone.close()
-        successor = theirs.dup()
-        assert successor.fileno() == number
-        with successor:
-            pair[0].send(b"answer")
-            selector.register(successor, selectors.EVENT_READ, "new")
-            assert [key.data for key, _ in selector.select(120)] == ["new"]
-
-
-def test_waiting_for_both_and_for_one_of_them(pair: Pair) -> None:
-    ours, theirs = pair
-    with KeepingSelector() as selector:
-        selector.register(ours, selectors.EVENT_READ)
+        ours.recv(100)
         selector.modify(ours, selectors.EVENT_READ | selectors.EVENT_WRITE)
         assert [events for _, events in selector.select(120)] == [selectors.EVENT_WRITE]
         selector.modify(ours, selectors.EVENT_READ)
@@ -105,58 +86,55 @@ def test_waiting_for_both_and_for_one_of_them(pair: Pair) -> None:
         assert [events for _, events in selector.select(120)] == [selectors.EVENT_READ]
 
 
-def test_a_loop_is_woken_once_in_a_turn_and_again_in_the_next() -> None:
-    loop = Loop(selector=KeepingSelector)
-    try:
-        for _ in range(3):
-            for _ in range(1_000):
-                loop.wakeup()
-            assert len(loop._wakeup_r.recv(2_000, socket.MSG_PEEK)) == 1
-            loop.poll(timeout_ms=120_000)
-            with pytest.raises(BlockingIOError):
-                loop._wakeup_r.recv(1)
-    finally:
-        loop.close()
+def test_a_socket_with_the_number_of_a_closed_one_is_waited_for(pair: Pair) -> None:
+    _, theirs = pair
+    with KeepingSelector() as selector:
+        closed = socket.socket()
+        number = closed.fileno()
+        selector.register(closed, selectors.EVENT_READ)
+        selector.unregister(closed)
+        closed.close()
+        with theirs.dup() as successor:
+            assert successor.fileno() == number
+            pair[0].send(b"answer")
+            selector.register(successor, selectors.EVENT_READ, "new")
+            assert [key.data for key, _ in selector.select(120)] == ["new"]
 
 
-def test_what_is_written_is_sent_at_once_and_the_rest_when_there_is_room(pair: Pair) -> None:
+def test_a_loop_is_woken_once_in_a_turn_and_again_in_the_next(loop: Loop) -> None:
+    for _ in range(3):
+        for _ in range(1_000):
+            loop.wakeup()
+        assert len(loop._wakeup_r.recv(2_000, socket.MSG_PEEK)) == 1
+        loop.poll(timeout_ms=120_000)
+        with pytest.raises(BlockingIOError):
+            loop._wakeup_r.recv(1)
+
+
+def test_bytes_are_sent_at_once_and_the_rest_when_there_is_room(pair: Pair, loop: Loop) -> None:
     ours, theirs = pair
-    loop = Loop(selector=KeepingSelector)
     transport = PlainTransport(loop, ours)
-    try:
-        transport.write(b"small")
-        assert theirs.recv(100, socket.MSG_DONTWAIT) == b"small"
-        large = bytes(range(256)) * 40_000
-        transport.write(large)
-        transport.write(b"behind it")
-        arrived = b""
-        while len(arrived) < len(large) + 9:
-            loop.poll(timeout_ms=0)
-            arrived += theirs.recv(1 << 20)
-        assert arrived == large + b"behind it"
-    finally:
-        loop.close()
-
-
-def test_a_write_to_a_peer_that_is_gone_ends_the_connection_and_not_the_writer(pair: Pair) -> None:
-    ours, theirs = pair
-    theirs.close()
-    loop = Loop(selector=KeepingSelector)
-    transport = PlainTransport(loop, ours)
-    try:
-        transport.write(b"nobody reads it")
-        assert not transport.is_closing()
+    transport.write(b"small")
+    assert theirs.recv(100, socket.MSG_DONTWAIT) == b"small"
+    large = bytes(range(256)) * 40_000
+    transport.write(large)
+    transport.write(b"behind it")
+    arrived = b""
+    while len(arrived) < len(large) + 9:
         loop.poll(timeout_ms=0)
-        assert transport.is_closing()
-        with pytest.raises(RuntimeError, match="closed"):
-            transport.write(b"more")
-    finally:
-        loop.close()
+        arrived += theirs.recv(1 << 20)
+    assert arrived == large + b"behind it"
+    # A peer that has closed ends the connection, and not the writer.
+    theirs.close()
+    transport.write(b"not read")
+    assert not transport.is_closing()
+    loop.poll(timeout_ms=0)
+    assert transport.is_closing()
+    with pytest.raises(RuntimeError, match="closed"):
+        transport.write(b"more")
 
 
-def test_looked_up_addresses_are_used_by_the_connection_that_is_built_and_by_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_connection_that_is_built_uses_looked_up_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     place, found = ("broker.example", 9092), [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))]
     used: list[Any] = []
 
@@ -176,11 +154,16 @@ def test_looked_up_addresses_are_used_by_the_connection_that_is_built_and_by_no_
     assert ClosingSocket.resolved == {}
 
 
-def test_an_unused_look_up_leaves_nothing() -> None:
-    async def main() -> Any:
-        looked_up = LoopProducer._resolve(cast(Any, SimpleNamespace(_step=lambda: None)), "127.0.0.1", 9)
-        await wait_until_async(lambda: looked_up.is_done, "it is looked up")
-        return looked_up.value[0][4]
-
-    assert asyncio.run(main()) == ("127.0.0.1", 9)
+async def test_an_unused_look_up_leaves_nothing() -> None:
+    looked_up = LoopProducer._resolve(cast(Any, SimpleNamespace(_step=lambda: None)), "127.0.0.1", 9)
+    await wait_until_async(lambda: looked_up.is_done, "it is looked up")
+    assert looked_up.value[0][4] == ("127.0.0.1", 9)
     assert ClosingSocket.resolved == {}
+
+
+def test_a_socket_that_a_client_drops_is_closed_without_a_warning() -> None:
+    sock = ClosingSocket("direct://").socket(socket.AF_INET)
+    number = sock.fileno()
+    del sock
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)

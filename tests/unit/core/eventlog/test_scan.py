@@ -1,18 +1,21 @@
-"""A scan comes to the end of what was there, whatever compaction and transactions have left out."""
+"""A scan comes to the end of what was there, whatever compaction and transactions leave out; records by offset."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError, OffsetOutOfRangeError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer as consumer_module
 from arborcast.core.eventlog import scan as scan_module
-from arborcast.core.eventlog.scan import LogScan, OffsetRange
+from arborcast.core.eventlog.consumer import Discontinued, Replaced
+from arborcast.core.eventlog.follower import LogCursor
+from arborcast.core.eventlog.scan import LogReader, LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(request_timeout_s=2)
@@ -21,18 +24,22 @@ SETTINGS = KafkaSettings(request_timeout_s=2)
 class PlayedLog:
     """By partition, the offsets that have records, and the end. A few come at a time; the clock goes on by a second."""
 
-    def __init__(self, *partitions: tuple[Sequence[int], int], silent: bool = False) -> None:
+    def __init__(self, *partitions: tuple[Sequence[int], int], silent: bool = False, beginning: int = 0) -> None:
         self.partitions = partitions
         self.silent = silent
+        self.beginning, self.asked_beginnings = beginning, 0
         self.now = 0.0
         self.at: dict[TopicPartition, int] = {}
         self.polled: list[int] = []
+        self.closed = False
+        self.fails_at = -1
 
     def partitions_for_topic(self, topic: str) -> set[int]:
         return set(range(len(self.partitions)))
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
+        self.asked_beginnings += 1
+        return dict.fromkeys(partitions, self.beginning)
 
     def end_offsets(self, partitions: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
         return {each: self.partitions[each.partition][1] for each in partitions}
@@ -52,20 +59,27 @@ class PlayedLog:
 
     def poll(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[Any]]:
         self.now += 1.0
+        if self.fails_at in self.at.values():
+            raise KafkaTimeoutError("slow")
         if self.silent:
             return {}
         polled = {}
         for each, at in self.at.items():
             self.polled.append(each.partition)
             offsets, end = self.partitions[each.partition]
+            if not self.beginning <= at <= end:
+                raise OffsetOutOfRangeError({each: at})
             coming = [offset for offset in offsets if offset >= at][:2]
             # Behind the last record there may be markers, which are no records.
             self.at[each] = coming[-1] + 1 if coming else end
             if coming:
-                polled[each] = [SimpleNamespace(partition=each.partition, offset=offset) for offset in coming]
+                polled[each] = [
+                    SimpleNamespace(partition=each.partition, offset=one, value=b"%10d" % one) for one in coming
+                ]
         return polled
 
-    def close(self, autocommit: bool, timeout_ms: int) -> None: ...
+    def close(self, autocommit: bool, timeout_ms: int) -> None:
+        self.closed = True
 
 
 @pytest.fixture
@@ -82,13 +96,13 @@ def read(records: Any) -> list[tuple[int, int]]:
     return sorted((each.partition, each.offset) for each in records)
 
 
-def test_all_that_is_there_is_read_over_gaps_and_up_to_ends_without_records(scan_of: Any) -> None:
+def test_all_is_read_over_gaps_and_up_to_ends_without_records(scan_of: Any) -> None:
     log = PlayedLog(([0, 1, 5, 6, 9], 12), ([], 3), ([2], 3), ([], 0))
     with scan_of(log) as scan:
         assert read(scan.read_all()) == [(0, 0), (0, 1), (0, 5), (0, 6), (0, 9), (2, 2)]
 
 
-def test_a_stretch_ends_where_it_ends_and_then_nothing_more_of_its_partition_is_fetched(scan_of: Any) -> None:
+def test_nothing_is_fetched_of_a_partition_behind_its_stretch(scan_of: Any) -> None:
     log = PlayedLog((range(100), 100), (range(100), 100))
     with scan_of(log) as scan:
         assert read(scan.read({0: OffsetRange(10, 13), 1: OffsetRange(0, 8), 2: OffsetRange(5, 5)})) == [
@@ -98,7 +112,7 @@ def test_a_stretch_ends_where_it_ends_and_then_nothing_more_of_its_partition_is_
     assert log.polled.count(0) == 2
 
 
-def test_a_time_is_a_place_in_each_partition_and_the_end_of_those_without_later_records(scan_of: Any) -> None:
+def test_a_time_is_a_place_in_each_partition_or_its_end(scan_of: Any) -> None:
     log = PlayedLog(([1, 7], 8), ([2], 5))
     with scan_of(log) as scan:
         assert scan.at(4) == {0: 7, 1: 5}
@@ -111,8 +125,84 @@ def test_silence_is_not_waited_for_longer_than_a_request_may_take(scan_of: Any) 
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_scan_with_a_limit_ends_by_then_and_not_before_whatever_comes(scan_of: Any, silent: bool) -> None:
+def test_a_scan_with_a_limit_ends_then_and_not_before(scan_of: Any, silent: bool) -> None:
     log = PlayedLog((range(1_000), 1_000), silent=silent)
     with scan_of(log, within_s=10) as scan, pytest.raises(InfrastructureError, match="longer than 10 s"):
         list(scan.read_all())
     assert log.now == 11
+
+
+def test_single_records_without_those_that_the_log_no_longer_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PlayedLog((range(10, 1_000), 1_000), beginning=10)
+    monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: log)
+    reader = LogReader(KafkaSettings(), "retained")
+
+    assert reader.read([3, 9, 10, 500]) == {10: b"%10d" % 10, 500: b"%10d" % 500}
+    assert reader.read([3]) == {}
+    assert log.asked_beginnings == 2
+
+    # An offset behind the end is of another log.
+    with pytest.raises(InfrastructureError, match="the retained log cannot be read"):
+        reader.read([2_000])
+    assert log.closed
+
+
+@pytest.fixture
+def cursor_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(log: PlayedLog, positions: Mapping[int, int], seen: Mapping[int, int] | None = None) -> LogCursor:
+        monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: log)
+        return LogCursor(SETTINGS, "parked", positions, seen)
+
+    return make
+
+
+def test_a_cursor_gives_the_records_after_its_positions(cursor_of: Any) -> None:
+    cursor = cursor_of(PlayedLog((range(5), 5), (range(3), 3), beginning=2), {0: 3})
+    ends = cursor.ends()
+    assert not cursor.has_reached(ends)
+    found = {number: [each.offset for each in records] for number, records in cursor.poll(0.0).items()}
+    assert found == {0: [3, 4], 1: [2]}
+    assert cursor.has_reached(ends)
+    assert cursor.poll(0.0) == {}
+
+
+@pytest.mark.parametrize("reads", [LogCursor.poll, LogCursor.read])
+def test_added_partitions_are_read_from_their_beginning(
+    reads: Callable[[LogCursor, int], object], cursor_of: Any
+) -> None:
+    log = PlayedLog((range(1), 1))
+    cursor = cursor_of(log, {})
+    reads(cursor, 10)
+    log.partitions = (*log.partitions, (range(2), 2))
+    reads(cursor, 10)
+    assert cursor.positions == {0: 1, 1: 2}
+
+
+@pytest.mark.parametrize(("positions", "seen"), [({0: 8}, None), ({0: 2}, {0: 8})])
+def test_a_log_that_ends_before_the_position_was_created_again(
+    positions: dict[int, int], seen: dict[int, int] | None, cursor_of: Any
+) -> None:
+    for reads in (LogCursor.ends, lambda cursor: cursor.poll(0.0), lambda cursor: cursor.read(10)):
+        with pytest.raises(Replaced, match="it ends at 5, it was read to 8"):
+            reads(cursor_of(PlayedLog((range(5), 5)), positions, seen))
+    assert issubclass(Replaced, Discontinued)
+
+
+def test_records_of_a_read_that_failed_are_read_again(cursor_of: Any) -> None:
+    log = PlayedLog((range(9), 9))
+    cursor = cursor_of(log, {0: 1})
+    log.fails_at = 5
+    with pytest.raises(InfrastructureError, match="no answer in time"):
+        cursor.read(10)
+    log.fails_at = -1
+    assert cursor.positions == {0: 1}
+    assert [each.offset for each in cursor.read(2)] == [1, 2]
+
+
+@pytest.mark.parametrize(("limit", "limit_bytes", "found"), [(100, None, 9), (4, None, 4), (100, 35, 4)])
+def test_a_cursor_reads_to_the_end_or_to_its_limit(
+    limit: int, limit_bytes: int | None, found: int, cursor_of: Any
+) -> None:
+    cursor = cursor_of(PlayedLog((range(9), 9)), {})
+    assert len(cursor.read(limit, limit_bytes)) == found
+    assert cursor.positions == {0: found}

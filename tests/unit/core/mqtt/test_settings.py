@@ -9,30 +9,15 @@ import pytest
 from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import MqttSettings
 
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "broker.example",
-        "http://broker.example",
-        "mqtt://",
-        "mqtt://broker.example:0",
-        "mqtt://broker.example:99999",
-        "mqtt://[::1",
-        "mqtt://anna:secret@broker.example",
-        "mqtt://broker.example/topic",
-        "mqtt://broker.example?x",
-    ],
-)
-def test_wrong_urls(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"mqtt.url must be mqtt://host:port or mqtts://host:port") as raised:
-        MqttSettings(url=url)
-    assert "secret" not in str(raised.value)
+URLS = "broker.example http://broker.example mqtt:// mqtt://broker.example:0 mqtt://broker.example:99999 mqtt://[::1"
+MORE_URLS = "mqtt://anna:secret@broker.example mqtt://broker.example/topic mqtt://broker.example?x"
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("settings", "words"),
     [
+        *(({"url": url}, "mqtt.url must be mqtt://host:port or mqtts://host:port") for url in URLS.split()),
+        *(({"url": url}, "mqtt.url must be mqtt://host:port or mqtts://host:port") for url in MORE_URLS.split()),
         ({"client_id": ""}, "mqtt.client_id = '' must have 1 to 64 letters"),
         ({"client_id": "a b"}, "mqtt.client_id = 'a b' must have"),
         ({"password": "secret"}, "mqtt.password is set without mqtt.user"),
@@ -41,23 +26,14 @@ def test_wrong_urls(url: str) -> None:
         ({"url": "mqtts://b", "certificate_file": "none.pem"}, "mqtt.certificate_file = 'none.pem': no such"),
     ],
 )
-def test_other_mistakes(more: dict[str, str], words: str) -> None:
+def test_mistakes(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as raised:
-        MqttSettings(**{"url": "mqtt://broker.example", **more})  # type: ignore[arg-type]  # all of these are texts
+        MqttSettings(**{"url": "mqtt://broker.example", **settings})  # type: ignore[arg-type]  # all of these are texts
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "base"),
-    [
-        ("mqtt://Broker.example", "mqtt://broker.example:1883/"),
-        ("mqtts://broker.example/", "mqtts://broker.example:8883/"),
-        ("mqtt://[::1]:1884", "mqtt://[::1]:1884/"),
-    ],
-)
-def test_where_topics_of_the_broker_are(url: str, base: str) -> None:
-    assert MqttSettings(url=url).base == base
-
-
-def test_without_a_bridge_nothing_is_looked_at(tmp_path: Path) -> None:
-    assert MqttSettings(ca_file=str(tmp_path / "none.pem")).url == ""
+def test_urls_of_the_broker_s_topics_and_no_bridge(tmp_path: Path) -> None:
+    assert MqttSettings(url="mqtt://Broker.example").base == "mqtt://broker.example:1883/"
+    assert MqttSettings(url="mqtts://broker.example/").base == "mqtts://broker.example:8883/"
+    assert MqttSettings(url="mqtt://[::1]:1884").base == "mqtt://[::1]:1884/"
+    assert MqttSettings(ca_file=str(tmp_path / "none.pem")).url == "", "files are not looked at"

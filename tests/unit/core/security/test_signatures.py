@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 
 import pytest
 from hypothesis import given
@@ -17,17 +15,12 @@ KEY, OTHER = b"k" * 32, b"o" * 24
 NOW = 1_800_000_000
 
 
-def headers(keys: list[bytes], body: bytes, message_id: str = "msg_1", at: int = NOW) -> dict[str, str]:
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(at),
-        "webhook-signature": sign(keys, message_id, at, body),
-    }
+def headers(keys: list[bytes], body: bytes) -> dict[str, str]:
+    signature = sign(keys, "msg_1", NOW, body)
+    return {"webhook-id": "msg_1", "webhook-timestamp": str(NOW), "webhook-signature": signature}
 
 
-def test_the_signature_is_what_the_specification_says() -> None:
-    expected = base64.b64encode(hmac.new(KEY, b"msg_1.1800000000.<a/>", hashlib.sha256).digest()).decode()
-    assert sign([KEY], "msg_1", NOW, b"<a/>") == f"v1,{expected}"
+SIGNED = headers([KEY], b"<a/>")
 
 
 def test_the_example_of_other_implementations() -> None:
@@ -38,7 +31,7 @@ def test_the_example_of_other_implementations() -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([[KEY], [KEY, OTHER], [OTHER, KEY]]), st.integers(-300, 300))
-def test_what_was_signed_is_accepted_by_any_of_its_keys(body: bytes, keys: list[bytes], apart: int) -> None:
+def test_signatures_are_accepted_by_any_of_their_keys(body: bytes, keys: list[bytes], apart: int) -> None:
     given_headers = headers(keys, body)
     for key in keys:
         check([key], given_headers, body, NOW + apart)
@@ -49,37 +42,26 @@ def test_what_was_signed_is_accepted_by_any_of_its_keys(body: bytes, keys: list[
     ("changed", "body", "now", "why"),
     [
         ({}, b"<b/>", NOW, "none of the signatures"),
-        ({"webhook-id": "msg_2"}, b"<a/>", NOW, "none of the signatures"),
-        ({"webhook-timestamp": str(NOW + 1)}, b"<a/>", NOW, "none of the signatures"),
-        ({"webhook-signature": ""}, b"<a/>", NOW, "not signed"),
-        ({"webhook-id": ""}, b"<a/>", NOW, "not signed"),
-        ({"webhook-timestamp": ""}, b"<a/>", NOW, "not a number"),
-        ({"webhook-timestamp": "-5"}, b"<a/>", NOW, "not a number"),
-        ({"webhook-timestamp": "١٢"}, b"<a/>", NOW, "not a number"),
-        ({"webhook-timestamp": "9" * 5_000}, b"<a/>", NOW, "not a number"),
-        ({"webhook-signature": "v1,AAAA"}, b"<a/>", NOW, "none of the signatures"),
-        ({"webhook-signature": "v1,é ü"}, b"<a/>", NOW, "none of the signatures"),
+        ({"id": "msg_2"}, b"<a/>", NOW, "none of the signatures"),
+        ({"timestamp": str(NOW + 1)}, b"<a/>", NOW, "none of the signatures"),
+        ({"signature": "v1,AAAA"}, b"<a/>", NOW, "none of the signatures"),
+        ({"signature": "v1,é ü"}, b"<a/>", NOW, "none of the signatures"),
+        ({"signature": SIGNED["webhook-signature"].replace("v1,", "v1a,")}, b"<a/>", NOW, "none of the signatures"),
+        # A thousand signatures are not compared.
+        ({"signature": "v1,x " * 1_000 + SIGNED["webhook-signature"]}, b"<a/>", NOW, "none of the signatures"),
+        ({"signature": ""}, b"<a/>", NOW, "not signed"),
+        ({"id": ""}, b"<a/>", NOW, "not signed"),
+        ({"timestamp": ""}, b"<a/>", NOW, "not a number"),
+        ({"timestamp": "-5"}, b"<a/>", NOW, "not a number"),
+        ({"timestamp": "١٢"}, b"<a/>", NOW, "not a number"),
+        ({"timestamp": "9" * 5_000}, b"<a/>", NOW, "not a number"),
         ({}, b"<a/>", NOW + 301, "301 s ago"),
         ({}, b"<a/>", NOW - 301, "in the future"),
     ],
 )
-def test_what_is_refused(changed: dict[str, str], body: bytes, now: int, why: str) -> None:
+def test_refused_signatures(changed: dict[str, str], body: bytes, now: int, why: str) -> None:
     with pytest.raises(SignatureError, match=why):
-        check([KEY], {**headers([KEY], b"<a/>"), **changed}, body, now)
-
-
-def test_a_signature_of_another_scheme_is_none_of_ours() -> None:
-    forged = headers([KEY], b"<a/>")
-    forged["webhook-signature"] = forged["webhook-signature"].replace("v1,", "v1a,")
-    with pytest.raises(SignatureError):
-        check([KEY], forged, b"<a/>", NOW)
-
-
-def test_a_thousand_signatures_are_not_compared() -> None:
-    flooded = headers([KEY], b"<a/>")
-    flooded["webhook-signature"] = "v1,x " * 1_000 + flooded["webhook-signature"]
-    with pytest.raises(SignatureError):
-        check([KEY], flooded, b"<a/>", NOW)
+        check([KEY], SIGNED | {f"webhook-{name}": value for name, value in changed.items()}, body, now)
 
 
 def test_secrets() -> None:
@@ -87,10 +69,7 @@ def test_secrets() -> None:
     assert len(key_of(new_secret())) == 32
     written = base64.b64encode(KEY).decode()
     assert key_of(PREFIX + written) == key_of(written) == KEY
-
-
-@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_AAAA", "whsec_hello!", "é" * 40, "A" * 200])
-def test_what_is_no_secret(secret: str) -> None:
-    with pytest.raises(SecretError) as caught:
-        key_of(secret)
-    assert len(secret) < 8 or secret not in str(caught.value)
+    for wrong in ("", "whsec_", "whsec_AAAA", "whsec_hello!", "é" * 40, "A" * 200):
+        with pytest.raises(SecretError) as caught:
+            key_of(wrong)
+        assert len(wrong) < 8 or wrong not in str(caught.value)

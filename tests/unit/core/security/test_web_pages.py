@@ -11,10 +11,8 @@ from arborcast.core.security.ip_addresses import EVERYWHERE
 from arborcast.core.security.web_pages import PageRule, is_of_browser, origin_of, page_headers, read_origins
 
 OURS = "127.0.0.1:8080"
-
-LOOPBACK = PageRule(
-    "127.0.0.1", "https://wsn.example", frozenset({"https://wanted.example"}), "a.public_url", "a.pages"
-)
+WANTED = frozenset({"https://wanted.example"})
+LOOPBACK = PageRule("127.0.0.1", "https://wsn.example", WANTED, "a.public_url", "a.pages")
 NETWORK = replace(LOOPBACK, host=EVERYWHERE)
 
 
@@ -30,8 +28,7 @@ FOREIGN = {
     "another name of this machine posts": ("POST", fetched("cross-site", origin="http://localhost:8080")),
     "a page elsewhere posts with cors": ("POST", fetched("cross-site", "cors", origin="https://evil.example")),
     "a browser asks before a request": ("OPTIONS", fetched("cross-site", "cors", origin="https://evil.example")),
-    "a page from a file posts": ("POST", fetched("cross-site", origin="null")),
-    "a frame without an origin posts": ("POST", fetched("cross-site", origin="null")),
+    "a page from a file, and a frame without an origin, post": ("POST", fetched("cross-site", origin="null")),
     "a form is sent": ("POST", fetched("cross-site", "navigate", "document", origin="https://evil.example")),
     "an extension posts": ("POST", fetched("cross-site", "cors", origin="chrome-extension://abcdef")),
     "a page reads": ("GET", fetched("cross-site", "cors", origin="https://evil.example")),
@@ -40,8 +37,7 @@ FOREIGN = {
     "a frame of a page": ("GET", fetched("cross-site", "navigate", "iframe")),
     "an embedded object": ("GET", fetched("cross-site", "navigate", "object")),
     # To http addresses that are not loopback, browsers send no Sec-Fetch-*; older ones send none at all.
-    "Firefox 78 posts": ("POST", {"origin": "https://evil.example"}),
-    "Safari 14 posts": ("POST", {"origin": "https://evil.example"}),
+    "Firefox 78 and Safari 14 post": ("POST", {"origin": "https://evil.example"}),
     "Safari 14 sends a form": ("POST", {"origin": "null"}),
 }
 
@@ -61,36 +57,21 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("rule", [LOOPBACK, NETWORK], ids=["loopback", "network"])
-@pytest.mark.parametrize("sent", FOREIGN.values(), ids=FOREIGN)
-def test_pages_of_others_are_refused_with_advice(rule: PageRule, sent: tuple[str, dict[str, str]]) -> None:
-    method, headers = sent
+@pytest.mark.parametrize("case", [*FOREIGN, *TAKEN])
+def test_pages_of_others_are_refused_with_advice(rule: PageRule, case: str) -> None:
+    method, headers = (FOREIGN | TAKEN)[case]
     refusal = rule.refusal(method, {"host": OURS, **headers})
-    assert "web pages" in refusal
-    assert "set as a.pages" in refusal
+    assert ("web pages" in refusal and "set as a.pages" in refusal) if case in FOREIGN else not refusal
 
 
-@pytest.mark.parametrize("rule", [LOOPBACK, NETWORK], ids=["loopback", "network"])
-@pytest.mark.parametrize("sent", TAKEN.values(), ids=TAKEN)
-def test_all_others_are_taken(rule: PageRule, sent: tuple[str, dict[str, str]]) -> None:
-    method, headers = sent
-    assert rule.refusal(method, {"host": OURS, **headers}) == ""
-
-
+@pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
-        "evil.example:8080",
-        "127.0.0.1.evil.example:8080",
-        "localhost.evil.example",
-        "x.localhost",
-        "10.0.0.1:8080",
-        "0.0.0.0:8080",
-        "[fe80::1]:8080",
-        "wsn.example.evil.example",
+        *("evil.example", "evil.example:8080", "127.0.0.1.evil.example:8080", "localhost.evil.example"),
+        *("x.localhost", "10.0.0.1:8080", "0.0.0.0:8080", "[fe80::1]:8080", "wsn.example.evil.example"),
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "POST"])
 def test_on_loopback_a_name_of_others_is_refused(host: str, method: str) -> None:
     """The requests of a page whose name leads here are of one origin with us: GET carries nothing else."""
     headers = {"host": host} if method == "GET" else {"host": host, "origin": f"http://{host}"}
@@ -100,49 +81,31 @@ def test_on_loopback_a_name_of_others_is_refused(host: str, method: str) -> None
     assert NETWORK.refusal(method, headers) == "", "behind a proxy a server has whatever name"
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", OURS, "localhost:1", "LOCALHOST", "[::1]:8080", "127.9.9.9", "wsn.example:8"]
-)
-def test_names_of_our_own_are_taken(host: str) -> None:
-    assert LOOPBACK.refusal("POST", {"host": host}) == ""
+def test_names_of_our_own_and_programs_without_a_host_are_taken() -> None:
+    for host in ("127.0.0.1", OURS, "localhost:1", "LOCALHOST", "[::1]:8080", "127.9.9.9", "wsn.example:8", ""):
+        assert LOOPBACK.refusal("POST", {"host": host}) == ""
+    assert LOOPBACK.refusal("POST", {}) == ""
+    for listening in ("localhost", "127.0.0.1", "::1", "127.0.0.5"):
+        assert PageRule(listening).refusal("GET", {"host": "evil.example"})
+        assert not PageRule(listening).refusal("GET", {"host": "localhost:8080"})
 
 
-def test_a_program_without_a_host_is_taken() -> None:
-    assert LOOPBACK.refusal("POST", {}) == LOOPBACK.refusal("POST", {"host": ""}) == ""
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "127.0.0.5"])
-def test_listening_on_loopback_by_each_of_its_names(host: str) -> None:
-    assert PageRule(host).refusal("GET", {"host": "evil.example"})
-    assert not PageRule(host).refusal("GET", {"host": "localhost:8080"})
-
-
-@pytest.mark.parametrize(
-    ("url", "origin"),
-    [
-        ("https://wsn.example/", "https://wsn.example"),
-        ("HTTPS://WSN.Example:443/a?b", "https://wsn.example"),
-        ("http://wsn.example:443", "http://wsn.example:443"),
-        ("http://[::1]:8080/x", "http://[::1]:8080"),
-        ("ftp://wsn.example", ""),
-        ("", ""),
-    ],
-)
-def test_origins_as_browsers_write_them(url: str, origin: str) -> None:
-    assert origin_of(url) == origin
+def test_origins_as_browsers_write_them() -> None:
+    assert origin_of("https://wsn.example/") == origin_of("HTTPS://WSN.Example:443/a?b") == "https://wsn.example"
+    assert origin_of("http://wsn.example:443") == "http://wsn.example:443"
+    assert origin_of("http://[::1]:8080/x") == "http://[::1]:8080"
+    assert origin_of("ftp://wsn.example") == origin_of("") == ""
 
 
 def test_origins_of_a_setting() -> None:
-    assert read_origins(" https://a.example , http://localhost:3000,", "k") == {
-        "https://a.example",
-        "http://localhost:3000",
-    }
+    wanted = {"https://a.example", "http://localhost:3000"}
+    assert read_origins(" https://a.example , http://localhost:3000,", "k") == wanted
     for wrong in ("*", "null", "a.example", "https://a.example/", "https://a.example:443", "http://h:99999", "file://"):
         with pytest.raises(ConfigError, match="k: "):
             read_origins(wrong, "k")
 
 
-def test_what_is_looked_at() -> None:
+def test_headers_of_pages() -> None:
     sent = [(b"host", b"h"), (b"origin", b"http://x"), (b"cookie", b"c"), (b"sec-fetch-site", b"none")]
     assert page_headers(sent) == {"host": "h", "origin": "http://x", "sec-fetch-site": "none"}
     assert is_of_browser(page_headers(sent))

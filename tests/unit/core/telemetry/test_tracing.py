@@ -1,4 +1,4 @@
-"""Spans, as a collector gets them. What is not installed is not tested: the extra is `otel`."""
+"""Headers of traces, and spans as a collector gets them. What is not installed is not tested: the extra is `otel`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,63 @@ import threading
 import pytest
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.telemetry.tracing import NO_TRACING, Tracing, TracingSettings, make_tracing, sampled, trace_of
+from arborcast.core.telemetry.tracing import (
+    NO_TRACING,
+    Tracing,
+    TracingSettings,
+    make_tracing,
+    read_traceparent,
+    sampled,
+    shared,
+    trace_of,
+)
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
-
-PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
 UNSAMPLED = PARENT[:-1] + "0"
+COLLECTOR = "http://127.0.0.1:9/v1/traces"
+"""An address where no process listens."""
 
 
-def test_without_a_collector_there_is_nothing_and_nothing_is_loaded() -> None:
+@pytest.mark.parametrize(
+    ("header", "kept"),
+    [
+        (PARENT, PARENT),
+        (f" {PARENT}\t", PARENT),
+        (UNSAMPLED, UNSAMPLED),
+        # Of a later version what we know of it.
+        (f"cc-{TRACE}-{SPAN}-01", PARENT),
+        (f"cc-{TRACE}-{SPAN}-01-and-more", PARENT),
+        # What the recommendation calls illegal.
+        ("", ""),
+        (f"00-{TRACE}-{SPAN}-01-more", ""),
+        (f"ff-{TRACE}-{SPAN}-01", ""),
+        (f"00-{TRACE.upper()}-{SPAN}-01", ""),
+        (f"00-{'0' * 32}-{SPAN}-01", ""),
+        (f"00-{TRACE}-{'0' * 16}-01", ""),
+        (f"00-{TRACE[:-1]}-{SPAN}-01", ""),
+        (f"00-{TRACE}-{SPAN}-0", ""),
+        (f"{PARENT}\r\nX-Evil: 1", ""),
+        (f"cc-{TRACE}-{SPAN}-01-" + "x" * 1000, ""),
+    ],
+)
+def test_a_header_counts_or_it_does_not(header: str, kept: str) -> None:
+    assert read_traceparent(header) == kept
+
+
+def test_several_share_a_context_when_they_are_of_one_trace() -> None:
+    other_span = f"00-{TRACE}-{SPAN[::-1]}-01"
+    other_trace = f"00-{TRACE[::-1]}-{SPAN}-01"
+    assert trace_of(PARENT) == TRACE
+    assert shared([]) == shared(["", ""]) == ""
+    assert shared(["", PARENT, "", other_span]) == PARENT
+    assert shared([PARENT, other_trace]) == shared([PARENT, "", other_trace, PARENT]) == ""
+    assert sampled(["", PARENT, UNSAMPLED]) == [PARENT]
+
+
+@pytest.mark.slow
+def test_without_a_collector_no_package_is_loaded() -> None:
     assert make_tracing(NO_TRACING, "gateway") is None
     code = (
         "import sys, ingest.http.app, dispatch.hot.pump, core.telemetry.tracing as t\n"
@@ -33,13 +80,10 @@ def test_a_collector_without_the_packages_is_a_mistake_in_the_settings(monkeypat
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match=r"arborcast\[otel\]"):
-        make_tracing(TracingSettings(endpoint="http://127.0.0.1:1/v1/traces"), "gateway")
+        make_tracing(TracingSettings(endpoint=COLLECTOR), "gateway")
 
 
-def test_only_what_is_recorded_counts() -> None:
-    assert sampled(["", PARENT, UNSAMPLED]) == [PARENT]
-
-
+@pytest.mark.slow
 class TestSpans:
     @pytest.fixture(autouse=True)
     def _exporter(self) -> None:
@@ -52,16 +96,22 @@ class TestSpans:
 
     def test_a_span_belongs_to_its_parent_and_hands_its_own_context_on(self) -> None:
         tracing = Tracing("gateway", 0.0, self.processor)
-        with tracing.span("Notify", "server", PARENT) as outer, tracing.span("append", "producer", outer.traceparent):
-            pass
+        with (
+            pytest.raises(OSError, match="away"),
+            tracing.span("Notify", "server", PARENT) as outer,
+            tracing.span("append", "producer", outer.traceparent),
+        ):
+            raise OSError("away")
         append, notify = self.exporter.get_finished_spans()
         assert (notify.name, append.name) == ("Notify", "append")
         assert notify.resource.attributes["service.name"] == "arborcast-gateway"
         assert notify.parent is not None
-        assert f"{notify.parent.span_id:016x}" == "b" * 16
+        assert f"{notify.parent.span_id:016x}" == SPAN
         assert append.parent is not None
         assert append.parent.span_id == notify.context.span_id
-        assert trace_of(outer.traceparent) == f"{notify.context.trace_id:032x}" == "a" * 32
+        assert trace_of(outer.traceparent) == f"{notify.context.trace_id:032x}" == TRACE
+        assert append.attributes == {"error.type": "OSError"}
+        assert not append.status.is_ok
 
     @pytest.mark.parametrize(("ratio", "parent", "recorded"), [(0.0, "", 0), (1.0, "", 1), (1.0, UNSAMPLED, 0)])
     def test_a_publisher_decides_and_where_there_is_none_chance(self, ratio: float, parent: str, recorded: int) -> None:
@@ -71,21 +121,11 @@ class TestSpans:
         assert len(self.exporter.get_finished_spans()) == recorded
         assert span.traceparent == parent or recorded
 
-    def test_what_goes_wrong_is_in_the_span(self) -> None:
-        tracing = Tracing("gateway", 1.0, self.processor)
-        with pytest.raises(OSError, match="gone"), tracing.span("Notify", "server"):
-            raise OSError("gone")
-        (span,) = self.exporter.get_finished_spans()
-        assert span.attributes == {"error.type": "OSError"}
-        assert not span.status.is_ok
-
-    def test_the_real_exporter_is_made(self) -> None:
-        tracing = make_tracing(TracingSettings(endpoint="http://127.0.0.1:9/v1/traces"), "dispatch")
-        assert tracing is not None
-        tracing.close()
-
-    def test_a_collector_that_is_away_is_told_once_and_holds_no_stop(self, caplog: pytest.LogCaptureFixture) -> None:
-        tracing = make_tracing(TracingSettings(endpoint="http://127.0.0.1:9/v1/traces", ratio=1.0), "dispatch")
+    def test_an_absent_collector_is_logged_once_and_holds_no_stop(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")  # of all its attempts
+        tracing = make_tracing(TracingSettings(endpoint=COLLECTOR, ratio=1.0), "dispatch")
         assert tracing is not None
         tracing.begin("push", "client").end()
         tracing.close()

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from arborcast.core.errors import ConfigError
 from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import Move, Put, Remove
 from arborcast.directory.entries.mapping import ProblemKind
 from arborcast.directory.errors import DirectoryError, LdifError
 from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores import open_directory
 from arborcast.directory.stores.file import FileDirectory
 from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Watch, topic
@@ -37,6 +39,10 @@ cn: printer
 """
 
 
+def entry(name: str) -> str:
+    return f"\ndn: topicName={name},ou=topics,dc=x\nobjectClass: arborcastTopic\ntopicName: {name}\n"
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "topics.ldif"
@@ -51,68 +57,71 @@ def directory(file: Path) -> Iterator[FileDirectory]:
     opened.close()
 
 
-def test_what_we_do_not_understand_stays_in_the_file_word_for_word(file: Path, directory: FileDirectory) -> None:
+def test_the_kind_of_directory_in_the_settings(tmp_path: Path) -> None:
+    assert open_directory(DirectorySettings(kind="none"), tmp_path / "default") is None
+    for settings, name in (
+        (DirectorySettings(), str(tmp_path / "default")),
+        (DirectorySettings(file="elsewhere.ldif"), "elsewhere.ldif"),
+        (DirectorySettings(kind="ldap", base_dn="ou=t,dc=x"), "ldap://127.0.0.1:389 ou=t,dc=x"),
+    ):
+        opened = open_directory(settings, tmp_path / "default")
+        assert opened is not None
+        assert (opened.name, isinstance(opened, FileDirectory)) == (name, settings.kind == "file")
+    for settings, key in (
+        (DirectorySettings(base_dn=""), "base_dn"),
+        (DirectorySettings(kind="ldap", base_dn="topics"), "base_dn"),
+        (DirectorySettings(kind="ldap", url="http://127.0.0.1"), "url"),
+    ):
+        with pytest.raises(ConfigError, match=rf"directory\.{key}"):
+            open_directory(settings, tmp_path)
+
+
+def test_writes_leave_the_rest_of_the_file_word_for_word(file: Path, directory: FileDirectory) -> None:
     listing = directory.load()
     assert [problem.kind for problem in listing.problems] == [ProblemKind.FOREIGN]
-    result = directory.write([Put(topic("alarm", code="7")), Put(topic("new"))], listing)
+    changes = [Put(topic("alarm", code="7")), Put(topic("new"))]
+    result = directory.write(changes, listing)
     assert result.problems == ()
-    assert (
-        file.read_text()
-        == BY_HAND.replace("description: rings a bell\n", "description: rings a bell\ntopicCode: 7\n")
-        + "\ndn: topicName=new,ou=topics,dc=x\nobjectClass: arborcastTopic\ntopicName: new\n"
+    written = BY_HAND.replace("description: rings a bell\n", "description: rings a bell\ntopicCode: 7\n") + entry("new")
+    assert file.read_text() == written
+
+    before = os.stat(file)
+    result = directory.write(changes, result.listing)
+    after = os.stat(file)
+    assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
+        before.st_ino,
+        before.st_mtime_ns,
+        before.st_ctime_ns,
     )
 
+    # An edit since the last look is kept.
+    file.write_text(written + entry("hand"))
+    result = directory.write([Put(topic("z")), Put(topic("alarm/sub"))], result.listing)
+    assert set(result.listing.entries) == {"alarm", "alarm/sub", "hand", "new", "z"}
 
-def test_writing_what_is_there_already_does_not_touch_the_file(file: Path, directory: FileDirectory) -> None:
-    before = written(file)
-    directory.write([Put(topic("alarm"))], directory.load())
-    assert written(file) == before
+    # A moved topic keeps comment and description, and comes after its new parent.
+    result = directory.write([Move(parse_path("alarm"), parse_path("z/alarm"))], result.listing)
+    lines = file.read_text().splitlines()
+    places = [line[4:].removesuffix(",ou=topics,dc=x") for line in lines if line.startswith("dn: topicName")]
+    moved = ["topicName=z", "topicName=alarm,topicName=z", "topicName=sub,topicName=alarm,topicName=z"]
+    assert places == ["topicName=new", "topicName=hand", *moved]
+    at = lines.index("dn: topicName=alarm,topicName=z,ou=topics,dc=x")
+    assert lines[at - 1] == "# The alarms."
+    assert "description: rings a bell" in lines[at : at + 5]
 
-
-def written(file: Path) -> tuple[int, int, int]:
-    """Changes when the file is written, and not when it is read."""
-    found = os.stat(file)
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
-
-
-def test_a_removed_topic_takes_its_comment_along_and_nothing_else(file: Path, directory: FileDirectory) -> None:
-    directory.write([Remove(parse_path("alarm"))], directory.load())
+    # A removed one takes its comment along.
+    directory.write([Remove(parse_path("z/alarm/sub")), Remove(parse_path("z/alarm"))], result.listing)
     text = file.read_text()
     assert "alarm" not in text
     assert "# Kept by" in text
     assert "cn=printer" in text
 
 
-def test_a_moved_topic_keeps_comment_and_description_and_comes_after_its_new_parent(
-    file: Path, directory: FileDirectory
-) -> None:
-    listing = directory.write([Put(topic("z")), Put(topic("alarm/sub"))], directory.load()).listing
-    directory.write([Move(parse_path("alarm"), parse_path("z/alarm"))], listing)
-    lines = file.read_text().splitlines()
-    assert [line[4:] for line in lines if line.startswith("dn: topicName")] == [
-        "topicName=z,ou=topics,dc=x",
-        "topicName=alarm,topicName=z,ou=topics,dc=x",
-        "topicName=sub,topicName=alarm,topicName=z,ou=topics,dc=x",
-    ]
-    moved = lines.index("dn: topicName=alarm,topicName=z,ou=topics,dc=x")
-    assert lines[moved - 1] == "# The alarms."
-    assert "description: rings a bell" in lines[moved : moved + 5]
-
-
-def test_an_edit_since_the_last_look_is_kept_by_a_write(file: Path, directory: FileDirectory) -> None:
-    listing = directory.load()
-    file.write_text(BY_HAND + "\ndn: topicName=hand,ou=topics,dc=x\nobjectClass: arborcastTopic\ntopicName: hand\n")
-    result = directory.write([Put(topic("ours"))], listing)
-    assert set(result.listing.entries) == {"alarm", "hand", "ours"}
-    assert "topicName=hand" in file.read_text()
-
-
-def test_a_broken_file_is_reported_once_and_the_listing_stays_until_it_is_mended(
-    file: Path, directory: FileDirectory
-) -> None:
+def test_a_watched_file_is_read_whole_whatever_an_editor_does_with_it(file: Path, directory: FileDirectory) -> None:
     watch = Watch()
     directory.watch(watch)
     watch.wait_paths("alarm")
+    # Broken: this is reported once, and the listing stays until it is mended.
     file.write_text(BY_HAND + "\nnonsense\n")
     error = watch.wait_error()
     assert isinstance(error, LdifError)
@@ -120,10 +129,27 @@ def test_a_broken_file_is_reported_once_and_the_listing_stays_until_it_is_mended
     assert str(file) in str(error)
     with pytest.raises(LdifError):
         directory.write([Put(topic("ours"))], watch.listings[-1][1])
-    assert file.read_text().endswith("nonsense\n")  # nobody's work is overwritten
+    assert file.read_text().endswith("nonsense\n"), "it is not overwritten"
     file.write_text(BY_HAND.replace("alarm", "mended"))
     watch.wait_paths("mended")
     assert len(watch.errors) == 1
+    # Written line by line.
+    with file.open("w") as writing:
+        for line in BY_HAND.replace("alarm", "other").splitlines(keepends=True):
+            writing.write(line)
+            writing.flush()
+    watch.wait_paths("other")
+    assert [set(listing.entries) for _, listing in watch.listings] == [{"alarm"}, {"mended"}, {"other"}]
+    # Replaced by a file of the same length and time.
+    other = file.with_suffix(".tmp")
+    other.write_text(BY_HAND.replace("alarm", "third"))
+    status = os.stat(file)
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.replace(file)
+    watch.wait_paths("third")
+    file.unlink()
+    _, listing = watch.wait(lambda listing: not listing.initialised)
+    assert listing.entries == {}
 
 
 def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,38 +174,8 @@ def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monk
     assert directory.load().initialised
 
 
-def test_a_file_that_is_being_written_is_not_read_half(file: Path, directory: FileDirectory) -> None:
-    watch = Watch()
-    directory.watch(watch)
-    watch.wait_paths("alarm")
-    with file.open("w") as writing:
-        for line in BY_HAND.replace("alarm", "longer").splitlines(keepends=True):
-            writing.write(line)
-            writing.flush()
-    watch.wait_paths("longer")
-    assert [set(listing.entries) for _, listing in watch.listings] == [{"alarm"}, {"longer"}]
-
-
-def test_an_editor_that_replaces_the_file_is_noticed_and_so_is_that_it_vanishes(
-    file: Path, directory: FileDirectory
-) -> None:
-    watch = Watch()
-    directory.watch(watch)
-    watch.wait_paths("alarm")
-    other = file.with_suffix(".tmp")
-    other.write_text(BY_HAND.replace("alarm", "other"))
-    status = os.stat(file)
-    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))  # same length, same time: another file all the same
-    other.replace(file)
-    watch.wait_paths("other")
-    file.unlink()
-    _, listing = watch.wait(lambda listing: not listing.initialised)
-    assert listing.entries == {}
-
-
 def test_two_entries_of_one_dn_are_a_problem_and_both_stay_in_the_file(file: Path, directory: FileDirectory) -> None:
-    twice = "\ndn: topicName=alarm,ou=topics,dc=x\nobjectClass: arborcastTopic\ntopicName: alarm\ntopicCode: second\n"
-    file.write_text(BY_HAND + twice)
+    file.write_text(BY_HAND + entry("alarm") + "topicCode: second\n")
     listing = directory.load()
     assert listing.records()[parse_path("alarm")].code == ""
     assert ProblemKind.DUPLICATE_TOPIC in [problem.kind for problem in listing.problems]
@@ -187,7 +183,7 @@ def test_two_entries_of_one_dn_are_a_problem_and_both_stay_in_the_file(file: Pat
     assert "topicCode: second" in file.read_text()
 
 
-def test_a_link_stays_a_link_and_rights_stay_as_they_were(tmp_path: Path, file: Path) -> None:
+def test_links_rights_and_files_that_cannot_be_read_or_written(tmp_path: Path, file: Path) -> None:
     file.chmod(0o604)
     link = tmp_path / "link.ldif"
     link.symlink_to(file)
@@ -196,10 +192,8 @@ def test_a_link_stays_a_link_and_rights_stay_as_they_were(tmp_path: Path, file: 
     assert link.is_symlink()
     assert "topicName=new" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o604
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []  # no draft left behind
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.ldif", "topics.ldif"], "no draft is left"
 
-
-def test_a_new_file_explains_itself_and_what_cannot_be_read_or_written_is_our_error(tmp_path: Path) -> None:
     path = tmp_path / "data" / "topics.ldif"
     directory = FileDirectory(path, SETTINGS)
     directory.write([Put(topic("a"))], directory.load())
@@ -207,7 +201,6 @@ def test_a_new_file_explains_itself_and_what_cannot_be_read_or_written_is_our_er
     assert path.stat().st_mode & 0o007 == 0, "not for everybody"
     with pytest.raises(DirectoryError, match="cannot read"):
         FileDirectory(tmp_path, SETTINGS).load()
-    (tmp_path / "file").write_text("in the way")
-    blocked = FileDirectory(tmp_path / "file" / "topics.ldif", SETTINGS)
+    blocked = FileDirectory(file / "topics.ldif", SETTINGS)
     with pytest.raises(DirectoryError):
         blocked.write([Put(topic("a"))], blocked._listing)

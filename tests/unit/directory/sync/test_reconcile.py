@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
+from arborcast.directory.entries.changes import Change, Move, Put, Remove
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, ProblemKind, TopicEntry, canonical
@@ -16,7 +16,7 @@ from arborcast.directory.sync.reconcile import Plan, Records, first_contact, rec
 from arborcast.topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, ancestors, parse_path
 from arborcast.topic_model.tree.tree import TopicTree
-from tests.support.directory import records, topic
+from tests.support.directory import carry_out, records, topic
 
 BASE = parse_dn("ou=topics,dc=x")
 
@@ -28,15 +28,8 @@ def by_path(*topics: TopicRecord) -> dict[TopicPath, TopicRecord]:
 def listed(topics: Records, **facts: object) -> Listing:
     """What a directory with these topics lists."""
     entries = EntrySet()
-    written(entries, [Put(record) for record in topics.values()])
+    carry_out([Put(record) for record in topics.values()], entries, BASE)
     return dataclasses.replace(read_listing(entries, BASE), **{"initialised": True, **facts})  # type: ignore[arg-type]
-
-
-def written(entries: EntrySet, changes: list[Change]) -> None:
-    workspace = Workspace(entries, read_listing(entries, BASE), BASE)
-    for change in in_writing_order(changes):
-        for edit in workspace.plan(change):
-            workspace.completed(edit)
 
 
 def folded(tree: Records, plan: Plan) -> dict[TopicPath, TopicRecord]:
@@ -48,41 +41,64 @@ def folded(tree: Records, plan: Plan) -> dict[TopicPath, TopicRecord]:
 
 
 A, B, C = topic("a", code="A"), topic("b", code="B"), topic("a/c")
+X, Y, NEW = topic("a", code="x"), topic("a", code="y"), topic("a", code="new")
+A_REMOVED: list[object] = [TopicRemoved(A.path), Tombstone("topic:a")]
+# Codes from places: a directory holds them like other codes, and has no field for where they come from.
+BARE, PLACED, THEIRS = topic("a"), topic("a", code="1", placed=True), topic("a", code="1")
+RANKED, CHOSEN = topic("a", code="1", priority=3), topic("chosen", code="1")
+RANKED_PLACED = msgspec.structs.replace(RANKED, placed=True)
+OTHER, OTHER_THEIRS = topic("a", code="2", placed=True), topic("a", code="2")
+
+CASES: dict[str, tuple[list[TopicRecord], list[TopicRecord], list[TopicRecord], list[object], list[Change]]] = {
+    # Agreed on before, the directory, our tree; what goes to our log, and what to the directory.
+    "nothing anywhere": ([], [], [], [], []),
+    "first contact of an empty tree: the directory is read": ([], [A], [], [A], []),
+    "first contact with an empty directory: ours is written": ([], [], [A], [], [Put(A)]),
+    "first contact of two trees: each gets what it lacks": ([], [A], [B], [A], [Put(B)]),
+    "all agree": ([A], [A], [A], [], []),
+    "added by hand": ([A], [A, B], [A], [B], []),
+    "removed by hand": ([A, B], [B], [A, B], A_REMOVED, []),
+    "edited by hand": ([A], [BARE], [A], [BARE], []),
+    "added through us": ([A], [A], [A, B], [], [Put(B)]),
+    "removed through us": ([A, B], [A, B], [A], [], [Remove(B.path)]),
+    "edited through us": ([A], [A], [NEW], [], [Put(NEW)]),
+    "conflict": ([A], [X], [Y], [X], []),
+    "removed by hand and edited through us: removed": ([A], [], [Y], A_REMOVED, []),
+    "edited by hand and removed through us: stays": ([A], [X], [], [X], []),
+    "removed on both sides": ([A], [], [], [], []),
+    "a code from the place is written": ([BARE], [BARE], [PLACED], [], [Put(THEIRS)]),
+    "and then agreed on": ([THEIRS], [THEIRS], [PLACED], [], []),
+    "also when the gateway that wrote the topic died before": ([], [BARE], [PLACED], [], [Put(THEIRS)]),
+    "a code of ours that a person took away": ([], [BARE], [A], [BARE], []),
+    "an edit beside the code leaves it one from the place": ([THEIRS], [RANKED], [PLACED], [RANKED_PLACED], []),
+    "and is agreed on": ([RANKED], [RANKED], [RANKED_PLACED], [], []),
+    "a code that a person writes is chosen": ([THEIRS], [A], [PLACED], [A], []),
+    # An entry with a code that another one has is not read.
+    "a code that was chosen there for another topic": ([], [CHOSEN, THEIRS], [OTHER, CHOSEN], [], [Put(OTHER_THEIRS)]),
+    "a code that was chosen twice": ([], [CHOSEN, THEIRS], [THEIRS, CHOSEN], [], []),
+}
 
 
-@pytest.mark.parametrize(
-    ("known", "directory", "tree", "to_log", "to_directory"),
-    [
-        pytest.param([], [], [], [], [], id="nothing anywhere"),
-        pytest.param([], [A], [], [A], [], id="first contact of an empty tree: the directory is read"),
-        pytest.param([], [], [A], [], [Put(A)], id="first contact with an empty directory: ours is written"),
-        pytest.param([], [A], [B], [A], [Put(B)], id="first contact of two trees: each gets what it lacks"),
-        pytest.param([A], [A], [A], [], [], id="all agree"),
-        pytest.param([A], [A, B], [A], [B], [], id="added by hand"),
-        pytest.param([A, B], [A], [A, B], [TopicRemoved(B.path), Tombstone("topic:b")], [], id="removed by hand"),
-        pytest.param([A], [topic("a")], [A], [topic("a")], [], id="edited by hand"),
-        pytest.param([A], [A], [A, B], [], [Put(B)], id="added through us"),
-        pytest.param([A, B], [A, B], [A], [], [Remove(B.path)], id="removed through us"),
-        pytest.param([A], [A], [topic("a", code="new")], [], [Put(topic("a", code="new"))], id="edited through us"),
-        pytest.param([A], [topic("a", code="x")], [topic("a", code="y")], [topic("a", code="x")], [], id="conflict"),
-        pytest.param([A], [], [topic("a", code="y")], [TopicRemoved(A.path), Tombstone("topic:a")], [],
-                     id="removed by hand and edited through us: removed"),
-        pytest.param([A], [topic("a", code="x")], [], [topic("a", code="x")], [],
-                     id="edited by hand and removed through us: stays"),
-        pytest.param([A], [], [], [], [], id="removed on both sides"),
-    ],
-)  # fmt: skip
-def test_who_changed_what(
-    known: list[TopicRecord],
-    directory: list[TopicRecord],
-    tree: list[TopicRecord],
-    to_log: list[object],
-    to_directory: list[object],
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_plans(case: str) -> None:
+    known, directory, tree, to_log, to_directory = CASES[case]
     plan = reconcile(by_path(*known), listed(by_path(*directory)), by_path(*tree))
-    assert list(plan.records) == to_log
-    assert list(plan.changes) == to_directory
-    assert plan.problems == ()
+    assert (list(plan.records), list(plan.changes), plan.problems) == (to_log, to_directory, ())
+
+
+def test_an_edit_by_hand_is_agreed_on_as_the_directory_has_it() -> None:
+    assert reconcile(by_path(THEIRS), listed(by_path(RANKED)), by_path(PLACED)).agreed == by_path(RANKED)
+
+
+def test_a_code_from_the_place_gives_way_to_one_that_was_chosen_there() -> None:
+    plan = reconcile({}, listed(by_path(CHOSEN, THEIRS)), by_path(PLACED, CHOSEN))
+    assert (plan.records, plan.changes) == ((BARE,), (Put(BARE),))
+
+
+def test_a_topic_that_is_moved_by_hand_leaves_the_code_of_its_place() -> None:
+    moved, chosen, before = topic("b/a", code="1"), topic("c", code="C"), topic("d", code="C")
+    plan = reconcile(by_path(THEIRS, before), listed(by_path(moved, chosen)), by_path(PLACED, before))
+    assert set(plan.records) >= {topic("b/a"), chosen, TopicRemoved(TopicPath("a"))}
 
 
 def test_a_topic_whose_entry_cannot_be_read_stays_as_it_was() -> None:
@@ -96,12 +112,11 @@ def test_a_subtree_that_moved_through_us_is_moved_in_one_piece() -> None:
     plan = reconcile(old, listed(old), new)
     assert plan.changes == (Move(parse_path("a/x"), parse_path("b/z")),)
     without = reconcile(old, listed(old), new, moves=False)
-    assert set(without.changes) == {
-        Put(topic("b/z")), Put(topic("b/z/y", code="Y")), Remove(parse_path("a/x")), Remove(parse_path("a/x/y")),
-    }  # fmt: skip
+    puts, removals = {Put(topic("b/z")), Put(topic("b/z/y", code="Y"))}, {"a/x", "a/x/y"}
+    assert set(without.changes) == puts | {Remove(parse_path(each)) for each in removals}
 
 
-def test_a_topic_by_hand_below_a_final_one_is_reported_and_so_is_one_that_becomes_final() -> None:
+def test_topics_below_a_final_one_are_reported() -> None:
     final, before = by_path(topic("a", final=True)), by_path(topic("a"), C)
     for here, there, path in ((final, final | by_path(C), "a/c"), (before, by_path(topic("a", final=True), C), "a")):
         plan = reconcile(here, listed(there), here)
@@ -158,93 +173,23 @@ def states(draw: st.DrawFn) -> tuple[Records, Records, Records]:
 
 
 @given(states())
-def test_afterwards_both_sides_are_equal_and_a_second_run_has_nothing_to_do(
-    state: tuple[Records, Records, Records],
-) -> None:
+def test_both_sides_become_equal_and_edits_in_the_directory_win(state: tuple[Records, Records, Records]) -> None:
     known, directory, tree = state
     entries = EntrySet()
-    written(entries, [Put(record) for record in directory.values()])
+    carry_out([Put(record) for record in directory.values()], entries, BASE)
     plan = reconcile(known, read_listing(entries, BASE), tree)
     tree = folded(tree, plan)
-    written(entries, list(plan.changes))
+    carry_out(plan.changes, entries, BASE)
     listing = read_listing(entries, BASE)
     # What the tree's rules forbid stays as each side has it, and is reported.
     disputed = {problem.path for problem in plan.problems if problem.kind is ProblemKind.BELOW_FINAL}
     disputed |= {problem.path for problem in listing.problems}
-    theirs = listing.records()
-    assert {p: r for p, r in theirs.items() if p not in disputed} == {
-        p: r for p, r in tree.items() if p not in disputed
-    }
-    agreed = dict(known)
-    for path, record in plan.agreed.items():
-        if record is None:
-            agreed.pop(path, None)
-        else:
-            agreed[path] = record
-    again = reconcile(agreed, listing, tree)
-    assert again.idle
-
-
-@given(states())
-def test_who_edits_in_the_directory_wins(state: tuple[Records, Records, Records]) -> None:
-    known, directory, tree = state
-    plan = reconcile(known, listed(directory), tree)
-    after = folded(tree, plan)
+    sides = [
+        {path: record for path, record in side.items() if path not in disputed} for side in (listing.records(), tree)
+    ]
+    assert sides[0] == sides[1]
     refused = {problem.path for problem in plan.problems}
     for path, record in directory.items():
-        if known.get(path) != record and path not in refused:
-            assert after[path] == record
-
-
-class TestCodesFromPlaces:
-    """A directory holds them like other codes, and does not know where they come from."""
-
-    OURS = topic("a", code="1", placed=True)
-    THEIRS = topic("a", code="1")
-
-    def test_they_are_written_and_then_agreed_on(self) -> None:
-        bare = topic("a")
-        plan = reconcile(by_path(bare), listed(by_path(bare)), by_path(self.OURS))
-        assert (plan.records, plan.changes) == ((), (Put(self.THEIRS),))
-        assert reconcile(by_path(self.THEIRS), listed(by_path(self.THEIRS)), by_path(self.OURS)).idle
-
-    def test_who_takes_over_writes_the_code_that_a_gateway_which_died_has_not_written_yet(self) -> None:
-        """It had written the topic, and nobody has saved that this was agreed on."""
-        bare = topic("a")
-        plan = reconcile({}, listed(by_path(bare)), by_path(self.OURS))
-        assert (plan.records, plan.changes) == ((), (Put(self.THEIRS),))
-        # A person who takes the code of another topic away is heard.
-        chosen = topic("a", code="C")
-        assert reconcile({}, listed(by_path(bare)), by_path(chosen)).records == (bare,)
-
-    def test_an_edit_beside_the_code_leaves_it_one_from_the_place(self) -> None:
-        edited = topic("a", code="1", priority=3)
-        plan = reconcile(by_path(self.THEIRS), listed(by_path(edited)), by_path(self.OURS))
-        assert plan.records == (msgspec.structs.replace(edited, placed=True),)
-        assert plan.agreed == by_path(edited)
-        after = by_path(msgspec.structs.replace(edited, placed=True))
-        assert reconcile(by_path(edited), listed(by_path(edited)), after).idle
-
-    def test_one_that_a_person_writes_is_chosen(self) -> None:
-        edited = topic("a", code="A")
-        plan = reconcile(by_path(self.THEIRS), listed(by_path(edited)), by_path(self.OURS))
-        assert plan.records == (edited,)
-
-    def test_a_topic_that_is_moved_there_leaves_its_place(self) -> None:
-        moved, chosen = topic("b/a", code="1"), topic("c", code="C")
-        known = by_path(self.THEIRS, topic("d", code="C"))
-        plan = reconcile(known, listed(by_path(moved, chosen)), by_path(self.OURS, topic("d", code="C")))
-        assert set(plan.records) >= {topic("b/a"), chosen, TopicRemoved(TopicPath("a"))}
-
-    def test_one_that_was_chosen_there_for_another_topic_gives_way(self) -> None:
-        """Both were written at the same time; an entry with a code that another has is not read."""
-        directory = listed(by_path(topic("chosen", code="1"), self.THEIRS))
-        assert directory.held == {"a"}
-        chosen = topic("chosen", code="1")
-        # Before it has another: without a code.
-        plan = reconcile({}, directory, by_path(self.OURS, chosen))
-        assert (plan.records, plan.changes) == ((topic("a"),), (Put(topic("a")),))
-        again = topic("a", code="2", placed=True)
-        assert reconcile({}, directory, by_path(again, chosen)).changes == (Put(topic("a", code="2")),)
-        # What somebody chose twice is for somebody to decide.
-        assert reconcile({}, directory, by_path(self.THEIRS, chosen)).idle
+        assert tree.get(path) == record or known.get(path) == record or path in refused
+    agreed = {path: record for path, record in {**known, **plan.agreed}.items() if record is not None}
+    assert reconcile(agreed, listing, tree).idle, "a second run has nothing to do"

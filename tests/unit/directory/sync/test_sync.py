@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
+from arborcast.directory.entries.changes import Change, Move, Put, Remove
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
@@ -20,7 +20,7 @@ from arborcast.directory.sync.reconcile import load_known, save_known
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, parse_path
-from tests.support.directory import Log, topic
+from tests.support.directory import Log, carry_out, topic
 from tests.support.waiting import wait_until
 
 BASE = parse_dn("ou=topics")
@@ -43,10 +43,7 @@ class ScriptedDirectory:
         return dataclasses.replace(read_listing(self.entries, BASE), version=self.version)
 
     def apply(self, changes: Sequence[Change]) -> None:
-        workspace = Workspace(self.entries, read_listing(self.entries, BASE), BASE)
-        for change in in_writing_order(list(changes)):
-            for edit in workspace.plan(change):
-                workspace.completed(edit)
+        carry_out(changes, self.entries, BASE)
         self.version += 1
 
     def by_hand(self, *changes: Change) -> None:
@@ -95,34 +92,29 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
+    """It has read the topic `a` of the directory."""
     made = Rig(ScriptedDirectory(topic("a")), tmp_path / "state")
+    made.start()
+    wait_until(lambda: made.paths() == {"a"} and not made.sync.behind)
     yield made
     made.sync.close()
 
 
-def test_an_edit_is_taken_over_and_ours_is_written_also_after_writes_that_fail(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
+def test_changes_through_us_are_written_also_after_writes_that_fail(rig: Rig) -> None:
     rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
     rig.log.append([topic("b")])
     wait_until(lambda: rig.directory.paths() == {"a", "b"})
     assert rig.directory.writes == [Put(topic("b"))]
-
-
-def test_two_changes_through_us_in_a_row_end_with_the_second(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
     for number in range(50):
         rig.log.append([topic("a", code=str(number))])
-    wait_until(lambda: rig.directory.load().records() == {"a": topic("a", code="49")})
-    assert rig.log.topics() == {"a": topic("a", code="49")}
-    # Ours came back to nobody as an edit by hand: nothing but the 50 and the first reading is in the log.
-    assert len(rig.log.records) == 51
+    last = {"a": topic("a", code="49"), "b": topic("b")}
+    wait_until(lambda: rig.directory.load().records() == last)
+    assert rig.log.topics() == last
+    # Ours do not come back as edits by hand: nothing but these and the first reading is in the log.
+    assert len(rig.log.records) == 52
 
 
 def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
     refused = Move(parse_path("a"), parse_path("z"))
     rig.directory.refuses = {parse_path("z")}
     rig.log.append([topic("z"), TopicRemoved(parse_path("a"))])
@@ -133,26 +125,29 @@ def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) ->
     assert rig.directory.writes.count(refused) == 1
 
 
-def test_a_refused_change_is_a_problem_and_is_not_tried_at_every_turn(rig: Rig) -> None:
+def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Path) -> None:
+    def listed() -> SyncProblems:
+        """As other processes read them."""
+        return load_problems(tmp_path / FILE)
+
     rig.directory.refuses = {parse_path("bad")}
-    rig.start()
     rig.log.append([topic("bad"), topic("good")])
-    wait_until(lambda: rig.directory.paths() == {"a", "good"})
-    wait_until(lambda: [problem.path for problem in rig.sync.status.problems] == ["bad"])
+    wait_until(lambda: rig.directory.paths() == {"a", "good"} and listed().count == 1)
+    (first,) = listed().problems
+    assert (first.kind, first.path, first.reason, first.since_ms > 0) == ("refused", "bad", "no", True)
+    assert "every minute" in first.advice
     for number in range(5):
         rig.log.append([topic(f"more{number}")])
         wait_until(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]
-    assert rig.directory.writes.count(Put(topic("bad"))) == 1
+    assert rig.directory.writes.count(Put(topic("bad"))) == 1, "it is not tried at every turn"
     assert [problem.path for problem in rig.sync.status.problems] == ["bad"]
     # What would be right is tried at once.
     rig.directory.refuses = set()
     rig.log.append([topic("bad", code="mended")])
-    wait_until(lambda: "bad" in rig.directory.paths())
+    wait_until(lambda: "bad" in rig.directory.paths() and listed().count == 0)
 
 
-def test_while_the_directory_is_away_the_engine_goes_on_and_counts_what_it_lacks(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"} and not rig.sync.behind)
+def test_changes_are_counted_while_the_directory_is_away(rig: Rig) -> None:
     rig.sync.away(DirectoryAway("the cable is out"))
     rig.log.append([topic("b"), topic("c")])
     assert (rig.sync.status.connected, rig.sync.status.detail) == (False, "the cable is out")
@@ -165,9 +160,7 @@ def test_while_the_directory_is_away_the_engine_goes_on_and_counts_what_it_lacks
     assert rig.sync.behind == 0, "another process writes it"
 
 
-def test_a_listing_from_before_our_write_that_arrives_late_is_not_believed(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
+def test_a_late_listing_from_before_our_write_is_not_believed(rig: Rig) -> None:
     old = rig.directory.load()
     rig.log.append([topic("b")])
     wait_until(lambda: rig.directory.paths() == {"a", "b"})
@@ -177,9 +170,7 @@ def test_a_listing_from_before_our_write_that_arrives_late_is_not_believed(rig: 
     assert not any(isinstance(record, TopicRemoved) for record in rig.log.records)
 
 
-def test_a_directory_found_empty_is_filled_and_one_emptied_before_our_eyes_is_believed(rig: Rig) -> None:
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
+def test_an_empty_directory_is_filled_and_an_emptied_one_believed(rig: Rig) -> None:
     rig.directory.by_hand(Remove(parse_path("a")))
     wait_until(lambda: rig.paths() == set())
     rig.log.append([topic("b")])
@@ -191,7 +182,7 @@ def test_a_directory_found_empty_is_filled_and_one_emptied_before_our_eyes_is_be
     assert rig.paths() == {"b"}
 
 
-def test_what_was_agreed_on_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_agreed_topics_are_stored_for_the_next_process(tmp_path: Path) -> None:
     state = tmp_path / "state"
     first = Rig(ScriptedDirectory(topic("a"), topic("b")), state)
     first.start()
@@ -204,44 +195,21 @@ def test_what_was_agreed_on_is_known_after_a_restart(tmp_path: Path) -> None:
     wait_until(lambda: second.paths() == {"a", "c"} == second.directory.paths())
     second.sync.close()
 
-
-def test_a_lost_memory_and_that_of_another_directory_are_not_used(tmp_path: Path) -> None:
     for content in (b"", b"{", b'{"v": 99, "directory": "scripted", "topics": []}'):
-        (tmp_path / "state").write_bytes(content)
-        assert load_known(tmp_path / "state", "scripted") == {}
-    save_known(tmp_path / "state", "one", [topic("a")])
-    assert load_known(tmp_path / "state", "other") == {}
-    assert load_known(tmp_path / "state", "one") == {"a": topic("a")}
+        state.write_bytes(content)
+        assert load_known(state, "scripted") == {}
+    save_known(state, "one", [topic("a")])
+    assert load_known(state, "other") == {}
+    assert load_known(state, "one") == {"a": topic("a")}
 
 
-def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path: Path) -> None:
-    def listed() -> SyncProblems:
-        return load_problems(tmp_path / FILE)
-
-    rig.directory.refuses = {parse_path("b")}
-    rig.start()
-    wait_until(lambda: rig.paths() == {"a"})
-    assert listed().count == 0
-    rig.log.append([topic("b")])
-    wait_until(lambda: listed().count == 1)
-    (first,) = listed().problems
-    assert (first.kind, first.path, first.reason) == ("refused", "b", "no")
-    assert first.since_ms > 0
-    assert "every minute" in first.advice
-    rig.log.append([topic("b", code="1")])
-    rig.directory.refuses = set()
-    rig.directory.tell()
-    wait_until(lambda: "b" in rig.directory.paths() and listed().count == 0)
-
-
-def test_not_all_of_very_many_problems_are_named_and_there_is_advice_for_each_kind(tmp_path: Path) -> None:
+def test_a_thousand_problems_are_named_and_each_kind_has_advice(tmp_path: Path) -> None:
     found = [EntryProblem(ProblemKind.FOREIGN, f"cn={number}", "none of ours") for number in range(5_000)]
     listed = SyncProblems().now("one", found, 1_000)
     assert (listed.count, len(listed.problems)) == (5_000, 1_000)
-    file = tmp_path / FILE
     for damaged in (b"", b"{", b'{"v": 9}', b"[]"):
-        file.write_bytes(damaged)
-        assert load_problems(file) == SyncProblems()
+        (tmp_path / FILE).write_bytes(damaged)
+        assert load_problems(tmp_path / FILE) == SyncProblems()
     for kind in ProblemKind:
         (one,) = SyncProblems().now("one", [EntryProblem(kind, "cn=x", "so")], 1).problems
         assert one.advice.endswith(".")

@@ -16,6 +16,7 @@ from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.topic_model.projections.erasures import Erasures
 from arborcast.topic_model.records.control import ErasureScope
+from tests.support.table_rows import neutral
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 EVER_MS = 1 << 42
@@ -23,11 +24,9 @@ EVER_MS = 1 << 42
 
 def row(number: int, topic: str, payload: bytes, days_ago: int = 0) -> dict[str, object]:
     at = NOW - timedelta(days=days_ago)
-    texts = dict.fromkeys(("publisher", "message_id", "only", "traceparent", "cause", "path", "distribution"), "")
-    numbers = dict.fromkeys(("partition", "offset", "control", "priority", "hops"), 0)
-    times = {"accepted_at": at, "logged_at": at, "recorded_at": at}
-    own = {"day": at.date(), "notification": f"n{number:03}", "topic": topic, "payload": payload, "producer": b""}
-    return {**texts, **numbers, **times, **own, "payload_bytes": len(payload)}
+    times = {"day": at.date(), "accepted_at": at, "logged_at": at, "recorded_at": at}
+    own = {"notification": f"n{number:03}", "topic": topic, "payload": payload, "payload_bytes": len(payload)}
+    return neutral(NOTIFICATIONS, **times, **own)
 
 
 @pytest.fixture
@@ -62,35 +61,34 @@ def left(folder: Path) -> dict[str, bytes]:
     return {each["notification"]: each["payload"] for each in rows if each["payload"]}
 
 
-@pytest.mark.parametrize("file_bytes", [1, 1 << 25])
+SMALL, LARGE = 1, 1 << 25
+ODD = {each for each in range(40) if each % 2}
+
+
 @pytest.mark.parametrize(
-    ("scope", "gone"),
+    ("file_bytes", "scope", "emptied"),
     [
-        (ErasureScope("e", EVER_MS, topic="a"), {each for each in range(40) if each % 2}),
-        (ErasureScope("e", EVER_MS, subject="7"), {7, 17, 27, 37}),
-        (ErasureScope("e", EVER_MS, notification="n013"), {13}),
-        (ErasureScope("e", int((NOW - timedelta(hours=1)).timestamp() * 1000)), {e for e in range(40) if e % 2}),
-        (ErasureScope("e", EVER_MS, topic="a", subject="8"), set()),
-        (ErasureScope("e", 0), set()),
+        (SMALL, ErasureScope("e", EVER_MS, topic="a"), ODD),
+        (LARGE, ErasureScope("e", EVER_MS, topic="a"), ODD),
+        (SMALL, ErasureScope("e", EVER_MS, subject="7"), {7, 17, 27, 37}),
+        (LARGE, ErasureScope("e", EVER_MS, notification="n013"), {13}),
+        (SMALL, ErasureScope("e", int((NOW - timedelta(hours=1)).timestamp() * 1000)), ODD),
+        (LARGE, ErasureScope("e", EVER_MS, topic="a", subject="8"), set()),
+        (SMALL, ErasureScope("e", 0), set()),
     ],
 )
-def test_what_an_erasure_covers_is_emptied(
-    table: Path, monkeypatch: pytest.MonkeyPatch, scope: ErasureScope, gone: set[int], file_bytes: int
+def test_payloads_of_an_erasure_are_emptied(
+    table: Path, monkeypatch: pytest.MonkeyPatch, file_bytes: int, scope: ErasureScope, emptied: set[int]
 ) -> None:
     monkeypatch.setattr(erasure, "_FILE_BYTES", file_bytes)
     monkeypatch.setattr(erasure, "_ROWS_AT_ONCE", 3)
-    assert erase(table, scope) == ({"e": len(gone)} if gone else {})
-    assert left(table).keys() == {f"n{each:03}" for each in range(40) if each not in gone}
+    assert erase(table, scope) == ({"e": len(emptied)} if emptied else {})
+    assert left(table).keys() == {f"n{each:03}" for each in range(40) if each not in emptied}
     assert erase(table, scope) == {}, "a second pass finds nothing"
 
 
-def test_two_erasures_are_carried_out_together(table: Path) -> None:
-    assert erase(table, ErasureScope("e1", EVER_MS, subject="1"), ErasureScope("e2", EVER_MS, topic="b")) == {
-        "e1": 4,
-        "e2": 20,
-    }
+def test_two_erasures_are_carried_out_together(table: Path, tmp_path: Path) -> None:
+    both = ErasureScope("e1", EVER_MS, subject="1"), ErasureScope("e2", EVER_MS, topic="b")
+    assert erase(table, *both) == {"e1": 4, "e2": 20}
     assert len(left(table)) == 16
-
-
-def test_without_an_archive_there_is_nothing_to_empty(tmp_path: Path) -> None:
-    assert erase(tmp_path, ErasureScope("e", EVER_MS)) == {}
+    assert erase(tmp_path / "without an archive", ErasureScope("e", EVER_MS)) == {}

@@ -12,29 +12,30 @@ from arborcast.dispatch.operations.slo import HourAttempts, Objective, attempts_
 from arborcast.dispatch.settings import SloSettings
 from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from tests.support.table_rows import neutral
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
 
-def table(folder: Path, *rows: tuple[float, str, str, int, int, int, int]) -> str:
-    """Rows: how many hours before the present hour, and the counts."""
-    made = []
-    for ago, name, owner, in_time, late, lost, receiver in rows:
-        hour = NOW.replace(minute=0) - timedelta(hours=ago)
-        counts = {"in_time": in_time, "late": late, "lost": lost, "receiver": receiver}
-        made.append({"day": hour.date(), "hour": hour, "subscription": name, "owner": owner, **counts})
+def row(ago: float, subscription: str = "s1", owner: str = "", **counts: int | None) -> dict[str, object]:
+    """Of so many hours before the present one."""
+    hour = NOW.replace(minute=0) - timedelta(hours=ago)
+    return neutral(SLO, day=hour.date(), hour=hour, subscription=subscription, owner=owner, **counts)
+
+
+def table(folder: Path, *rows: dict[str, object]) -> str:
     location = str(folder / "slo")
-    DeltaTableWriter(SLO, location).extend(SLO.arrow(made), {"attempts-0": 1})
+    DeltaTableWriter(SLO, location).extend(SLO.arrow(rows), {"attempts-0": 1})
     return location
 
 
 def test_the_objective_of_all_of_an_owner_and_of_a_subscription(tmp_path: Path) -> None:
     location = table(
         tmp_path,
-        (0, "s1", "ann", 90, 8, 2, 50),
-        (100, "s1", "ann", 900, 0, 0, 0),
-        (100, "s2", "bob", 1_000, 0, 0, 7),
-        (28 * 24 + 1, "s1", "ann", 0, 999, 0, 0),
+        row(0, "s1", "ann", in_time=90, late=8, lost=2, receiver=50),
+        row(100, "s1", "ann", in_time=900),
+        row(100, "s2", "bob", in_time=1_000, receiver=7),
+        row(28 * 24 + 1, "s1", "ann", late=999),
     )
     slo = SloSettings(target=0.99)
 
@@ -53,42 +54,30 @@ def test_the_objective_of_all_of_an_owner_and_of_a_subscription(tmp_path: Path) 
     assert objectives(str(tmp_path / "none"), slo, 10) == (nothing, (), 0)
 
 
-def test_of_the_oldest_hour_the_part_within_the_time_counts(tmp_path: Path) -> None:
+def test_the_part_of_the_oldest_hour_within_the_time_counts(tmp_path: Path) -> None:
     """At half past twelve half of eleven o'clock's hour is within an hour."""
-    location = table(tmp_path, (0, "s", "", 50, 0, 0, 0), (1, "s", "", 0, 100, 0, 0), (2, "s", "", 0, 100, 0, 0))
+    location = table(tmp_path, row(0, in_time=50), row(1, late=100), row(2, late=100))
     found = objectives(location, SloSettings(target=0.9), 1, now=NOW.timestamp()).all
     assert found.burn_1h == pytest.approx(5.0), "50 late of 100"
     assert found.burn_6h == pytest.approx(8.0), "200 late of 250"
-
-
-def test_a_burn_rate_of_one_spends_the_budget_exactly() -> None:
-    assert burn_rate(999, 1, 0.999) == pytest.approx(1.0)
+    assert burn_rate(999, 1, 0.999) == pytest.approx(1.0), "it spends the budget exactly"
     assert burn_rate(0, 0, 0.999) == 0.0
 
 
-def test_the_attempts_of_a_subscription_are_by_hour_over_a_day(tmp_path: Path) -> None:
-    location, hours = str(tmp_path / "slo"), [NOW.replace(minute=0) - timedelta(hours=ago) for ago in range(25)]
-    assert attempts_by_hour(location, "s1", NOW.timestamp()) == tuple(
-        HourAttempts(int(each.timestamp()) * 1000) for each in reversed(hours[:24])
-    )
+def test_the_attempts_of_a_subscription_by_hour_over_a_day(tmp_path: Path) -> None:
+    hours = [int((NOW.replace(minute=0) - timedelta(hours=ago)).timestamp()) * 1000 for ago in range(23, -1, -1)]
+    assert attempts_by_hour(str(tmp_path / "slo"), "s1", NOW.timestamp()) == tuple(map(HourAttempts, hours))
     counted = [("s1", 0, 5, 1), ("s1", 3, None, None), ("s1", 23, 7, 2), ("s1", 24, 99, 99), ("s2", 1, 99, 99)]
-    rows = [
-        {"day": hours[ago].date(), "hour": hours[ago], "subscription": name, "owner": "", "in_time": 0, "late": 0}
-        | {"lost": 0, "receiver": 0, "delivered": delivered, "failed": failed}
-        for name, ago, delivered, failed in counted
-    ]
-    DeltaTableWriter(SLO, location).extend(SLO.arrow(rows), {"attempts-0": 1})
-    found = attempts_by_hour(location, "s1", NOW.timestamp())
+    rows = [row(ago, name, delivered=delivered, failed=failed) for name, ago, delivered, failed in counted]
+    found = attempts_by_hour(table(tmp_path, *rows), "s1", NOW.timestamp())
     assert len(found) == 24
     assert (found[0][1:], found[20][1:], found[23][1:]) == ((7, 2), (None, None), (5, 1))
     assert sum(each.attempts for each in found) == 15
 
 
 def test_hours_of_an_earlier_version_have_no_attempts(tmp_path: Path) -> None:
-    location, hour = str(tmp_path / "slo"), NOW.replace(minute=0)
-    earlier = dataclasses.replace(SLO, columns=SLO.columns[:-2])
-    row = {"day": hour.date(), "hour": hour, "subscription": "s1", "owner": "", "in_time": 9, "late": 0, "lost": 0}
-    DeltaTableWriter(earlier, location).extend(earlier.arrow([{**row, "receiver": 0}]), {"attempts-0": 1})
+    earlier, location = dataclasses.replace(SLO, columns=SLO.columns[:-2]), str(tmp_path / "slo")
+    DeltaTableWriter(earlier, location).extend(earlier.arrow([row(0, in_time=9)]), {"attempts-0": 1})
     for _ in range(2):
         assert attempts_by_hour(location, "s1", NOW.timestamp())[-1][1:] == (None, None)
         DeltaTableWriter(SLO, location).open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Sized
 
 import pytest
 
@@ -10,7 +10,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
-from arborcast.dispatch.operations import views, waiting
+from arborcast.dispatch.operations import dead_letters, views, waiting
+from arborcast.dispatch.operations.dead_letters import _chunks
 from arborcast.dispatch.operations.views import (
     DeliveryView,
     DeliveryViews,
@@ -61,7 +62,7 @@ def names(
     return [value(each).notification.id for each in entries]
 
 
-def test_what_waits_is_in_the_order_of_its_time_without_its_message(logs: ListedLogs) -> None:
+def test_waiting_deliveries_by_time_without_their_messages(logs: ListedLogs) -> None:
     logs.park(delivery(2), message(2), at_ms=20)
     logs.park(delivery(1), message(1), Tries(1, 1, 9, 8), at_ms=10)
     logs.park(delivery(3), message(3), at_ms=30)
@@ -76,7 +77,7 @@ def test_what_waits_is_in_the_order_of_its_time_without_its_message(logs: Listed
     assert counts == {ViewGroup("s1", "", TopicPath("a"), ""): 2}
 
 
-def test_a_repeated_batch_changes_neither_time_nor_tries_and_a_request_does(logs: ListedLogs) -> None:
+def test_a_repeated_batch_changes_nothing_and_a_request_does(logs: ListedLogs) -> None:
     logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=10)
     logs.tried(delivery(1), Tries(2, 2, 99, 9))
     logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=70)
@@ -87,6 +88,10 @@ def test_a_repeated_batch_changes_neither_time_nor_tries_and_a_request_does(logs
         view.catch_up()
         (entry,), _ = view.page(ViewFilter(), 9)
         assert pending_of(entry.value).tries == Tries(2, 2, 50, 50)
+        logs.records.clear()
+        logs.park(delivery(3), message(3))
+        view.catch_up()
+        assert names(view) == ["n3"], "a log that was created again is read from its beginning"
 
 
 def test_a_kept_view_reads_each_record_of_its_kafka_once(logs: ListedLogs) -> None:
@@ -107,34 +112,45 @@ def test_a_kept_view_reads_each_record_of_its_kafka_once(logs: ListedLogs) -> No
     ], "another Kafka: it begins again"
 
 
-def test_the_steps_of_a_page_do_not_grow_with_what_waits(logs: ListedLogs) -> None:
-    def steps(view: PendingView, wanted: ViewFilter = EVERYTHING) -> int:
-        taken = 0
+def steps(view: PendingView, read: Callable[[], Sized]) -> int:
+    """The steps of the database to read ten entries."""
+    taken = 0
 
-        def count() -> int:
-            nonlocal taken
-            taken += 1
-            return 0
+    def count() -> int:
+        nonlocal taken
+        taken += 1
+        return 0
 
-        view._db.set_progress_handler(count, 10)
-        page = view.page(wanted, 10)
-        view._db.set_progress_handler(None, 0)
-        assert len(page.entries) == 10
-        return taken
+    view._db.set_progress_handler(count, 10)
+    assert len(read()) == 10
+    view._db.set_progress_handler(None, 0)
+    return taken
 
-    one = ViewFilter(subscription="s3")
+
+def test_the_cost_of_a_page_does_not_grow_with_the_log(logs: ListedLogs) -> None:
+    one, within = ViewFilter(subscription="s3"), ViewFilter(since_ms=5, until_ms=3_990)
+
+    def page(wanted: ViewFilter) -> int:
+        return steps(view, lambda: view.page(wanted, 10).entries)
+
+    def part(wanted: ViewFilter, after: int, newest_first: bool) -> int:
+        return steps(view, lambda: view.following(wanted, 10, (after, 0, after), newest_first=newest_first))
+
     with opened(PendingView, KAFKA) as view:
-        for number in range(200):
+        few: dict[ViewFilter, int] = {}
+        for number in range(4_000):
             logs.park(delivery(number, f"s{number % 10}"), message(number), at_ms=number)
+            if number == 199:
+                view.catch_up()
+                few = {wanted: page(wanted) for wanted in (EVERYTHING, one)}
         view.catch_up()
-        few, few_of_one = steps(view), steps(view, one)
-        for number in range(200, 20_000):
-            logs.park(delivery(number, f"s{number % 10}"), message(number), at_ms=number)
-        view.catch_up()
-        assert view.page(ViewFilter(), 1).counts.total() == 20_000
-        assert (view.count("s3"), view.count("nobody")) == (2_000, 0)
-        assert steps(view) <= 2 * few
-        assert steps(view, one) <= 2 * few_of_one
+        assert view.page(EVERYTHING, 1).counts.total() == 4_000
+        assert (view.count("s3"), view.count("none")) == (400, 0)
+        for wanted in (EVERYTHING, one):
+            assert page(wanted) <= 2 * few[wanted]
+        for wanted in (EVERYTHING, within, one):
+            assert part(wanted, 3_500, False) <= 2 * part(wanted, 10, False)
+            assert part(wanted, 400, True) <= 2 * part(wanted, 3_900, True)
 
 
 def test_attempts_are_requested_while_the_view_is_read(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,17 +219,6 @@ def test_dead_letters_have_groups_by_endpoint_and_reason(logs: ListedLogs) -> No
         assert view.count("s1") == 2
 
 
-def test_a_log_that_was_created_again_is_read_from_its_beginning(logs: ListedLogs) -> None:
-    logs.park(delivery(1), message(1))
-    logs.park(delivery(2), message(2))
-    with closing(PendingView(KAFKA)) as view:
-        view.catch_up()
-        logs.records.clear()
-        logs.park(delivery(3), message(3))
-        view.catch_up()
-        assert names(view) == ["n3"]
-
-
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("merged", [0, 50])
 def test_parts_behind_a_place_are_the_whole_list(
@@ -245,24 +250,12 @@ def test_parts_behind_a_place_are_the_whole_list(
         assert following == others[1 if not newest_first else 2 :]
 
 
-def test_the_steps_of_a_part_do_not_grow_with_the_parts_before_it(logs: ListedLogs) -> None:
-    for number in range(10_000):
-        logs.park(delivery(number, f"s{number % 10}"), message(number), at_ms=number)
+def test_dead_letters_are_taken_up_by_number_and_by_bytes() -> None:
+    def chunks(size: int, count: int) -> list[int]:
+        one = DeadLetter("s", "http://s/", notification("n", payload=b"x" * size), "dead", 2, 3)
+        return [len(each) for each in _chunks((delivery(number), one) for number in range(count))]
 
-    def steps(wanted: ViewFilter, after: int, newest_first: bool) -> int:
-        taken = 0
-
-        def count() -> int:
-            nonlocal taken
-            taken += 1
-            return 0
-
-        view._db.set_progress_handler(count, 10)
-        assert len(view.following(wanted, 10, (after, 0, after), newest_first=newest_first)) == 10
-        view._db.set_progress_handler(None, 0)
-        return taken
-
-    with opened(PendingView, KAFKA) as view:
-        for wanted in (EVERYTHING, ViewFilter(since_ms=5, until_ms=9_990), ViewFilter(subscription="s3")):
-            assert steps(wanted, 9_000, False) <= 2 * steps(wanted, 10, False)
-            assert steps(wanted, 900, True) <= 2 * steps(wanted, 9_900, True)
+    assert chunks(10, 1_200) == [500, 500, 200]
+    assert chunks(4 * 1024 * 1024, 10) == [4, 4, 2]
+    assert chunks(2 * dead_letters._BYTES_AT_ONCE, 2) == [1, 1]
+    assert chunks(1, 0) == []

@@ -1,225 +1,237 @@
+"""The tables of attempts, of the deliveries that ended with them, and of notifications."""
+
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import msgspec
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt
 from arborcast.dispatch.recording.archive import notification_rows
-from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
+from arborcast.dispatch.recording.attempts_tables import EndedDeliveries, delivery_rows
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.topics import TopicPath
-from tests.support.table_rows import Logged, attempts_tables, logged, write
+from tests.support import make
+from tests.support.table_rows import NOON, NOON_MS, Logged, attempt, attempts_tables, logged, read, write
 
 
-def values(count: int = 1, first: int = 0) -> list[bytes]:
-    made = [
-        Attempt(
-            notification=f"n{number}",
-            subscription="s",
-            topic=TopicPath("a/b"),
-            endpoint="http://e/",
-            number=1,
-            push="p",
-            state="parked",
-            accepted_ms=1_700_000_000_123,
-            started_ms=1_700_000_000_456,
-            duration_ms=1.5,
-            error="client-error",
-            detail="HTTP 404",
-            status=404,
-            response=b"\xff",
-            batch=9,
-            next_ms=1_700_000_001_000,
-        )
-        for number in range(first, first + count)
-    ]
-    return list(attempts.encode(made))
+def rows(*made: Attempt) -> pa.Table:
+    return rows_of(attempts.encode(made))
 
 
-def test_attempt_becomes_a_row_with_every_column() -> None:
-    (row,) = rows_of(values()).to_pylist()
-
-    assert row == {
-        "day": date(2023, 11, 14),
-        "notification": "n0",
-        "subscription": "s",
-        "topic": "a/b",
-        "endpoint": "http://e/",
-        "number": 1,
-        "push": "p",
-        "state": "parked",
-        "error": "client-error",
-        "detail": "HTTP 404",
-        "status": 404,
-        "accepted_at": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
-        "started_at": datetime(2023, 11, 14, 22, 13, 20, 456_000, UTC),
-        "duration_ms": 1.5,
-        "messages": 1,
-        "request_bytes": 0,
-        "response_bytes": 0,
-        "response": b"\xff",
-        "reused": False,
-        "batch": 9,
-        "next_at": datetime(2023, 11, 14, 22, 13, 21, 0, UTC),
-    }
+def after(ms: float) -> datetime:
+    return NOON + timedelta(milliseconds=ms)
 
 
-def records(count: int, first: int, partition: int = 0) -> list[Logged]:
-    """As many records, each with one attempt, whose number is the record's offset."""
-    return logged([one for number in range(first, first + count) for one in delivered(1, number)], first, partition)
+def test_an_attempt_is_a_row_with_every_column() -> None:
+    failed: dict[str, Any] = {"error": "client-error", "detail": "HTTP 404", "status": 404, "response": b"\xff"}
+    made = attempt("n", "s", "parked", 333, duration_ms=1.5, batch=9, next_ms=NOON_MS + 1_000, **failed)
+    (row,) = rows(made).to_pylist()
+
+    who = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/", "push": "n-s-1"}
+    times = {"day": date(2026, 1, 2), "accepted_at": NOON, "started_at": after(333), "next_at": after(1_000)}
+    counts = {"number": 1, "messages": 1, "request_bytes": 0, "response_bytes": 0, "batch": 9, "duration_ms": 1.5}
+    assert row == {**who, **failed, **times, **counts, "state": "parked", "reused": False}
 
 
-def delivered(count: int, first: int = 0) -> list[bytes]:
-    made = [each for value in values(count, first) for each in attempts.decode(value)]
-    return list(attempts.encode(msgspec.structs.replace(each, state="delivered") for each in made))
+def test_a_delivery_is_a_row_with_its_latencies() -> None:
+    (row,) = delivery_rows(rows(attempt("n", "s", "delivered", 200, duration_ms=30.5, batch=1))).to_pylist()
+
+    who = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/"}
+    times = {"day": date(2026, 1, 2), "accepted_at": NOON, "ended_at": after(230.5)}
+    latencies = {"waited_ms": 200.0, "push_ms": 30.5, "latency_ms": 230.5}
+    assert row == {**who, **times, **latencies, "state": "delivered", "error": "", "attempts": 1, "batch": 1}
+    # The gateway's clock is ahead: no wait is negative.
+    (row,) = delivery_rows(rows(attempt("n", "s", "delivered", -100))).to_pylist()
+    assert (row["waited_ms"], row["latency_ms"]) == (0.0, 10.0)
 
 
-def ids(location: Path) -> list[str]:
-    return sorted(DeltaTable(str(location)).to_pyarrow_table().column("notification").to_pylist())
+def test_a_notification_is_a_row_with_every_column() -> None:
+    facts: dict[str, Any] = {"publisher": "me", "priority": -5, "cause": "n0", "hops": 2, "distribution": "group"}
 
+    def archived(number: int, value: bytes = b"") -> Logged:
+        made = make.notification(f"n{number}", accepted_ms=NOON_MS, path=("G/a", "H/b"), **facts)
+        return Logged(value or notifications.encode(made)[1], 3, number, NOON_MS + 2)
 
-@pytest.fixture
-def places(tmp_path: Path) -> tuple[Path, Path]:
-    return tmp_path / "attempts", tmp_path / "deliveries"
-
-
-def reached(location: Path) -> dict[int, int]:
-    spec = ATTEMPTS if location.name == "attempts" else DELIVERIES
-    return DeltaTableWriter(spec, str(location)).positions("attempts")
-
-
-def test_records_are_written_once_however_they_come_again(places: tuple[Path, Path]) -> None:
-    tables = attempts_tables(*places)
-    write(tables, records(3, 0))
-    write(tables, records(2, 3))
-
-    restarted = attempts_tables(*places)
-    # Records that are there, some that are there beside some that are not, and another partition with its own offsets.
-    write(restarted, records(4, 1))
-    write(restarted, [*records(3, 3), *records(2, 6, partition=2)])
-    write(attempts_tables(*places), records(2, 6, partition=2))
-
-    assert ids(places[0]) == ids(places[1]) == [f"n{number}" for number in range(8)]
-    assert reached(places[0]) == reached(places[1]) == {0: 6, 1: 0, 2: 8}
-
-
-def test_records_without_rows_say_how_far_they_came(places: tuple[Path, Path]) -> None:
-    write(attempts_tables(*places), logged([attempts.NOTHING]))
-
-    assert reached(places[0]) == reached(places[1]) == {0: 1}
-    assert ids(places[0]) == ids(places[1]) == []
-
-
-def test_each_table_has_what_it_lacks_after_a_crash_between_them(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crashed(*_: object) -> NoReturn:
-        raise OSError("gone")
-
-    counted: list[int] = []
-    write(attempts_tables(*places), records(1, 0, partition=1))
-    with monkeypatch.context() as patched:
-        patched.setattr(EndedDeliveries, "append", crashed)
-        with pytest.raises(OSError, match="gone"):
-            write(attempts_tables(*places), records(4, 1))
-    restarted = attempts_tables(*places, recorded=lambda rows: counted.append(rows.num_rows))
-
-    write(restarted, [*records(4, 1), *records(1, 5, partition=1)])
-
-    assert ids(places[0]) == ids(places[1]) == [f"n{number}" for number in range(6)]
-    assert counted == [1], "what the table had already was counted then"
-    assert reached(places[0]) == reached(places[1]) == {0: 5, 1: 6}
-
-
-def archived(number: int, value: bytes | None = None) -> Logged:
-    topic, accepted_ms = TopicPath("a/b"), 1_700_000_000_123
-    notification = Notification(
-        f"n{number}",
-        topic,
-        b"<x/>",
-        accepted_ms,
-        publisher="me",
-        priority=-5,
-        cause="n0",
-        hops=2,
-        path=("G/a", "H/b"),
-        distribution="group",
-    )
-    return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
-
-
-def test_notification_becomes_a_row_with_every_column() -> None:
-    (row,) = notification_rows([archived(7)], recorded_ms=1_700_000_001_000).to_pylist()
-
-    assert row == {
-        "day": date(2023, 11, 14),
-        "notification": "n7",
-        "topic": "a/b",
-        "accepted_at": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
-        "logged_at": datetime(2023, 11, 14, 22, 13, 20, 125_000, UTC),
-        "recorded_at": datetime(2023, 11, 14, 22, 13, 21, 0, UTC),
-        "partition": 3,
-        "offset": 7,
-        "publisher": "me",
-        "message_id": "",
-        "only": "",
-        "payload_bytes": 4,
-        "payload": b"<x/>",
-        "producer": b"",
-        "traceparent": "",
-        "control": -1,
-        "priority": -5,
-        "cause": "n0",
-        "hops": 2,
-        "path": "G/a H/b",
-        "distribution": "group",
-        "erased": None,
-    }
-
-
-def test_a_notification_that_an_erasure_covers_has_a_row_without_its_payload() -> None:
+    (row,) = notification_rows([archived(7)], recorded_ms=NOON_MS + 1_000).to_pylist()
+    times = {"day": date(2026, 1, 2), "accepted_at": NOON, "logged_at": after(2), "recorded_at": after(1_000)}
+    what = {"notification": "n7", "topic": "a/b", "partition": 3, "offset": 7, "payload": b"<x/>", "payload_bytes": 4}
+    absent = {"message_id": "", "only": "", "producer": b"", "traceparent": "", "control": -1, "erased": None}
+    assert row == {**times, **what, **absent, **facts, "path": "G/a H/b"}
     (row,) = notification_rows([archived(7)], 0, lambda notification: f"e-{notification.id}").to_pylist()
     assert (row["payload"], row["producer"], row["payload_bytes"], row["erased"]) == (b"", b"", 4, "e-n7")
+    found = notification_rows([archived(1), archived(2, b"junk"), archived(3)], 0)
+    assert found.column("notification").to_pylist() == ["n1", "n3"]
 
 
-def test_what_nobody_can_read_is_not_archived() -> None:
-    rows = notification_rows([archived(1), archived(2, b"junk"), archived(3)], 0)
-
-    assert rows.column("notification").to_pylist() == ["n1", "n3"]
-
-
-def test_every_column_is_described_and_stored_so(tmp_path: Path) -> None:
+def test_every_column_is_described_and_a_table_with_others_is_refused(tmp_path: Path) -> None:
     for spec in TABLES:
         stored = spec.ensure(str(tmp_path / spec.name)).schema().fields
         assert [field.name for field in stored] == [column.name for column in spec.columns]
         assert all(len(str(field.metadata["comment"])) > 10 for field in stored)
         named = {*spec.partition_by, *filter(None, (spec.key, spec.time))}
         assert named <= {field.name for field in stored}
+    others = [column for column in NOTIFICATIONS.columns if column.name != "offset"]
+    offset = next(column for column in NOTIFICATIONS.columns if column.name == "offset")
+    for columns, found in ((others, "no column"), ([*others, dataclasses.replace(offset, type="string")], "a column")):
+        location = str(tmp_path / found)
+        other = dataclasses.replace(NOTIFICATIONS, columns=tuple(columns))
+        other.ensure(location)
+        with pytest.raises(InfrastructureError, match=f"has {found} offset.* move the table away"):
+            NOTIFICATIONS.ensure(location)
+        assert DeltaTable(location).schema() == other.schema()
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_table_with_other_columns_is_refused(tmp_path: Path, lost: bool) -> None:
-    location = str(tmp_path / "notifications")
-    changed = [
-        dataclasses.replace(column, type="string") if column.name == "offset" else column
-        for column in NOTIFICATIONS.columns
-        if not lost or column.name != "offset"
+Places = tuple[Path, Path]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return tmp_path / "attempts", tmp_path / "deliveries"
+
+
+def records(count: int, first: int, partition: int = 0) -> list[Logged]:
+    """As many records, each with one attempt, whose number is the record's offset."""
+    made = (attempt(f"n{number}", "s", "delivered") for number in range(first, first + count))
+    return logged([value for each in made for value in attempts.encode([each])], first, partition)
+
+
+def contents(places: Places) -> list[tuple[list[str], dict[int, int]]]:
+    """The notifications in each of the two tables, and how far it has read the log."""
+    specs = ATTEMPTS, DELIVERIES
+    return [
+        ([name for (name,) in read(place, "notification")], DeltaTableWriter(spec, str(place)).positions("attempts"))
+        for place, spec in zip(places, specs, strict=True)
     ]
-    other = dataclasses.replace(NOTIFICATIONS, columns=tuple(changed))
-    other.ensure(location)
 
-    found = "no column offset" if lost else "a column offset of type"
-    with pytest.raises(InfrastructureError, match=f"has {found}.* move the table away"):
-        NOTIFICATIONS.ensure(location)
-    assert DeltaTable(location).schema() == other.schema()
+
+def test_records_are_written_once_however_they_come_again(places: Places) -> None:
+    tables = attempts_tables(*places)
+    write(tables, records(3, 0))
+    write(tables, records(2, 3))
+    restarted = attempts_tables(*places)
+    # Records that are there, some that are there beside some that are not, and another partition with its own offsets.
+    write(restarted, records(4, 1))
+    write(restarted, [*records(3, 3), *records(2, 6, partition=2)])
+    write(attempts_tables(*places), records(2, 6, partition=2))
+    assert contents(places) == [([f"n{number}" for number in range(8)], {0: 6, 1: 0, 2: 8})] * 2
+
+
+def test_records_without_rows_are_read_once_too(places: Places) -> None:
+    write(attempts_tables(*places), logged([attempts.NOTHING]))
+    assert contents(places) == [([], {0: 1})] * 2
+
+
+def test_a_crash_between_the_tables_loses_and_repeats_no_rows(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashed(*_: object) -> NoReturn:
+        raise OSError("crash")
+
+    counted: list[int] = []
+    write(attempts_tables(*places), records(1, 0, partition=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(EndedDeliveries, "append", crashed)
+        with pytest.raises(OSError, match="crash"):
+            write(attempts_tables(*places), records(4, 1))
+    restarted = attempts_tables(*places, recorded=lambda rows: counted.append(rows.num_rows))
+
+    write(restarted, [*records(4, 1), *records(1, 5, partition=1)])
+
+    assert contents(places) == [([f"n{number}" for number in range(6)], {0: 5, 1: 6})] * 2
+    assert counted == [1], "what the table had already was counted then"
+
+
+def delivered(name: str, batch: int, after_ms: int = 0, **more: object) -> Attempt:
+    return attempt(name, str(more.pop("to", "s")), str(more.pop("state", "delivered")), after_ms, batch=batch, **more)
+
+
+def ended(location: Path) -> list[str]:
+    return [" ".join(map(str, row)) for row in read(location, "notification", "subscription", "state", "attempts")]
+
+
+def test_only_ended_deliveries_are_rows_each_by_its_last_attempt(tmp_path: Path) -> None:
+    EndedDeliveries(str(tmp_path)).append(
+        rows(
+            delivered("waits", 1, state="parked"),
+            delivered("tried-again", 1, state="parked"),
+            delivered("tried-again", 1, number=2),
+            delivered("sent-again", 1, state="dead"),
+            delivered("sent-again", 1, number=2),
+        ),
+        {},
+    )
+    assert ended(tmp_path) == ["sent-again s delivered 2", "tried-again s delivered 2"]
+
+
+def test_a_batch_that_spark_repeats_after_a_crash_makes_no_second_row(tmp_path: Path) -> None:
+    EndedDeliveries(str(tmp_path)).append(rows(delivered("n1", 6), delivered("n2", 7)), {})
+    # Batch 7 was cut short: what it had pushed comes again, in a later batch of the record query.
+    again = rows(delivered("n2", 7), delivered("n2", 7, to="t"), delivered("n3", 7), delivered("n4", 8))
+    EndedDeliveries(str(tmp_path)).append(again, {})
+    assert ended(tmp_path) == [f"{each} delivered 1" for each in ("n1 s", "n2 s", "n2 t", "n3 s", "n4 s")]
+
+
+def test_a_dead_letter_that_was_sent_again_is_one_delivery(tmp_path: Path) -> None:
+    table = EndedDeliveries(str(tmp_path))
+    table.append(rows(delivered("n1", 1, state="dead", number=5), delivered("o'n2", 1, state="dead")), {})
+    table.append(rows(delivered("n1", -1, number=6), delivered("n3", -1, state="expired", number=0)), {})
+    assert ended(tmp_path) == ["n1 s delivered 6", "n3 s expired 0", "o'n2 s dead 1"]
+
+
+def test_compaction_meanwhile_does_not_stop_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = EndedDeliveries(str(tmp_path))
+    for number in range(3):
+        table.append(rows(delivered(f"n{number}", number, state="dead", number=5)), {})
+    times = 0
+    merge = DeltaTable.merge
+
+    def raced(delta: DeltaTable, *given: Any, **named: Any) -> Any:
+        """Upkeep joins files after the merge has looked at the table, and before it commits."""
+        nonlocal times
+        merger = merge(delta, *given, **named)
+        if times:
+            times -= 1
+            upkeep = DeltaTable(str(tmp_path))
+            upkeep.optimize.compact()
+            # The next time there has to be something to join again.
+            write_deltalake(upkeep, delivery_rows(rows(delivered(f"x{times}", 0))), mode="append")
+        return merger
+
+    monkeypatch.setattr(DeltaTable, "merge", raced)
+    again = rows(delivered("n1", -1, number=6))
+
+    times = 99
+    with pytest.raises(CommitFailedError):
+        table.append(again, {"reached": 1})
+    assert "n1 s dead 5" in ended(tmp_path), "a race that is lost for good changes nothing"
+
+    times = 2
+    table.append(again, {"reached": 1})
+    assert ended(tmp_path)[:3] == ["n0 s dead 5", "n1 s delivered 6", "n2 s dead 5"]
+    assert table.table.progress("reached") == 1
+
+
+def test_a_new_checkpoint_makes_no_second_rows(tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    table = EndedDeliveries(str(tmp_path))
+    table.append(rows(delivered("n1", 6), delivered("n2", 7, state="dead")), {})
+
+    # What it comes to first, and later ones: all that was accepted before it began may be in the table.
+    table.append(rows(delivered("n1", RUN_NUMBERS, hour_ms), delivered("n3", RUN_NUMBERS, hour_ms)), {})
+    later, second = {"accepted_ms": NOON_MS + 2 * hour_ms}, RUN_NUMBERS + 1
+    again = [delivered("n2", second, hour_ms, number=2), delivered("n3", second, hour_ms)]
+    EndedDeliveries(str(tmp_path)).append(rows(*again, delivered("n4", second, 2 * hour_ms, **later)), {})
+    assert ended(tmp_path) == ["n1 s delivered 1", "n2 s delivered 2", "n3 s delivered 1", "n4 s delivered 1"]
+
+    asked: list[object] = []
+    table._states = lambda keys: asked.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]
+    table.append(rows(delivered("n5", RUN_NUMBERS + 2, 2 * hour_ms, **later)), {})
+    assert not asked, "what was accepted since is looked up as little as ever"

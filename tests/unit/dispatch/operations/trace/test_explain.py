@@ -1,26 +1,30 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
-from types import SimpleNamespace
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from arborcast.cli.trace import format_story
+from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Evaluation, Matched, State
 from arborcast.dispatch.operations.trace.explain import explain
-from arborcast.dispatch.operations.trace.gathering import _evaluated_in
+from arborcast.dispatch.operations.trace.gathering import _evaluated_in, in_pull_points
 from arborcast.dispatch.operations.trace.story import (
     AttemptRow,
     ControlHistory,
     DeliveryStory,
     Evidence,
     MatchedBy,
+    Step,
     Story,
     Taken,
+    utc,
 )
 from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.topic_model.expressions.conditions import XPATH_1
@@ -34,7 +38,16 @@ from arborcast.topic_model.records.control import (
     TriggerEnded,
     TriggerRecord,
 )
-from arborcast.topic_model.records.notifications import UNSTAMPED, Notification, made_at
+from arborcast.topic_model.records.notifications import Notification, made_at
+from arborcast.topic_model.records.pull import (
+    ERASED,
+    Claimed,
+    PullRecord,
+    Returned,
+    Settled,
+    StoredMessage,
+    encode,
+)
 from arborcast.topic_model.subscriptions import (
     Datagrams,
     DeliveryPolicy,
@@ -45,6 +58,7 @@ from arborcast.topic_model.subscriptions import (
 )
 from arborcast.topic_model.topics import TopicPath
 from tests.support import make, table_rows
+from tests.support.listed_logs import Listed
 
 # Times are milliseconds; the notification is accepted at 100,000.
 ACCEPTED = 100_000
@@ -69,10 +83,17 @@ def attempt(name: str, number: int, state: State, started: int, **more: Any) -> 
     return row
 
 
-def evidence(control: ControlHistory, *rows: AttemptRow, stamp: int = UNSTAMPED, **more: Any) -> Evidence:
-    message = make.notification("n", payload=b"<x><level>3</level></x>", accepted_ms=ACCEPTED, control=stamp)
+def evidence(
+    control: ControlHistory, *rows: AttemptRow, message: Mapping[str, Any] = MappingProxyType({}), **more: Any
+) -> Evidence:
+    made = make.notification("n", payload=b"<x><level>3</level></x>", accepted_ms=ACCEPTED, **message)
     values = {"logged_ms": ACCEPTED + 2, "partition": 1, "offset": 9, **more}
-    return Evidence("n", message, control, attempts=rows, **values)
+    return Evidence("n", made, control, attempts=rows, **values)
+
+
+def of(*records: ControlRecord | tuple[int, ControlRecord], rows: Sequence[AttemptRow] = (), **more: Any) -> Evidence:
+    """The evidence of a delivery to one subscription, of these records."""
+    return evidence(history(*(records or (subscription(),))), *rows, **more)
 
 
 def only(found: Evidence, name: str | None = None) -> DeliveryStory:
@@ -80,9 +101,8 @@ def only(found: Evidence, name: str | None = None) -> DeliveryStory:
     return delivery
 
 
-def told(*rows: AttemptRow, **more: Any) -> DeliveryStory:
-    """The story of the delivery to one subscription."""
-    return only(evidence(history(subscription()), *rows, **more))
+def row(number: int, state: State, error: str = "", detail: str = "", at: int = ACCEPTED, **more: Any) -> AttemptRow:
+    return attempt("s", number, state, at, error=error, detail=detail, **{"next_ms": 3_600_000 * number, **more})
 
 
 def steps_of(story: Story | DeliveryStory) -> list[tuple[str, str, str]]:
@@ -90,12 +110,8 @@ def steps_of(story: Story | DeliveryStory) -> list[tuple[str, str, str]]:
 
 
 def test_delivered_at_the_second_attempt_step_by_step() -> None:
-    retry = attempt(
-        "s", 1, "parked", ACCEPTED + 50, status=503, error="server-error", detail="HTTP 503", batch=7, next_ms=110_000
-    )
-    story = explain(
-        evidence(history(subscription("s")), retry, attempt("s", 2, "delivered", 110_001, status=202, batch=-1))
-    )
+    failed = row(1, "parked", "server-error", "HTTP 503", ACCEPTED + 50, status=503, batch=7)
+    story = explain(of(rows=[failed, row(2, "delivered", at=110_001, status=202, batch=-1)]))
 
     assert steps_of(story) == [
         ("accepted by the gateway", "", ""),
@@ -103,38 +119,30 @@ def test_delivered_at_the_second_attempt_step_by_step() -> None:
         ("taken by the dispatch", "", "batch 7"),
     ]
     (delivery,) = story.deliveries
-    assert (delivery.outcome, delivery.why) == ("delivered", "delivered on attempt 2")
-    assert delivery.expression == "a//."
+    assert (delivery.outcome, delivery.why, delivery.expression) == ("delivered", "delivered on attempt 2", "a//.")
     assert steps_of(delivery) == [
         ("attempt 1: HTTP 503 after 20 ms", "http://s/", "(server-error)"),
         ("attempt 2: HTTP 202 after 20 ms", "http://s/", ""),
     ]
-    assert [step.at for step in delivery.steps] == [
-        datetime(1970, 1, 1, 0, 1, 40, 50_000, UTC),
-        datetime(1970, 1, 1, 0, 1, 50, 1_000, UTC),
+    assert [step.at for step in delivery.steps] == [utc(ACCEPTED + 50), utc(110_001)]
+
+
+def test_a_result_that_is_reported_later_is_beside_its_try() -> None:
+    taken = "later", "HTTP 202: its receiver reports the result later"
+    facts: dict[str, Any] = {"push": "", "batch": -1}
+    rows = [
+        row(1, "parked", *taken, ACCEPTED + 50, status=202, batch=7, next_ms=110_000),
+        row(1, "parked", "reported", "no paper", 105_000, next_ms=106_000, **facts),
+        row(2, "parked", *taken, 106_000, status=202, batch=-1, next_ms=116_000),
+        row(2, "parked", "no-result", "silence", 116_000, next_ms=120_000, **facts),
+        row(3, "parked", *taken, 120_000, status=202, batch=-1, next_ms=130_000),
+        row(3, "delivered", "", "its receiver reported this after 5.0 s: printed", 125_000, **facts),
     ]
-
-
-def test_what_a_receiver_says_later_is_told_beside_the_try_that_it_is_about() -> None:
-    taken = {"error": "later", "detail": "HTTP 202: its receiver reports the result later", "status": 202}
-    rows = [attempt("s", 1, "parked", ACCEPTED + 50, batch=7, next_ms=110_000, **taken)]
-    waits = told(*rows)
-    assert (waits.outcome, waits.why) == (
-        "waiting",
-        "its receiver accepted it and reports the result by 1970-01-01 00:01:50 UTC; otherwise it is tried again",
+    assert only(of(rows=rows[:1])).why == (
+        "its receiver accepted it and reports the result by 1970-01-01 00:01:50 UTC; otherwise it is tried again"
     )
-
-    facts = {"push": "", "batch": -1}
-    rows += [
-        attempt("s", 1, "parked", 105_000, error="reported", detail="no paper", next_ms=106_000, **facts),
-        attempt("s", 2, "parked", 106_000, batch=-1, next_ms=116_000, **taken),
-        attempt("s", 2, "parked", 116_000, error="no-result", detail="silence", next_ms=120_000, **facts),
-        attempt("s", 3, "parked", 120_000, batch=-1, next_ms=130_000, **taken),
-        attempt("s", 3, "delivered", 125_000, detail="its receiver reported this after 5.0 s: printed", **facts),
-    ]
-    done = told(*rows)
-    assert done.outcome == "delivered"
-    assert done.why == "delivered on attempt 3: reported this after 5.0 s: printed"
+    done = only(of(rows=rows))
+    assert (done.outcome, done.why) == ("delivered", "delivered on attempt 3: reported this after 5.0 s: printed")
     assert [(step.what, step.detail) for step in done.steps][1::2] == [
         ("failed, its receiver says", "no paper"),
         ("no result in time", "silence"),
@@ -163,158 +171,179 @@ def test_steps_are_in_the_order_of_cause_and_of_time(
     assert [round(step.at.timestamp() * 1000) - ACCEPTED for step in steps if step.at] == shown_ms
 
 
-@pytest.mark.parametrize(
-    ("number", "state", "error", "detail", "why"),
-    [
-        (1, "parked", "connect", "refused", "next attempt at 1970-01-01 01:00:00 UTC: refused"),
-        (0, "parked", "waiting", "its endpoint is slow", "queued after earlier messages: its endpoint is slow"),
-        (5, "dead", "server-error", "HTTP 500", "failed after 5 attempts, kept as a dead letter: HTTP 500"),
-        (1, "dead", "address", "10.0.0.1 is private", "not permitted, kept as a dead letter: 10.0.0.1 is private"),
-        (2, "expired", "lifespan", "", "expired: lifespan"),
-        (0, "cancelled", "ended", "", "the subscription has ended: ended"),
-        (1, "dropped", "timely", "no answer", "dropped, the subscription is timely and was not ready: no answer"),
-        (0, "dropped", "resources", "7 messages waited", "dropped, backlog limit: 7 messages waited"),
-    ],
-)
-def test_last_row_says_how_it_stands(number: int, state: State, error: str, detail: str, why: str) -> None:
-    delivery = told(attempt("s", number, state, ACCEPTED, error=error, detail=detail, next_ms=3_600_000 * number))
-    assert (delivery.outcome, delivery.why) == ("waiting" if state == "parked" else state, why)
-
-
 PENDING = "to be pushed; no outcome is recorded yet"
 PAUSED = "the subscription was paused then, and for pull points nothing is stored meanwhile"
+OVER = "the subscription had ended before, at 1970-01-01 00:00:50 UTC (unsubscribed)"
 
 
 def condition(text: str) -> tuple[XPathFilter]:
     return (XPathFilter(XPATH_1, text),)
 
 
-@pytest.mark.parametrize(
-    ("record", "outcome", "why"),
-    [
-        (subscription(paused=True, pull_point="p"), "skipped", PAUSED),
-        (subscription(paused=True), "pending", PENDING),
+def forgotten(created: int, ended: int) -> Evidence:
+    """Only the table has the subscription."""
+    times = {"created_at": utc(created), "ended_at": utc(ended)}
+    subscribed = {**times, "reason": "unsubscribed", "expression": "a//.", "endpoint": "http://s/"}
+    return evidence(history(), forgotten={"s": subscribed})
+
+
+def peer(datagrams: Datagrams = "", **message: Any) -> Evidence:
+    return of(subscription("s", form="peer", peer=Peer("G/a", "G/b", datagrams)), message=message)
+
+
+def trigger(name: str = "s", of: Trigger = Trigger("hot", TopicPath("alarms"), "<alarm/>")) -> TriggerRecord:  # noqa: B008
+    made = subscription(name).subscription
+    return TriggerRecord(msgspec.structs.replace(made, consumer=EndpointReference(of.endpoint), trigger=of))
+
+
+def health(breaker: str) -> dict[str, dict[str, object]]:
+    return {"http://s/": {"endpoint": "http://s/", "breaker": breaker, "at": utc(0)}}
+
+
+ASIDE = row(0, "parked", "waiting", "put aside", ACCEPTED + 50, next_ms=3_600_000)
+BEHIND = row(0, "parked", "waiting", "earlier ones wait", ACCEPTED + 50)
+PAUSED_NOW = (200_000, subscription("s", paused=True))
+SUSPENDED_NOW = (200_000, SubscriptionSuspended("s", "it answers nothing", 1, 200_000))
+NEXT = "next attempt at 1970-01-01 01:00:00 UTC: put aside"
+UNSUBSCRIBED = SubscriptionEnded("s", "unsubscribed", 50_000)
+AT_MOST = subscription("s", policy=DeliveryPolicy(interval_ms=1_500))
+TRIGGER_ENDED = [(ACCEPTED + 500, each) for each in (TriggerEnded("s", "removed", 9_000), Tombstone("trigger:s"))]
+
+
+# By outcome: by the last row and what stands in the way of a parked delivery now; without a row by the subscription,
+# by the progress of the dispatch, and by what was left out for an interval, a link or a trigger.
+WHY: dict[str, list[tuple[Evidence, str]]] = {
+    "waiting": [
+        (of(rows=[row(1, "parked", "connect", "refused")]), "next attempt at 1970-01-01 01:00:00 UTC: refused"),
+        (of(rows=[row(1, "parked", "connect", "refused")], now=utc(7_200_000)), "next attempt due: refused"),
+        (of(rows=[row(0, "parked", "waiting", "x")]), "queued after earlier messages: x"),
+        (of(rows=[ASIDE]), NEXT),
+        (of(subscription(), PAUSED_NOW, rows=[ASIDE]), "held: the subscription is paused: put aside"),
+        (of(subscription(), PAUSED_NOW, (300_000, subscription()), rows=[ASIDE]), NEXT),
         (
-            subscription(terminates_ms=99_000),
-            "skipped",
-            "the subscription's time was over at 1970-01-01 00:01:39 UTC",
+            of(subscription(), SUSPENDED_NOW, rows=[ASIDE]),
+            "held: the subscription is suspended since 1970-01-01 00:03:20 UTC (it answers nothing): put aside",
+        ),
+        (of(subscription(), SUSPENDED_NOW, (300_000, Tombstone("susp:s")), rows=[ASIDE]), NEXT),
+        (
+            of(subscription(), (200_000, UNSUBSCRIBED), rows=[ASIDE]),
+            "the subscription has ended since, at ...00:03:20 UTC (unsubscribed)...",
         ),
         (
-            subscription(content=condition("//level > 5")),
-            "skipped",
-            "filtered: the payload does not fulfil //level > 5",
+            of(rows=[BEHIND], endpoints=health("open")),
+            "queued after earlier messages; the breaker of its endpoint is open since 1970-01-01 00:00:00 UTC: "
+            "earlier ones wait",
         ),
+        (of(rows=[BEHIND], endpoints=health("closed")), "queued after earlier messages: earlier ones wait"),
+    ],
+    "dead": [
+        (of(rows=[row(5, "dead", "server-error", "x")]), "failed after 5 attempts, kept as a dead letter: x"),
+        (of(rows=[row(1, "dead", "address", "x")]), "not permitted, kept as a dead letter: x"),
+    ],
+    "expired": [
+        (of(rows=[row(2, "expired", "lifespan")]), "expired: lifespan"),
+    ],
+    "cancelled": [
+        (of(rows=[row(0, "cancelled", "ended")]), "the subscription has ended: ended"),
+        (of(trigger(), rows=[row(0, "cancelled", "hops", "8 in a row")]), "8 in a row"),
+        (of(trigger(), *TRIGGER_ENDED, rows=[row(0, "cancelled", "ended", "x")]), "the subscription has ended..."),
+    ],
+    "dropped": [
         (
-            subscription(types=("{urn:plant}alarm", "reading")),
-            "skipped",
+            of(rows=[row(1, "dropped", "timely", "no answer")]),
+            "dropped, the subscription is timely and was not ready: no answer",
+        ),
+        (of(rows=[row(0, "dropped", "resources", "x")]), "dropped, backlog limit: x"),
+    ],
+    "delivered": [
+        (of(subscription(pull_point="p"), rows=[row(1, "delivered")]), "stored in the pull point of the subscription"),
+    ],
+    "skipped": [
+        (of(subscription(paused=True, pull_point="p")), PAUSED),
+        (of(subscription(terminates_ms=99_000)), "the subscription's time was over at 1970-01-01 00:01:39 UTC"),
+        (of(subscription(content=condition("//level > 5"))), "filtered: the payload does not fulfil //level > 5"),
+        (
+            of(subscription(types=("{urn:plant}alarm", "reading"))),
             "filtered: it is of the type x, and wanted are {urn:plant}alarm reading",
         ),
         (
-            subscription(producer=condition("boolean(//none)")),
-            "skipped",
+            of(subscription(producer=condition("boolean(//none)"))),
             "filtered: the producer's properties do not fulfil boolean(//none)",
         ),
-        (subscription(content=condition("//level > 2")), "pending", PENDING),
-        (subscription(topic="a/c"), "no match", "a/c doesn't match a/b; a/b would, and so would a//."),
         (
-            subscription(topic="A//."),
-            "no match",
-            "A//. doesn't match a/b: A//. has another namespace or spelling",
+            of(AT_MOST, instead={"s": "n0"}, evaluated=MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)),
+            "omitted: its minimum interval for this topic is 1.5 s, and n0 was delivered instead",
         ),
-        (
-            (200_000, subscription(created_ms=200_000)),
-            "no match",
-            "the subscription was made later, at 1970-01-01 00:03:20 UTC",
-        ),
+        (of(AT_MOST, evaluated=MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)), "...and another one was delivered instead"),
+        (peer(path=("G/c",)), "not for G/b: it came over G/c"),
+        (peer(distribution="local"), "not for G/b: it is of this engine, and its routing says local"),
+        (peer("without", fast=True), "not over this link: it goes to G/b as a datagram"),
+        (peer("only", fast=False), "not over this link: it goes to G/b confirmed, not as a datagram"),
     ],
-)
-def test_subscription_without_attempts_has_a_reason(
-    record: ControlRecord | tuple[int, ControlRecord], outcome: str, why: str
-) -> None:
-    delivery = only(evidence(history(record)), "s")
-    assert (delivery.outcome, delivery.why) == (outcome, why)
+    "pending": [
+        (of(subscription(paused=True)), PENDING),
+        (of(subscription(content=condition("//level > 2"))), PENDING),
+        (of(taken=Taken(matched=False, done=False)), "...not processed yet..."),
+        (of(taken=Taken(matched=True, done=False)), "...no outcome is recorded yet..."),
+        (of(taken=Taken(matched=True, done=True)), "...settled; its outcome is not recorded..."),
+        (of(AT_MOST, evaluated=MatchedBy(ACCEPTED + 5, 7, 9, 1)), PENDING),
+        (of(AT_MOST, evaluated=MatchedBy(ACCEPTED + 5, 7, 9, 1, 1, ("s",))), PENDING),
+        (of(trigger(), *TRIGGER_ENDED), "..."),
+    ],
+    "no match": [
+        (of(subscription(topic="a/c")), "a/c doesn't match a/b; a/b would, and so would a//."),
+        (of(subscription(topic="A//.")), "A//. doesn't match a/b: A//. has another namespace or spelling"),
+        (of((200_000, subscription(created_ms=200_000))), "the subscription was made later, at ...00:03:20 UTC"),
+        (of(subscription("other")), "there is no such subscription, and there was none lately"),
+        (forgotten(40_000, 50_000), OVER),
+        (forgotten(150_000, 200_000), "the subscription was made later, at 1970-01-01 00:02:30 UTC"),
+        (
+            forgotten(50_000, 200_000),
+            "the subscription was there; what became of the notification is not recorded (any more)",
+        ),
+        (of((ACCEPTED - 5, TriggerEnded("s", "removed", 9_000))), "...had ended before..."),
+    ],
+}
 
 
-def test_subscription_that_had_ended_before_and_one_that_never_was() -> None:
-    control = history(
-        subscription("s"), (50_000, SubscriptionEnded("s", "unsubscribed", 50_000)), (60_000, Tombstone("sub:s"))
-    )
+@pytest.mark.parametrize(("outcome", "found", "why"), [(outcome, *each) for outcome in WHY for each in WHY[outcome]])
+def test_why(outcome: str, found: Evidence, why: str) -> None:
+    delivery = only(found, "s")
+    assert delivery.outcome == outcome
+    assert re.fullmatch(re.escape(why).replace(r"\.\.\.", ".*"), delivery.why)
 
-    assert only(evidence(control), "s").why == (
-        "the subscription had ended before, at 1970-01-01 00:00:50 UTC (unsubscribed)"
-    )
-    assert only(evidence(control), "t").why == "there is no such subscription, and there was none lately"
+
+def test_a_subscription_that_had_ended_before() -> None:
+    ended = only(of(subscription(), (50_000, UNSUBSCRIBED), (60_000, Tombstone("sub:s"))), "s")
+    assert (ended.outcome, ended.why) == ("no match", OVER)
+
+
+def test_stories_without_the_notification() -> None:
+    assert not explain(Evidence("n", None, history(subscription("s")))).found
+    story = explain(Evidence("n", None, history(), attempts=[row(1, "delivered")]))
+    assert (story.found, story.topic) == (True, "a/b")
+    found = [(each.subscription, each.endpoint, each.outcome) for each in story.deliveries]
+    assert found == [("s", "http://s/", "delivered")]
+    forgot = only(forgotten(1, 2), "s")
+    assert (forgot.expression, forgot.endpoint) == ("a//.", "http://s/")
+    assert explain(of(taken=Taken(matched=False, done=False))).steps[-1].what == "waits for the dispatch"
+    assert explain(of(taken=Taken(matched=True, done=False))).steps[-1].what == "taken by the dispatch"
+    assert explain(peer(path=("G/c",))).steps[0].detail == "by way of G/c"
 
 
 def test_current_message_is_for_one_subscription_alone() -> None:
-    message = make.notification("n", accepted_ms=ACCEPTED, only="new")
-    found = Evidence("n", message, history(subscription("new"), subscription("old")))
+    found = of(subscription("new"), subscription("old"), message={"only": "new"})
     outcomes = {each.subscription: each.outcome for each in explain(found).deliveries}
     assert outcomes == {"new": "pending", "old": "skipped"}
 
 
-@pytest.mark.parametrize(
-    ("taken", "what", "why"),
-    [
-        (Taken(matched=False, done=False), "waits for the dispatch", "not processed yet"),
-        (Taken(matched=True, done=False), "taken by the dispatch", "no outcome is recorded yet"),
-        (Taken(matched=True, done=True), "taken by the dispatch", "settled; its outcome is not recorded"),
-    ],
-)
-def test_without_a_row_the_progress_of_the_dispatch_says_how_far_it_is(taken: Taken, what: str, why: str) -> None:
-    story = explain(evidence(history(subscription("s")), taken=taken))
-
-    assert story.steps[-1].what == what
-    assert why in story.deliveries[0].why
-
-
-def test_attempts_of_a_notification_that_is_not_archived_any_more() -> None:
-    found = Evidence("n", None, history(), attempts=[attempt("s", 1, "delivered", ACCEPTED, status=202)])
-    story = explain(found)
-
-    assert (story.found, story.topic) == (True, "a/b")
-    assert [(each.subscription, each.endpoint, each.outcome) for each in story.deliveries] == [
-        ("s", "http://s/", "delivered")
-    ]
-
-
-def test_a_try_that_was_due_is_not_announced_for_the_past() -> None:
-    row = attempt("s", 1, "parked", ACCEPTED, error="connect", detail="refused", next_ms=3_600_000)
-    assert told(row, now=datetime(1970, 1, 1, 2, tzinfo=UTC)).why == "next attempt due: refused"
-
-
-def test_unknown_notification() -> None:
-    assert not explain(Evidence("n", None, history(subscription("s")))).found
-
-
-def test_ids_say_when_they_were_made() -> None:
+def test_ids_have_the_time_at_which_they_were_made() -> None:
     assert made_at("018bcfe5687b7000b000000000000000") == 0x018BCFE5687B
     strange = "n1", "018bcfe5687b4000b000000000000000", "zzzzzzzzzzzz7000b000000000000000"
     assert list(map(made_at, strange)) == [0, 0, 0]
 
 
-def test_what_is_parked_waits_for_what_stands_in_its_way_now() -> None:
-    parked = attempt("s", 0, "parked", ACCEPTED + 50, error="waiting", detail="put aside", next_ms=3_600_000)
-
-    def why(*records: ControlRecord | tuple[int, ControlRecord]) -> str:
-        delivery = only(evidence(history(subscription("s"), *records), parked))
-        assert delivery.outcome == "waiting"
-        return delivery.why
-
-    paused = (200_000, subscription("s", paused=True))
-    suspended = (200_000, SubscriptionSuspended("s", "it answers nothing", 1, 200_000))
-    assert why() == "next attempt at 1970-01-01 01:00:00 UTC: put aside"
-    assert why(paused) == "held: the subscription is paused: put aside"
-    assert why(paused, (300_000, subscription("s"))) == why()
-    assert why(suspended) == (
-        "held: the subscription is suspended since 1970-01-01 00:03:20 UTC (it answers nothing): put aside"
-    )
-    assert why(suspended, (300_000, Tombstone("susp:s"))) == why()
-    ended = why((200_000, SubscriptionEnded("s", "unsubscribed", 200_000)))
-    assert ended.startswith("the subscription has ended since, at 1970-01-01 00:03:20 UTC (unsubscribed)")
-
-
-def test_what_was_matched_is_known_to_the_record_when_the_batch_has_said_so() -> None:
+def test_a_batch_matched_by_the_records_that_it_had_read() -> None:
     """Between the batch's look at the control log and its first push others came, went and were paused: by time alone
     they would have had it, or not."""
     control = ControlHistory()
@@ -328,7 +357,7 @@ def test_what_was_matched_is_known_to_the_record_when_the_batch_has_said_so() ->
 
     assert [(each.subscription, each.outcome) for each in story.deliveries] == [("there", "delivered")]
     assert (story.steps[-1].what, story.steps[-1].detail) == ("matched by the dispatch", "batch 7, for 1 subscription")
-    assert story.steps[-1].at == datetime(1970, 1, 1, 0, 1, 40, 8_000, UTC)
+    assert story.steps[-1].at == utc(ACCEPTED + 8)
     late = only(evidence(control, first_push, evaluated=matched), "late")
     assert late.why == "the subscription was made later, at 1970-01-01 00:01:40 UTC"
     # With the batch after that it is the other way round.
@@ -338,45 +367,7 @@ def test_what_was_matched_is_known_to_the_record_when_the_batch_has_said_so() ->
     assert "had ended before" in only(evidence(control, evaluated=next_batch), "there").why
 
 
-@pytest.mark.parametrize(
-    ("created", "ended", "why"),
-    [
-        (50_000, 90_000, "the subscription had ended before, at 1970-01-01 00:01:30 UTC (unsubscribed)"),
-        (150_000, 200_000, "the subscription was made later, at 1970-01-01 00:02:30 UTC"),
-        (50_000, 200_000, "the subscription was there; what became of the notification is not recorded (any more)"),
-    ],
-)
-def test_subscription_that_only_the_table_remembers(created: int, ended: int, why: str) -> None:
-    row = {
-        "created_at": datetime.fromtimestamp(created / 1000, UTC),
-        "ended_at": datetime.fromtimestamp(ended / 1000, UTC),
-        "reason": "unsubscribed",
-        "expression": "a//.",
-        "endpoint": "http://s/",
-    }
-    delivery = only(evidence(history(), forgotten={"s": row}), "s")
-
-    assert (delivery.outcome, delivery.why) == ("no match", why)
-    assert (delivery.expression, delivery.endpoint) == ("a//.", "http://s/")
-
-
-def test_pull_points_are_not_said_to_have_been_pushed_to() -> None:
-    delivery = only(evidence(history(subscription("s", pull_point="p")), attempt("s", 1, "delivered", ACCEPTED + 5)))
-    assert (delivery.outcome, delivery.why) == ("delivered", "stored in the pull point of the subscription")
-
-
-def test_what_waits_for_an_endpoint_that_is_away_says_since_when() -> None:
-    parked = attempt("s", 0, "parked", ACCEPTED + 50, error="waiting", detail="earlier ones wait")
-    health = {"endpoint": "http://s/", "breaker": "open", "at": datetime(1970, 1, 1, tzinfo=UTC)}
-    assert told(parked, endpoints={"http://s/": health}).why == (
-        "queued after earlier messages; the breaker of its endpoint is open since 1970-01-01 00:00:00 UTC: "
-        "earlier ones wait"
-    )
-    well = {"http://s/": {**health, "breaker": "closed"}}
-    assert told(parked, endpoints=well).why == "queued after earlier messages: earlier ones wait"
-
-
-def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenever_it_was_matched() -> None:
+def test_a_stamped_message_is_for_the_subscriptions_of_its_acceptance() -> None:
     changes: list[ControlRecord] = [
         subscription("renewed", terminates_ms=ACCEPTED + 1),
         subscription("revived", terminates_ms=ACCEPTED),
@@ -400,7 +391,7 @@ def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenev
     for offset, record in enumerate(changes):
         control.add(record, ACCEPTED + 1_000 if offset >= at else 1_000, offset)
     matched = MatchedBy(ACCEPTED + 60_000, batch=7, control=len(changes), subscriptions=4)
-    found = evidence(control, stamp=at, evaluated=matched)
+    found = evidence(control, message={"control": at}, evaluated=matched)
     assert {each.subscription: (each.outcome, each.why) for each in explain(found).deliveries} == {
         "renewed": ("pending", PENDING),
         "revived": ("skipped", "the subscription's time was over at 1970-01-01 00:01:40 UTC"),
@@ -416,29 +407,8 @@ def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenev
     assert only(found, "over").outcome == "no match"
 
 
-def test_what_was_left_out_for_a_minimum_interval_names_what_went_instead() -> None:
-    control = history(subscription("s", policy=DeliveryPolicy(interval_ms=1_500)))
-    left_out: dict[str, Any] = {"evaluated": MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)}
-    named = only(evidence(control, instead={"s": "n0"}, **left_out))
-    assert named.outcome == "skipped"
-    assert named.why == "omitted: its minimum interval for this topic is 1.5 s, and n0 was delivered instead"
-    assert only(evidence(control, **left_out)).why.endswith("and another one was delivered instead"), (
-        "the log has forgotten it"
-    )
-    for matched in (MatchedBy(ACCEPTED + 5, 7, 9, 1), MatchedBy(ACCEPTED + 5, 7, 9, 1, 1, ("s",))):
-        assert only(evidence(control, evaluated=matched)).outcome == "pending"
-
-
-TRIGGER = Trigger("hot", TopicPath("alarms"), "<alarm/>")
-
-
-def trigger(name: str = "t", of: Trigger = TRIGGER) -> TriggerRecord:
-    made = subscription(name).subscription
-    return TriggerRecord(msgspec.structs.replace(made, consumer=EndpointReference(of.endpoint), trigger=of))
-
-
-def test_what_a_trigger_has_published_leads_to_its_cause_and_the_cause_to_it() -> None:
-    control = history(trigger(), trigger("u", Trigger("as-it-is", TopicPath("copies"))))
+def test_a_trigger_s_notification_and_its_cause_name_each_other() -> None:
+    control = history(trigger("t"), trigger("u", Trigger("as-it-is", TopicPath("copies"))))
     rows = [
         attempt(each, 1, "delivered", ACCEPTED + 5, detail=f"published as id-{each}", batch=7) for each in ("t", "u")
     ]
@@ -458,42 +428,67 @@ def test_what_a_trigger_has_published_leads_to_its_cause_and_the_cause_to_it() -
     assert any("cause" in str(line) and str(line).endswith(" n") for line in format_story(story))
 
 
-def test_why_a_trigger_has_published_nothing() -> None:
-    control = history(trigger())
-    refused = attempt("t", 0, "cancelled", ACCEPTED + 5, error="hops", detail="8 triggers in a row have come to this")
-    assert only(evidence(control, refused)).why == "8 triggers in a row have come to this"
-    control.add(TriggerEnded("t", "removed", 9_000), ACCEPTED + 500, 9)
-    control.add(Tombstone("trigger:t"), ACCEPTED + 500, 10)
-    ended = attempt("t", 0, "cancelled", ACCEPTED + 600, error="ended", detail="it ended before this was matched")
-    assert only(evidence(control, ended)).why.startswith("the subscription has ended")
-    assert only(evidence(control), "t").outcome == "pending"
-    gone = history((ACCEPTED - 5, TriggerEnded("t", "removed", 9_000)))
-    assert "had ended before" in only(evidence(gone), "t").why
-
-
-@pytest.mark.parametrize(
-    ("datagrams", "message", "why"),
-    [
-        ("", {"path": ("G/c",)}, "not for G/b: it came over G/c"),
-        ("", {"distribution": "local"}, "not for G/b: it is of this engine, and its routing says local"),
-        ("without", {"fast": True}, "not over this link: it goes to G/b as a datagram"),
-        ("only", {"fast": False}, "not over this link: it goes to G/b confirmed, not as a datagram"),
-    ],
-)
-def test_what_does_not_go_over_a_link_says_why(datagrams: Datagrams, message: dict[str, Any], why: str) -> None:
-    found = evidence(history(subscription("peer-b", form="peer", peer=Peer("G/a", "G/b", datagrams))))
-    assert found.notification is not None
-    found = dataclasses.replace(found, notification=msgspec.structs.replace(found.notification, **message))
-    story = explain(found)
-    assert story.steps[0].detail == ("by way of G/c" if "path" in message else "")
-    (delivery,) = story.deliveries
-    assert (delivery.outcome, delivery.why) == ("skipped", why)
-
-
-def test_subscriptions_that_were_given_it_may_be_named_in_several_records() -> None:
+def test_subscriptions_may_be_named_in_several_records() -> None:
     names = tuple(f"s{number}" for number in range(5_000))
     matched = [Matched("n0", TopicPath("a"), 1, 4, 1, ("other",)), Matched("n1", TopicPath("a"), 1, 5, 5_000, names, 2)]
     evaluated = None
     for value in attempts.encode_evaluation(Evaluation(0, 7, 9, matched)):
         evaluated = _evaluated_in(cast(Any, SimpleNamespace(value=value, timestamp=3)), "n1", evaluated)
     assert evaluated == MatchedBy(3, 7, 9, 5_000, 2, names)
+
+
+WAITS = Step(None, "not fetched yet")
+MINE = StoredMessage(b"<m/>", "n", "s", ACCEPTED)
+OTHER = StoredMessage(b"<m/>", "n2", "s", ACCEPTED)
+EXPIRED = StoredMessage(b"<m/>", "n", "s", ACCEPTED, valid_until_ms=1_001)
+
+
+def log(*records: PullRecord, point: str = "p") -> list[ConsumerRecord]:
+    """The records at the offsets from 0 and the times from 1,000 on."""
+    made = (encode(point, each) for each in records)
+    return [cast(Any, Listed(*each, offset, 1_000 + offset)) for offset, each in enumerate(made)]
+
+
+@pytest.mark.parametrize(
+    ("records", "step"),
+    [
+        ((OTHER, MINE, Claimed("c", 0, 0, 9), Settled("c")), WAITS),
+        ((MINE, OTHER, Claimed("c", 1, 1, 9)), Step(None, "dropped there: the pull point was full")),
+        ((MINE, OTHER, Claimed(ERASED + "c", 1, 1, 9), Settled(ERASED + "c")), WAITS),
+        ((MINE, OTHER, Claimed("c", 1, 1, 9), Claimed("d", 0, 0, 9), Settled("d")), Step(utc(1_004), "fetched")),
+        ((MINE, Claimed("c", 0, 0, 9)), Step(utc(1_001), "handed out, not confirmed yet")),
+        ((MINE, Claimed("c", 0, 0, 9), Settled("c")), Step(utc(1_002), "fetched")),
+        ((MINE, Claimed("c", 0, 0, 9), Returned("c")), WAITS),
+        ((MINE, OTHER, Claimed("c", 0, 1, 9), Returned("c", (0,))), Step(utc(1_003), "fetched")),
+        (
+            (MINE, Claimed("c", 0, 0, 9), Returned("c"), Claimed("d", 0, 5, 9), Settled("d")),
+            Step(utc(1_004), "fetched"),
+        ),
+        ((MINE, Claimed(ERASED + "c", 0, 0, 9), Settled(ERASED + "c")), Step(utc(1_002), "erased")),
+        ((EXPIRED, Claimed("c", 0, 0, 9), Settled("c")), Step(utc(1_002), "expired there")),
+    ],
+)
+def test_the_claims_of_its_pull_point_show_its_fetch(records: tuple[PullRecord, ...], step: Step) -> None:
+    assert in_pull_points(log(*records), "n", until_ms=60_000) == {"s": step}
+    others = log(OTHER, Claimed("c", 0, 9, 9), Settled("c"), point="other")
+    assert in_pull_points([*log(MINE), *others], "n", until_ms=60_000) == {"s": WAITS}
+
+
+def test_the_rest_of_the_log_is_not_read_without_an_open_step() -> None:
+    def records() -> Iterator[ConsumerRecord]:
+        yield from log(*stored, *[OTHER] * 5)
+        raise AssertionError("read to the end")
+
+    stored: tuple[PullRecord, ...] = ()
+    assert in_pull_points(records(), "n", until_ms=1_002) == {}
+    stored = (MINE, Claimed("c", 0, 0, 9), Settled("c"))
+    assert in_pull_points(records(), "n", until_ms=1_002) == {"s": Step(utc(1_002), "fetched")}
+
+
+def test_the_story_has_the_time_of_the_fetch() -> None:
+    fetched = Step(utc(200_000), "fetched")
+    story = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": fetched}))
+    assert story.steps[1:] == [dataclasses.replace(fetched, where="http://s/")]
+    assert story.why == "stored in the pull point of the subscription; fetched"
+    waits = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": WAITS}))
+    assert waits.why == "stored in the pull point of the subscription; not fetched yet"

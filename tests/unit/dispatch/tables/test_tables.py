@@ -1,0 +1,191 @@
+"""Real tables: damaged as a power cut damages them, and looked up by key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.operations.trace.gathering import attempt_rows
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import ATTEMPTS, TOPICS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.repair import repair_table
+from arborcast.dispatch.tables.spec import newest, open_table, rows_with
+from tests.support.table_rows import NOON, attempt, neutral, record
+
+
+def commit(folder: Path, version: int) -> Path:
+    return folder / "_delta_log" / f"{version:020}.json"
+
+
+def written(folder: Path, *numbers: int) -> DeltaTableWriter:
+    """A table with a commit for each of the numbers, which is the position that goes with it, too."""
+    table = DeltaTableWriter(ATTEMPTS, str(folder))
+    for number in numbers:
+        rows = rows_of(attempts.encode([attempt(f"n{number}", "s", "delivered")]))
+        table.extend(rows, {"attempts-0": number})
+    return table
+
+
+def ids(folder: Path) -> list[str]:
+    return sorted(DeltaTable(str(folder)).to_pyarrow_table().column("notification").to_pylist())
+
+
+def data_file(folder: Path, version: int) -> Path:
+    """The file that a commit has added."""
+    actions = [json.loads(line) for line in commit(folder, version).read_text().splitlines()]
+    (added,) = [action["add"]["path"] for action in actions if "add" in action]
+    return folder / str(added)
+
+
+def half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def test_whole_tables_are_left_alone(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2, 3)
+    before = sorted(tmp_path.rglob("*"))
+    for location in (tmp_path, tmp_path / "none", "s3://bucket/attempts"):
+        assert not repair_table(ATTEMPTS, str(location))
+    assert sorted(tmp_path.rglob("*")) == before
+
+    strange = 'a\u2028b\x85c\x1cd\n\r\0"'
+    made = attempt("n4", "s", "dead", error="connect", detail=strange, endpoint=strange)
+    DeltaTableWriter(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 4})
+    assert not repair_table(ATTEMPTS, str(tmp_path))
+    assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.parametrize("damage", [half, empty, zeros])
+def test_a_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    written(tmp_path, 1, 2, 3, 4)
+    damage(commit(tmp_path, 3))
+
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
+    assert ids(tmp_path) == ["n1", "n2"]
+    assert len(list(tmp_path.glob("_damaged/*/*.json"))) == 2, "they are kept"
+    # It goes on from there.
+    written(tmp_path, 3, 4)
+    assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
+    assert not repair_table(ATTEMPTS, str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [half, empty, zeros, gone])
+def test_a_damaged_data_file_takes_the_table_back_before_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    written(tmp_path, 1, 2, 3, 4)
+    damage(data_file(tmp_path, 3))
+
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
+    assert ids(tmp_path) == ["n1", "n2"]
+
+
+def test_files_that_were_joined_serve_when_the_joined_one_is_damaged(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2, 3, 4)
+    DeltaTable(str(tmp_path)).optimize.compact()
+    table = written(tmp_path, 5)
+    half(data_file(tmp_path, 5))
+
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 4}
+    assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
+    assert table.location == str(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [half, empty, zeros, gone])
+def test_a_torn_checkpoint_of_the_log_costs_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    written(tmp_path, 1, 2)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    written(tmp_path, 3)
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    damage(checkpoint)
+    half(tmp_path / "_delta_log" / "_last_checkpoint")
+
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
+    assert ids(tmp_path) == ["n1", "n2", "n3"]
+
+
+def test_old_damage_costs_the_rows_of_its_file_and_no_others(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2)
+    damaged = data_file(tmp_path, 1)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    written(tmp_path, 3)
+    for version in range(3):  # those before a checkpoint are not needed
+        commit(tmp_path, version).unlink()
+    assert not repair_table(ATTEMPTS, str(tmp_path))
+    assert ids(tmp_path) == ["n1", "n2", "n3"]
+
+    half(damaged)
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
+    assert ids(tmp_path) == ["n2", "n3"]
+
+
+def test_a_table_that_cannot_be_taken_back_begins_empty(tmp_path: Path) -> None:
+    written(tmp_path / "attempts", 1, 2)
+    empty(commit(tmp_path / "attempts", 0))
+    assert DeltaTableWriter(ATTEMPTS, str(tmp_path / "attempts")).positions("attempts") == {}
+    assert ids(tmp_path / "attempts") == []
+    (kept,) = tmp_path.glob("attempts.damaged-*")
+    assert len(list(kept.rglob("*.parquet"))) == 2
+
+    # A table of states does so for a damaged file, too: its log has them all.
+    topics = tmp_path / "topics"
+    table = DeltaTableWriter(TOPICS, str(topics))
+    table.replace(TOPICS.arrow([]), {"control-0": 1})
+    table.append(TOPICS.arrow([neutral(TOPICS, topic="a")]), "x", 1)
+    DeltaTable(str(topics)).create_checkpoint()
+    damaged = data_file(topics, 2)
+    for version in range(3):
+        commit(topics, version).unlink()
+    half(damaged)
+    assert DeltaTableWriter(TOPICS, str(topics)).positions("control") == {}
+
+
+ROWS = [
+    attempt("n1", "good", "delivered", 40),
+    attempt("n1", "bad", "parked", 61, next_ms=1_767_355_200_123, error="server-error", detail="HTTP 503"),
+    attempt("n2", "it's", "delivered", 62, response=b"\xff\x00"),
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    record(tmp_path, *ROWS)
+    return open_table(ATTEMPTS.location(TableSettings(), tmp_path))
+
+
+def test_rows_are_those_that_pyarrow_finds(table: DeltaTable) -> None:
+    names: list[list[str]] = [["n1"], ["n1", "n2"], ["' OR 1 = 1 --"], ["N1"], []]
+    for column, values in (*(("notification", each) for each in names), ("subscription", ["it's"])):
+        expected = ATTEMPTS.read(table, where=ds.field(column).isin(values)).to_pylist() if values else []
+        found = rows_with(table, column, values)
+        assert sorted(found, key=lambda row: row["push"]) == sorted(expected, key=lambda row: row["push"])
+    assert list(attempt_rows(ROWS)) == rows_of(attempts.encode(ROWS)).to_pylist(), "rows of the log are alike"
+
+
+def test_the_newest_row_and_a_damaged_file(table: DeltaTable) -> None:
+    assert newest(table, ATTEMPTS.time) == NOON + timedelta(milliseconds=62)
+    assert newest(table, "detail of nothing") is None
+    for file in Path(table.table_uri.removeprefix("file://")).rglob("*.parquet"):
+        file.write_bytes(b"nothing")
+    with pytest.raises(DeltaError, match="damaged"):
+        rows_with(table, "notification", ["n1"])

@@ -53,6 +53,9 @@ class _Lines:
         self._left -= len(line)
         if self._left < 0:
             raise http.client.HTTPException(f"the head of the answer is larger than {_MAX_HEAD} bytes")
+        if not line.endswith(b"\n") and len(line) != limit:
+            # http.client takes the lines so far for the whole head.
+            raise http.client.RemoteDisconnected("the connection was closed before the end of the head")
         return line
 
     def close(self) -> None:

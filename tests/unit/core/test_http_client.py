@@ -77,7 +77,7 @@ def test_the_answer_is_read_in_the_thread_of_the_call(receiver: Receiver) -> Non
     [
         # A byte now and then is no reason to go on: each read alone would be in time.
         *((each, 0.5, "no answer in time") for each in ("/hang", "/drip/0.01", "/drip-headers/0.01")),
-        *((each, 60.0, None) for each in ("/drop", "/reset", "/garbage", "/cut")),
+        *((each, 60.0, None) for each in ("/drop", "/reset", "/garbage", "/close", "/cut")),
         *((each, 60.0, "larger than 1000 bytes") for each in ("/huge/1001", "/huge/5000000")),
     ],
 )

@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,7 +251,8 @@ TRIGGER = (
 def test_no_owner_has_more_than_its_share(parts: GatewayParts, what: str, body: str, path: str) -> None:
     for fold in parts.control.folds:
         fold.apply(TopicRecord(TopicPath("{urn:t}a/to")))
-    parts.gateway.settings = dataclasses.replace(parts.gateway.settings, share_per_owner=50, **{what: 4})
+    limits: dict[str, Any] = {what: 4}
+    parts.gateway.settings = dataclasses.replace(parts.gateway.settings, share_per_owner=50, **limits)
     numbers = iter(range(10))
 
     def ask(who: str) -> HttpAnswer:

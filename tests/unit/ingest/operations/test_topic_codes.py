@@ -19,9 +19,7 @@ def records(*paths: str) -> list[TopicRecord]:
     return [TopicRecord(TopicPath(path)) for path in paths]
 
 
-def test_every_topic_gets_one_whenever_it_comes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_topic_gets_a_code(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(topic_codes, "_RETRY_S", 0.0)
     parts, codes = GatewayParts(), TopicCodes()
     parts.control.folds = [*parts.control.folds, codes]

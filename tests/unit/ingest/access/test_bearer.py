@@ -213,6 +213,7 @@ def test_a_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeyp
     for number in range(5):
         bearer.check(token(sub=f"user-{number}"))
     assert len(bearer._good) == 3
+    assert checks(long_lived, "anna") == 3
     jwks.write_text(json.dumps({"keys": [public(OTHER, "RS256", kid="r")]}))
     monkeypatch.setattr(bearer._keys, "_next_check", 0.0)
     with pytest.raises(WrongToken):

@@ -82,8 +82,8 @@ def test_text_prefixes_and_parts_as_elements(parts: GatewayParts) -> None:
     for text in legacy.in_parts("c", "tea &amp; cake", 10, identification="i:3"):
         body = soap.envelope(f'<o:WsnProcess xmlns:o="{legacy.SERVICE}">{text}</o:WsnProcess>')
         assert parts.post(body, "/wsnprocess").status == 200
-    text, element, other = stored(parts)
-    assert (unwrap(text), unwrap(other)) == (b"1 &lt; 2 &amp; more", b"tea &amp; cake")
+    loose, element, other = stored(parts)
+    assert (unwrap(loose), unwrap(other)) == (b"1 &lt; 2 &amp; more", b"tea &amp; cake")
     assert element == b'<o:a xmlns:o="urn:o"><o:b/></o:a>'
 
 

@@ -24,7 +24,7 @@ from arborcast.ingest.federation.topology import AdministratorRefused, Member, M
         (f"http://{'a' * 70}/", ""),
     ],
 )
-def test_the_address_of_a_member_is_that_of_its_url(url: str, address: str) -> None:
+def test_the_address_of_a_member(url: str, address: str) -> None:
     assert address_of(Member("b", "G", url, "1", 1, datagram_port=9)) == address
 
 
@@ -66,7 +66,7 @@ async def test_a_member_that_was_removed_registers_again(status: int, numbers: l
     assert administrator.beats == numbers
 
 
-def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
+def test_when_an_interest_is_sent() -> None:
     told = _InterestSender("G/a", cast("HttpClient", None), cast("SharedKeys", None))
     one, other = (("a",), ()), (("b",), ())
     assert told.is_due("G/b", one, 1, 100.0)
@@ -77,7 +77,7 @@ def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
     assert told.is_due("G/b", one, 1, 131.1)
     assert told._sent["G/b"].version == version
     told._sent["G/b"] = told._sent["G/b"]._replace(taken=True)
-    assert told.is_due("G/b", one, 2, 132.0), "a member that registered again knows nothing"
+    assert told.is_due("G/b", one, 2, 132.0), "a member that registered again has lost it"
     assert told.is_due("G/b", other, 2, 132.0)
     told._under_way.add("G/b")
     assert not told.is_due("G/b", one, 3, 500.0)

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import pytest
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.topics import RESULTS_LOG
-from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.gate import Gate
@@ -22,7 +20,7 @@ from arborcast.ingest.state.log_view import LoggedState
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import PATH, Promise, Result, write_promise
 from arborcast.wire.errors import ResultRefused
-from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer
+from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer, ResultList
 
 NOW_MS = int(START.timestamp() * 1000)
 PROMISE = Promise("s", "p-7", NOW_MS - 1_000, NOW_MS + 60_000, 2)
@@ -49,16 +47,12 @@ def test_a_result_is_logged_before_the_answer_and_the_first_counts(parts: Gatewa
 
 
 async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
-    class Log(LogWriter):
-        def __init__(self) -> None:
-            super().__init__(KafkaSettings(), RESULTS_LOG)
-            self.appended: list[bytes] = []
-            self.go_on = threading.Event()
+    class Log(ResultList):
+        go_on = threading.Event()
 
         def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
             assert self.go_on.wait(60)
-            self.appended += [key for key, _ in encoded]
-            return 0
+            return super().append_encoded(encoded)
 
     log = Log()
     taking = PushResults(LoggedState(KafkaSettings(), log, results.encode), RESULT_KEYS, lambda: NOW_MS / 1000)
@@ -69,7 +63,7 @@ async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
     await asyncio.gather(*same)
     with pytest.raises(ResultRefused, match="the first report counts"):
         await other
-    assert len(log.appended) == 1
+    assert len(log.taken) == 1
     taking.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -33,23 +33,15 @@ class Sent:
     key: bytes
     value: bytes
     partition: int
-    offset: int = 0
-    callbacks: list[Callable[[object], object]] = field(default_factory=list)
-    errbacks: list[Callable[[BaseException], object]] = field(default_factory=list)
 
     def add_callback(self, call: Callable[[object], object]) -> None:
-        self.callbacks.append(call)
+        self._callback = call
 
     def add_errback(self, call: Callable[[BaseException], object]) -> None:
-        self.errbacks.append(call)
+        self.fail = call
 
     def acknowledge(self) -> None:
-        for call in self.callbacks:
-            call(self)
-
-    def fail(self, error: BaseException) -> None:
-        for call in self.errbacks:
-            call(error)
+        self._callback(self)
 
 
 class ScriptedProducer:

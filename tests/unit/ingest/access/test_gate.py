@@ -6,6 +6,7 @@ import asyncio
 import base64
 import dataclasses
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,6 @@ from tests.support.guarded_gateway import (
     token,
 )
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
-
-pytestmark = pytest.mark.slow
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
 
@@ -312,8 +311,12 @@ def test_publishers_of_a_topic(parts: GatewayParts, publishers: tuple[str, ...],
 SECRET = "correct-horse-battery"  # noqa: S105  # looked for everywhere
 
 
-def test_no_answer_and_no_log_shows_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_users({"anna": User("anna", hash_password(SECRET, log_n=4), clear=SECRET)}, tmp_path / "users.toml")
+def test_no_answer_and_no_log_shows_a_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_hash = partial(hash_password, log_n=4)
+    monkeypatch.setattr("arborcast.ingest.access.users.hash_password", quick_hash)
+    write_users({"anna": User("anna", quick_hash(SECRET), clear=SECRET)}, tmp_path / "users.toml")
     users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(100, 1_000))
     parts = GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="basic, token"), users))

@@ -90,8 +90,7 @@ def test_connections_are_counted_and_forgotten() -> None:
     assert len(peers) == 0
 
 
-def test_over_the_rate_nothing_is_accepted() -> None:
-    parts = GatewayParts()
+def test_over_the_rate_nothing_is_accepted(parts: GatewayParts) -> None:
     parts.gateway.gate = Gate(limited(Clock(), requests_per_s=1.0, request_burst=1))
     assert parts.post(envelope(notify())).status == 202
     answer = parts.post(envelope(notify()))
@@ -158,8 +157,7 @@ class _Large:
         return b"<a>" + b"x" * 32_000_000 + b"</a>"  # more than the kernel's buffers on both sides take
 
 
-def test_a_client_that_does_not_read_is_cut_off() -> None:
-    parts = GatewayParts()
+def test_a_client_that_does_not_read_is_cut_off(parts: GatewayParts) -> None:
     parts.gateway.descriptions = _Large()  # type: ignore[assignment]  # all that is asked of it
     with served(parts, access=LimitSettings(send_timeout_s=0.2)) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -211,8 +211,9 @@ def test_requests_go_on_in_their_order(monkeypatch: pytest.MonkeyPatch, sole: bo
     assert asyncio.run(scenario()) == [0, 2, *range(3, 12)]
 
 
-async def test_a_notification_has_the_position_of_all_acknowledged_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = GatewayParts()
+async def test_a_notification_has_the_position_of_all_acknowledged_changes(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts.table.apply(TopicRecord(TopicPath("a")), 0)
     request = PublishRequest([notification("n", "a")], None)
 

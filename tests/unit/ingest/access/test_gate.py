@@ -24,18 +24,7 @@ from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import NotAuthenticated
 from tests.support import guarded_gateway
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from tests.support.guarded_gateway import (
-    ANNA,
-    BERT,
-    OLGA,
-    Clock,
-    at,
-    basic,
-    digest,
-    guarded,
-    nothing_happened,
-    token,
-)
+from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, at, basic, digest, guarded, nothing_happened, token
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
 
 BR = "http://docs.oasis-open.org/wsn/br-2"

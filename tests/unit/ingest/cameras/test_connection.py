@@ -19,11 +19,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 def exchange(
-    *answers: bytes,
-    posts: int = 1,
-    total_s: float = 60.0,
-    closes: bool = False,
-    credentials: Credentials = NONE,
+    *answers: bytes, posts: int = 1, total_s: float = 60.0, closes: bool = False, credentials: Credentials = NONE
 ) -> tuple[list[HttpAnswer], int]:
     """What posts to a server get that gives these answers, one for each request, and the number of connections."""
     left, writers = list(answers), list[asyncio.StreamWriter]()

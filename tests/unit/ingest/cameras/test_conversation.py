@@ -236,10 +236,7 @@ FAULTS: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Callable[[VirtualC
     "refuses renewals, with one subscription": ({"renews": False, "most": 1}, ()),
     "reads durations wrong": ({"reads_durations": False}, ()),
     "does not wait": ({"ignores_wait": True}, ()),
-    "pushes only": (
-        {"pulls": False},
-        [(HOUR, forgets), (2 * HOUR, with_(on=False)), (2 * HOUR + 90, with_(on=True))],
-    ),
+    "pushes only": ({"pulls": False}, [(HOUR, forgets), (2 * HOUR, with_(on=False)), (2 * HOUR + 90, with_(on=True))]),
 }
 """The fields of a camera, and its changes by time."""
 

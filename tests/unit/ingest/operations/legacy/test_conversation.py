@@ -268,8 +268,7 @@ def plain_notify(
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("topic", "stored"),
-    [("all:alarm:alarm1", "all/alarm/alarm1"), (" all :\nalarm ", "all/alarm"), ("a", "a")],
+    ("topic", "stored"), [("all:alarm:alarm1", "all/alarm/alarm1"), (" all :\nalarm ", "all/alarm"), ("a", "a")]
 )
 def test_a_plain_notify_may_name_a_colon_path(parts: GatewayParts, path: str, topic: str, stored: str) -> None:
     assert parts.post(plain_notify(topic), path).status == 202

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -13,27 +15,19 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.make import subscription
 from tests.support.routing import make_trigger
 
+
+def allow(do: str, *topics: str, users: str = "", groups: str = "") -> str:
+    """A rule, as the file has it."""
+    who = f'users = ["{users}"]' if users else f'groups = ["{groups}"]'
+    return f"[[allow]]\ndo = {json.dumps(do.split())}\ntopics = {json.dumps(topics)}\n{who}\n"
+
+
 POLICY = read_policy(
-    """
-[namespaces]
-p = "urn:p"
-[[allow]]
-do = ["publish"]
-topics = ["p:line1//.", "p:status"]
-users = ["press"]
-[[allow]]
-do = ["subscribe"]
-topics = ["p:line1//."]
-users = ["*"]
-[[allow]]
-do = ["subscribe", "manage"]
-topics = ["//."]
-groups = ["operators"]
-[[allow]]
-do = ["subscribe"]
-topics = ["{urn:q}//."]
-users = ["press"]
-""",
+    '[namespaces]\np = "urn:p"\n'
+    + allow("publish", "p:line1//.", "p:status", users="press")
+    + allow("subscribe", "p:line1//.", users="*")
+    + allow("subscribe manage", "//.", groups="operators")
+    + allow("subscribe", "{urn:q}//.", users="press"),
     "policy",
 )
 OPERATOR = Identity("x", frozenset({"operators"}))
@@ -104,13 +98,10 @@ def test_publishing_groups_xpath_and_an_empty_policy() -> None:
         ('[[allow]]\nusres = ["a"]', "usres is not known"),
         ('[[allow]]\ndo = ["publish"]\ntopics = ["a"]', "users or groups is missing"),
         ('[[allow]]\ndo = ["publish"]\nusers = ["a"]', "topics is missing"),
-        ('[[allow]]\ndo = ["read"]\ntopics = ["a"]\nusers = ["a"]', "'read'"),
+        (allow("read", "a", users="a"), "'read'"),
         ('[[allow]]\ndo = "publish"\ntopics = ["a"]\nusers = ["a"]', "do must be a list"),
-        ('[[allow]]\ndo = ["publish"]\ntopics = ["p:a"]\nusers = ["a"]', "number 1"),
-        *(
-            (f'[[allow]]\ndo = ["publish"]\ntopics = ["{topic}"]\nusers = ["a"]', "has wildcards")
-            for topic in ("a/*", "a//b", "a//b//.")
-        ),
+        (allow("publish", "p:a", users="a"), "number 1"),
+        *((allow("publish", topic, users="a"), "has wildcards") for topic in ("a/*", "a//b", "a//b//.")),
     ],
 )
 def test_errors_of_a_policy_name_their_place(text: str, says: str) -> None:
@@ -123,20 +114,9 @@ def test_errors_of_a_policy_name_their_place(text: str, says: str) -> None:
 # Subscriptions that the policy does not allow (any more).
 
 REVIEWED = read_policy(
-    """
-[[allow]]
-do = ["subscribe"]
-topics = ["a//."]
-users = ["anna"]
-[[allow]]
-do = ["subscribe"]
-topics = ["b//."]
-groups = ["readers"]
-[[allow]]
-do = ["publish"]
-topics = ["//."]
-users = ["*"]
-""",
+    allow("subscribe", "a//.", users="anna")
+    + allow("subscribe", "b//.", groups="readers")
+    + allow("publish", "//.", users="*"),
     "policy",
 )
 USERS = {"anna": Identity("anna"), "bert": Identity("bert", frozenset({"readers"}))}
@@ -177,7 +157,7 @@ def test_review_of_queues_triggers_and_links() -> None:
     assert found(server) == [("its owner may not serve that queue", True)]
     trigger = make_trigger("t", "a//.", "b", owner="anna")
     assert found(trigger) == []
-    narrow = read_policy('[[allow]]\ndo = ["subscribe", "publish"]\ntopics = ["a//."]\nusers = ["*"]\n', "policy")
+    narrow = read_policy(allow("subscribe publish", "a//.", users="*"), "policy")
     assert found(trigger, narrow) == [("its owner may not publish to b", True)]
     link = msgspec.structs.replace(subscription("peer-b", "a"), form="peer", peer=Peer("G/a", "G/b"))
     assert found(link) == []

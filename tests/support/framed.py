@@ -81,22 +81,52 @@ def framed_edge(
 
 
 class FramedClient:
-    """One connection to a framed edge, frame by frame."""
+    """One connection to a framed edge, frame by frame; without `connect` it has sent nothing yet."""
 
-    def __init__(self, edge: FramedEdge, user: str, password: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", edge.port), 120)
-        self._decoder = Decoder(2**20)
-        assert self.ask(FrameKind.CONNECT, frames.ConnectBody(user, password)).kind == FrameKind.CONNECTED
+    def __init__(self, edge: FramedEdge, user: str = "", password: str = "", *, connect: bool = True) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", edge.port), 120)
+        self._decoder = Decoder(2**30)
+        self._frames: list[Frame] = []
+        if connect:
+            assert self.ask(FrameKind.CONNECT, frames.ConnectBody(user, password)).kind == FrameKind.CONNECTED
 
-    def ask(self, kind: FrameKind, body: frames.Body) -> Frame:
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def ask(self, kind: FrameKind, body: frames.Body | None = None, number: int = 1) -> Frame:
         """The answer to one frame."""
-        self._socket.sendall(frames.encode(kind, 1, body))
-        while not (found := list(self._decoder.feed(self._socket.recv(65_536)))):
-            pass
-        return found[0]
+        self.send(frames.encode(kind, number, body))
+        return self.read()
+
+    def read(self) -> Frame:
+        while not self._frames:
+            data = self.socket.recv(65_536)
+            assert data, "the connection has ended"
+            self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    def error(self) -> frames.ErrorBody:
+        frame = self.read()
+        assert frame.kind == FrameKind.ERROR
+        return frames.read_body(frame, frames.ErrorBody)
+
+    def subscribe(self, topic: str, name: str = "", window: int = 100) -> str:
+        """The id of a new subscription."""
+        receipt = self.ask(FrameKind.SUBSCRIBE, frames.SubscribeBody(topic, name, window=window), 2)
+        return frames.read_body(receipt, frames.ReceiptBody).id
+
+    def is_alive(self) -> bool:
+        """Whether the next frame is the answer to a PING, and none was under way."""
+        return self.ask(FrameKind.PING, number=99).kind == FrameKind.PONG
+
+    def ends(self) -> bool:
+        """Whether it was closed with no other frame than the reason."""
+        while data := self.socket.recv(65_536):
+            self._frames += self._decoder.feed(data)
+        return all(frame.kind in (FrameKind.CLOSE, FrameKind.ERROR) for frame in self._frames)
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
 
 @contextmanager

@@ -7,7 +7,9 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
@@ -52,7 +54,10 @@ def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> G
         User("olga", hash_password("po", log_n=4), frozenset({"operators"})),
     ]
     write_users({user.name: user for user in users}, folder / "users.toml")
-    asked = Users(FileUsers(folder / "users.toml"), remember_s=60, guesses=Guesses(50, 1_000))
+    # The hash for unknown users is a quick one, too.
+    with patch("arborcast.ingest.access.users.hash_password", partial(hash_password, log_n=4)):
+        source = FileUsers(folder / "users.toml")
+    asked = Users(source, remember_s=60, guesses=Guesses(50, 1_000))
     authenticator = Authenticator(AccessSettings(methods="basic, token"), asked, clock)
     rights = read_policy(policy, "policy")
     made = GatewayParts()

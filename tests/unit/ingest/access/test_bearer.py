@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import hmac
@@ -18,9 +17,9 @@ from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.bearer import Bearer, WrongToken, read_keys
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import Guesses, Users
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import write_users
 from arborcast.topic_model.grants import Identity
-from arborcast.wire.errors import NotAuthenticated, TooManyRequests
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, notify
 
@@ -45,23 +44,18 @@ def jwks(tmp_path: Path) -> Path:
 
 
 def settings(jwks: Path, **more: Any) -> AccessSettings:
-    return AccessSettings(
-        **{
-            "methods": "bearer",
-            "jwks_file": str(jwks),
-            "jwt_issuer": "https://id.example",
-            "jwt_audience": "arborcast",
-            "jwt_algorithms": "RS256, ES256, EdDSA",
-            **more,
-        }
-    )
+    made = {"methods": "bearer", "jwks_file": str(jwks), "jwt_issuer": "https://id.example"}
+    return AccessSettings(**{**made, "jwt_audience": "arborcast", "jwt_algorithms": "RS256, ES256, EdDSA", **more})
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    import time
-
-    now = time.time()
-    made = {"sub": "anna", "groups": ["g"], "iss": "https://id.example", "aud": "arborcast", "exp": now + 86_400}
+    made = {
+        "sub": "anna",
+        "groups": ["g"],
+        "iss": "https://id.example",
+        "aud": "arborcast",
+        "exp": time.time() + 86_400,
+    }
     return {key: value for key, value in {**made, **changes}.items() if value is not None}
 
 
@@ -69,28 +63,13 @@ def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "r", **cha
     return jwt.encode(claims(**changes), key, algorithm, headers={"kid": kid} if kid else None)
 
 
-@pytest.mark.parametrize(
-    "good",
-    [
-        token(),
-        token(EC, "ES256", "e"),
-        token(ED, "EdDSA", "d"),
-        token(kid=None),
-        token(aud=["x", "arborcast"]),
-        token(groups="g"),
-        token(exp=1 << 40),
-        token(nbf=1),
-    ],
-)
-def test_tokens_that_say_who_it_is(jwks: Path, good: str) -> None:
-    assert Bearer(settings(jwks)).check(good) == Identity("anna", frozenset({"g"}))
+def with_header(key: Any = RSA, **header: Any) -> str:
+    return jwt.encode(claims(), key, "RS256", headers={"kid": "r", **header})
 
 
-def unsigned(header: dict[str, Any], signature: bytes = b"") -> str:
-    def part(data: bytes) -> str:
-        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-    return ".".join((part(json.dumps(header).encode()), part(json.dumps(claims()).encode()), part(signature)))
+def unsigned(header: dict[str, Any]) -> str:
+    parts = (json.dumps(header).encode(), json.dumps(claims()).encode(), b"")
+    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
 
 
 def confused() -> str:
@@ -100,66 +79,60 @@ def confused() -> str:
     return start + "." + base64.urlsafe_b64encode(hmac.new(secret, start.encode(), hashlib.sha256).digest()).decode()
 
 
-# Headers that say what else a reader has to understand.
-CRITICAL: tuple[dict[str, Any], ...] = (
+EXTENSIONS: tuple[dict[str, Any], ...] = (
     {"crit": ["urn:unknown"], "urn:unknown": 1},
+    {"crit": ["b64"], "b64": False},
     {"crit": []},
     {"crit": "exp"},
-    {"crit": ["b64"], "b64": False},
     {"b64": False},
 )
+"""Headers that a reader has to understand."""
+
+KEY_IDS: tuple[object, ...] = ("r", "", "../../etc/passwd", "r\x00", "x" * 5_000, 0, True, ["r"], {"r": 1})
+
+GOOD = [token(EC, "ES256", "e"), token(ED, "EdDSA", "d"), token(kid=None), token(nbf=1), token(exp=1 << 40)]
+
+
+@pytest.mark.parametrize("good", [*GOOD, token(), token(aud=["x", "arborcast"]), token(groups="g")])
+def test_valid_tokens(jwks: Path, good: str) -> None:
+    assert Bearer(settings(jwks)).check(good) == Identity("anna", frozenset({"g"}))
 
 
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
         (token(exp=1), "expired"),
-        (token(exp=None), "lacks a required claim"),
         (token(nbf=1 << 40), "not valid yet"),
         (token(aud="other"), "another audience"),
-        (token(aud=None), "lacks a required claim"),
         (token(iss="https://other"), "another issuer"),
-        (token(iss=None), "lacks a required claim"),
+        *((text, "lacks a required claim") for text in (token(exp=None), token(aud=None), token(iss=None))),
+        (token(sub=None), "not a user name"),
+        (token(sub="a:b"), "not a user name"),
+        (token(groups=[1]), "not a list"),
+        # Signatures and algorithms.
         (token(OTHER), "is invalid"),
+        (token()[:-4] + "AAAA", "is invalid"),
         (token(OTHER, kid="x"), "unknown"),
         (token(EC, "ES256", "r"), "unknown"),
         (token(RSA, "RS384"), "algorithm"),
         (token(RSA, "PS256"), "algorithm"),
-        (unsigned({"alg": "none"}), "algorithm"),
-        (unsigned({"alg": "None", "kid": "r"}), "algorithm"),
-        (unsigned({"alg": "RS256", "kid": "r"}), "is invalid"),
-        (unsigned({"kid": "r"}), "algorithm"),
         (confused(), "algorithm"),
-        *((jwt.encode(claims(), RSA, "RS256", headers={"kid": "r", **more}), "is invalid") for more in CRITICAL),
-        *(
-            (unsigned({"alg": "RS256", "kid": kid}), "unknown|is invalid")
-            for kid in ("../../etc/passwd", "/dev/null", "r\x00", "' OR 1=1", "x" * 5_000, "", 0, True, ["r"], {"r": 1})
-        ),
-        # Keys that the token brings along, or says where to fetch.
-        *(
-            (jwt.encode(claims(), OTHER, "RS256", headers={"kid": "r", **more}), "is invalid")
-            for more in (
-                {"jwk": public(OTHER, "RS256")},
-                {"jku": "http://127.0.0.1:9/jwks.json"},
-                {"x5u": "http://127.0.0.1:9/x.pem"},
-                {"x5c": ["AAAA"]},
-            )
-        ),
-        (unsigned({"alg": ["RS256"], "kid": "r"}), "algorithm"),
-        (unsigned({"alg": {"RS256": 1}, "kid": "r"}), "algorithm"),
-        (token() + "=", "is invalid"),
-        (token() + ".x", "is invalid"),
-        (token(sub=None), "not a user name"),
-        (token(sub="a:b"), "not a user name"),
-        (token(groups=[1]), "not a list"),
-        ("", "is invalid"),
-        ("a.b.c", "is invalid"),
-        ("x" * 20_000, "too long"),
+        (unsigned({"kid": "r"}), "algorithm"),
+        *((unsigned({"alg": alg, "kid": "r"}), "algorithm") for alg in ("none", "None", ["RS256"], {"RS256": 1})),
+        *((unsigned({"alg": "RS256", "kid": kid}), "unknown|is invalid") for kid in KEY_IDS),
+        # Extensions that a reader has to understand.
+        *((with_header(**extension), "is invalid") for extension in EXTENSIONS),
+        # Keys in the token, or the address of keys.
+        (with_header(OTHER, jwk=public(OTHER, "RS256")), "is invalid"),
+        (with_header(OTHER, x5c=["AAAA"]), "is invalid"),
+        *((with_header(OTHER, **{name: "http://127.0.0.1:9/k"}), "is invalid") for name in ("jku", "x5u")),
+        # No tokens.
+        *((text, "is invalid") for text in ("", "a.b.c", token() + "=", token() + ".x")),
         (base64.urlsafe_b64encode(b"[" * 9_000).decode() + ".e30.", "is invalid"),
-        (token()[:-4] + "AAAA", "is invalid"),
+        ("x" * 20_000, "too long"),
     ],
 )
-def test_tokens_that_prove_nothing(jwks: Path, bad: str, says: str) -> None:
+def test_refused_tokens(jwks: Path, bad: str, says: str) -> None:
     with pytest.raises(WrongToken, match=says):
         Bearer(settings(jwks)).check(bad)
 
@@ -176,70 +149,42 @@ def test_tokens_that_prove_nothing(jwks: Path, bad: str, says: str) -> None:
         (json.dumps({"keys": [public(SHORT, "RS256")]}), "1024 bits"),
     ],
 )
-def test_keys_that_are_not_used(text: str, says: str) -> None:
+def test_unusable_keys(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         read_keys(text, "jwks.json")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("jwt_algorithms", each) for each in ("", "none", "HS256", "RS256, HS256")),
-        *((each, "") for each in ("jwks_file", "jwt_issuer", "jwt_audience")),
-    ],
-)
-def test_algorithms_are_those_of_public_keys_and_whose_tokens_for_whom_is_set(jwks: Path, key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"access\.{key}"):
-        settings(jwks, **{key: value})
+@pytest.mark.parametrize("key", ["jwt_algorithms", "jwks_file", "jwt_issuer", "jwt_audience"])
+def test_settings_without_an_asymmetric_algorithm_issuer_or_audience(jwks: Path, key: str) -> None:
+    for value in ("", "none", "HS256", "RS256, HS256") if key == "jwt_algorithms" else ("",):
+        with pytest.raises(ConfigError, match=rf"access\.{key}"):
+            settings(jwks, **{key: value})
 
 
-class Nobody:
-    def check(self, _name: str, _password: str) -> Identity | None:
-        return None
-
-    def find(self, _name: str) -> Identity | None:
-        return None
-
-    def clear_password(self, _name: str) -> str:
-        return ""
-
-
-def test_through_the_gateway(jwks: Path) -> None:
-    users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 300))
+def test_through_the_gateway_and_amid_wrong_tokens_of_the_same_address(jwks: Path) -> None:
+    write_users({}, jwks.parent / "users.toml")
+    users = Users(FileUsers(jwks.parent / "users.toml"), remember_s=60, guesses=Guesses(3, 300))
+    access = settings(jwks, cache_s=0)
     parts = GatewayParts()
-    access = settings(jwks)
     parts.gateway.gate = Gate(None, Authenticator(access, users, bearer=Bearer(access)))
 
     def sent(value: str) -> tuple[int, bytes]:
-        headers = {"authorization": value}
-        answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", envelope(notify()), headers))
+        answer = parts.post(envelope(notify()), authorization=value)
         return answer.status, answer.headers.get(b"www-authenticate", b"")
 
+    expired = b'Bearer realm="arborcast", error="invalid_token", error_description="the token has expired"'
     assert sent(f"Bearer {token()}")[0] == 202
-    status, challenge = sent(f"Bearer {token(exp=1)}")
-    assert status == 401
-    assert challenge == b'Bearer realm="arborcast", error="invalid_token", error_description="the token has expired"'
-    assert sent("Bearer ")[0] == 401
-    assert sent("")[1] == b'Bearer realm="arborcast"'
-    assert len(parts.notifications.accepted) == 1
+    assert sent(f"Bearer {token(exp=1)}") == (401, expired)
+    assert sent("") == (401, b'Bearer realm="arborcast"')
+    assert [sent(f"Bearer {text}")[0] for text in ("", "not.a.token", "x", "x")] == [401, 401, 429, 429]
+    assert sent(f"Bearer {token()}")[0] == 202
+    assert len(parts.notifications.accepted) == 2
 
 
-async def test_a_good_token_gets_in_whatever_strangers_send_from_there(jwks: Path) -> None:
-    users = Users(Nobody(), remember_s=60, guesses=Guesses(3, 3))
-    access = settings(jwks, cache_s=0)
-    asks = Authenticator(access, users, bearer=Bearer(access))
-
-    async def sent(value: str) -> Identity | None:
-        return await asks.of_head({"headers": [(b"authorization", f"Bearer {value}".encode())]}, "192.0.2.1")
-
-    for number in range(6):
-        with pytest.raises(NotAuthenticated if number < 3 else TooManyRequests):
-            await sent("not.a.token")
-    assert await sent(token()) is not None
-
-
-def tokens_checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Will hold each token that is checked from now on."""
+def test_a_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arborcast.ingest.access.bearer._REMEMBERED", 3)
+    wall, steady = [time.time()], [0.0]
+    bearer = Bearer(settings(jwks, cache_s=60.0), lambda: wall[0], lambda: steady[0])
     checked: list[str] = []
     decode = jwt.decode
 
@@ -248,55 +193,28 @@ def tokens_checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return decode(text, *more, **named)
 
     monkeypatch.setattr(jwt, "decode", noted)
-    return checked
+    long_lived, brief = token(), token(exp=int(wall[0]) + 5, sub="bert")
 
+    def checks(of: str, name: str) -> int:
+        assert bearer.check(of).name == name
+        return checked.count(of)
 
-def test_a_clock_that_is_put_back_does_not_make_a_token_remembered_for_longer(
-    jwks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, steady = [time.time()], [0.0]
-    bearer = Bearer(settings(jwks, cache_s=60.0), lambda: now[0], lambda: steady[0])
-    checked = tokens_checked(monkeypatch)
-    one = token()
-    bearer.check(one)
-    now[0] -= 3_600
-    steady[0] += 59
-    bearer.check(one)
-    assert len(checked) == 1
-    steady[0] += 2
-    bearer.check(one)
-    assert len(checked) == 2
-
-
-def test_a_good_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [time.time()]
-    bearer = Bearer(settings(jwks, cache_s=60.0), lambda: now[0], lambda: now[0] - 1e9)
-    checked = tokens_checked(monkeypatch)
-    long_lived, brief = token(), token(exp=int(now[0]) + 5, sub="bert")
-    for _ in range(3):
-        assert bearer.check(long_lived).name == "anna"
-        assert bearer.check(brief).name == "bert"
-    assert checked == [long_lived, brief]
-    # A changed signature is another token.
+    assert [checks(long_lived, "anna") for _ in range(3)] == [checks(brief, "bert") for _ in range(3)] == [1, 1, 1]
     with pytest.raises(WrongToken):
         bearer.check(long_lived[:-4] + ("AAAA" if not long_lived.endswith("AAAA") else "BBBB"))
-    now[0] += 6
-    bearer.check(brief)  # within the leeway still, but it was asked again
-    assert checked.count(brief) == 2
-    assert checked.count(long_lived) == 1
-    now[0] += 60
-    bearer.check(long_lived)
-    assert checked.count(long_lived) == 2
-    # Its key is taken back: nothing is remembered.
+    wall[0] += 6
+    steady[0] += 6
+    assert checks(brief, "bert") == 2, "its end is over, though within the leeway"
+    wall[0] -= 3_600
+    steady[0] += 53
+    assert checks(long_lived, "anna") == 1
+    steady[0] += 2
+    assert checks(long_lived, "anna") == 2, "the wall clock, put back, does not lengthen it"
+    for number in range(5):
+        bearer.check(token(sub=f"user-{number}"))
+    assert len(bearer._good) == 3
+    assert checks(long_lived, "anna") == 3
     jwks.write_text(json.dumps({"keys": [public(OTHER, "RS256", kid="r")]}))
     monkeypatch.setattr(bearer._keys, "_next_check", 0.0)
     with pytest.raises(WrongToken):
         bearer.check(long_lived)
-
-
-def test_so_many_good_tokens_are_remembered(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arborcast.ingest.access.bearer._REMEMBERED", 3)
-    bearer = Bearer(settings(jwks))
-    for number in range(5):
-        bearer.check(token(sub=f"user-{number}"))
-    assert len(bearer._good) == 3

@@ -1,84 +1,92 @@
-"""Through the application: who gets in, and that a refusal changes nothing."""
+"""Through the application: credentials, rights, and that a refusal changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.policy import read_policy
+from arborcast.ingest.access.settings import AccessSettings, TlsSettings
+from arborcast.ingest.access.username_token import UsernameToken
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import NotAuthenticated
-from tests.support.gateway_parts import GatewayParts
-from tests.support.guarded_gateway import (
-    ANNA,
-    BERT,
-    OLGA,
-    basic,
-    nothing_happened,
-)
-from tests.support.soap_messages import envelope, notify, subscribe
+from tests.support import guarded_gateway
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, at, basic, digest, guarded, nothing_happened, token
+from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
 
-pytestmark = pytest.mark.slow
+BR = "http://docs.oasis-open.org/wsn/br-2"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def parts(tmp_path: Path, clock: Clock) -> GatewayParts:
+    return guarded(tmp_path, clock)
+
+
+def encoded(credentials: bytes) -> str:
+    return f"Basic {base64.b64encode(credentials).decode()}"
 
 
 @pytest.mark.parametrize(
     "header",
     [
         None,
-        basic("anna", "pb"),
-        basic("anna", ""),
-        basic("nobody", "pa"),
-        basic("", ""),
-        "Basic",
-        "Basic !!!",
-        "Basic " + base64.b64encode(b"anna").decode(),
-        "Basic " + base64.b64encode(b"\xff:\xff").decode(),
-        "Basic " + base64.b64encode(b"anna:p\xe4").decode(),  # Latin-1, where UTF-8 was asked for
-        "Basic " + base64.b64encode("anna:pä".encode()).decode(),
-        "Basic " + base64.b64encode("anna:pa\u0000".encode()).decode(),
-        "Basic " + base64.b64encode("änna:pa".encode()).decode(),
-        "Basic " + base64.b64encode("\u202eanna:pa".encode()).decode(),
-        "Basic " + base64.b64encode(b"anna\r\nX: y:pa").decode(),
-        "Basic " + base64.b64encode(b"anna:" + b"p" * 200_000).decode(),
-        "Basic " + base64.b64encode(b"a" * 200_000 + b":pa").decode(),
-        "Basic ä:ö",
-        "Basic " + base64.b64encode(b"anna:pa").decode() + "ä",
-        "Basic " + base64.b64encode(b"anna:pa").decode() + ", Basic " + base64.b64encode(b"anna:pa").decode(),
-        "Bearer abc",
-        "Digest username=anna",
-        "anna:pa",
-        "?",
+        *(basic("anna", password) for password in ("pb", "", "pä", "pa\u0000")),
+        *(basic(name, "pa") for name in ("nobody", "", "änna", "\u202eanna")),
+        *(encoded(text) for text in (b"anna", b"\xff:\xff", b"anna\r\nX: y:pa")),
+        encoded(b"anna:p\xe4"),  # Latin-1, where UTF-8 was asked for
+        encoded(b"anna:" + b"p" * 200_000),
+        encoded(b"a" * 200_000 + b":pa"),
+        f"{ANNA}ä",
+        f"{ANNA}, {ANNA}",
+        *("Basic", "Basic !!!", "Basic ä:ö", "Bearer abc", "Digest username=anna", "anna:pa", "?"),
     ],
 )
-@pytest.mark.parametrize("body", [notify(), subscribe()])
-def test_who_does_not_prove_who_it_is_changes_nothing(parts: GatewayParts, header: str | None, body: str) -> None:
-    answer = parts.post(envelope(body), **({} if header is None else {"authorization": header}))
-    assert answer.status == 401
-    assert answer.headers[b"www-authenticate"] == b'Basic realm="arborcast", charset="UTF-8"'
-    assert answer.fault == "FailedAuthentication"
+def test_wrong_http_credentials(parts: GatewayParts, header: str | None) -> None:
+    for body in (notify(), subscribe()):
+        answer = parts.post(envelope(body), **({} if header is None else {"authorization": header}))
+        assert (answer.status, answer.fault) == (401, "FailedAuthentication")
+        assert answer.headers[b"www-authenticate"] == b'Basic realm="arborcast", charset="UTF-8"'
     assert nothing_happened(parts)
 
 
-def test_two_authorization_headers_are_none(parts: GatewayParts) -> None:
-    headers = {"authorization": ANNA, "Authorization": BERT}
-    answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", envelope(notify()), headers))
-    assert answer.status == 401
+def test_two_kinds_of_credentials_are_refused(parts: GatewayParts) -> None:
+    for header, headers in (
+        ("", {"authorization": ANNA, "Authorization": BERT}),
+        (token("anna", "pa"), {"authorization": basic("a", "b")}),
+    ):
+        body = envelope(notify(message("t:a")), header=header)
+        assert asyncio.run(parts.request("POST", "/wsn/NotificationBroker", body, headers)).status == 401
     assert nothing_happened(parts)
 
 
-def test_health_and_descriptions_are_for_everybody(parts: GatewayParts) -> None:
+def test_pages_for_all_and_pages_for_users(parts: GatewayParts) -> None:
     assert parts.get("/health/live").status == 200
     assert parts.get("/wsn/NotificationBroker?wsdl").status != 401
-
-
-def test_metrics_are_for_this_machine_and_for_users(parts: GatewayParts) -> None:
     for page, status in (("/metrics", 200), ("/status.json", 404)):
         assert parts.get(page).status == 401  # from nowhere that is known
         assert asyncio.run(parts.request("GET", page, headers={"authorization": OLGA})).status == status
 
 
 @pytest.mark.parametrize(
-    ("client", "server", "seen"),
+    ("client", "server", "local"),
     [
         ("127.0.0.1", "127.0.0.1", True),
         ("192.0.2.7", "192.0.2.7", True),  # the supervisor, where the gateway listens on this address alone
@@ -88,13 +96,244 @@ def test_metrics_are_for_this_machine_and_for_users(parts: GatewayParts) -> None
         ("192.0.2.8", "127.0.0.1", False),
     ],
 )
-def test_who_this_machine_is(parts: GatewayParts, client: str, server: str, seen: bool) -> None:
+async def test_this_machine_needs_no_credentials(parts: GatewayParts, client: str, server: str, local: bool) -> None:
     gate = parts.gateway.gate
     assert gate is not None
     scope = {"client": (client, 1), "server": (server, 2), "headers": []}
-    if seen:
-        asyncio.run(gate.look(scope))
+    if local:
+        await gate.look(scope)
     else:
         with pytest.raises(NotAuthenticated):
-            asyncio.run(gate.look(scope))
-        asyncio.run(gate.look({**scope, "headers": [(b"authorization", ANNA.encode())]}))
+            await gate.look(scope)
+        await gate.look({**scope, "headers": [(b"authorization", ANNA.encode())]})
+
+
+# UsernameTokens of WS-Security.
+
+
+def sent(parts: GatewayParts, header: str, soap: str = "1.1") -> HttpAnswer:
+    return parts.post(envelope(notify(message("t:a")), soap, header))
+
+
+def test_username_tokens(parts: GatewayParts, clock: Clock) -> None:
+    assert sent(parts, token("bert", "pb"), "1.2").status == 202
+    assert sent(parts, token("anna", "pa", created=at(-10))).status == 202
+    assert sent(parts, token("anna", "pa", more="<w:Username>olga</w:Username>")).status == 202, "the first counts"
+    assert sent(parts, token("anna", "pb", more="<w:Password>pa</w:Password>")).fault == "FailedAuthentication"
+    for value in ("4;annapa", "anna:pa", "annapa"):
+        answer = parts.post(envelope(notify(message("t:a"))), authorization=f"Basic {value}")
+        assert answer.status == 401, "the cache of passwords is not one of Basic credentials"
+    assert sent(parts, digest("anna", "pa")).status == 202
+    again = sent(parts, digest("anna", "pa"))
+    assert (again.status, again.fault, "used before" in again.reason) == (500, "FailedAuthentication", True)
+    assert sent(parts, digest("anna", "pa", nonce=b"n2")).status == 202
+    clock.now += 301
+    assert sent(parts, digest("anna", "pa")).fault == "MessageExpired"
+    assert len(parts.notifications.accepted) == 5
+
+
+@pytest.mark.parametrize(
+    ("created", "status"),
+    [
+        ("2023-11-14T22:13:20", 202),
+        ("2023-11-14T22:13:20.123456789Z", 202),
+        ("2023-11-15T00:13:20+02:00", 202),
+        ("2023-11-14T22:18:20.0Z", 202),
+        ("2023-11-14T22:18:20.1Z", 500),
+        ("2023-11-14T22:13:20+02:00", 500),
+        ("0001-01-01T00:00:00+14:00", 500),
+    ],
+)
+def test_creation_times_of_tokens(parts: GatewayParts, created: str, status: int) -> None:
+    for _ in range(2):  # the second time it is known already
+        answer = sent(parts, token("anna", "pa", created=created))
+        assert answer.status == status
+        assert status == 202 or answer.fault == "MessageExpired"
+
+
+@pytest.mark.parametrize(
+    ("header", "fault"),
+    [
+        (token("anna", "pb"), "FailedAuthentication"),
+        (token("nobody", "pa"), "FailedAuthentication"),
+        (token("anna", "pa", created=at(-400)), "MessageExpired"),
+        (digest("anna", "pb"), "FailedAuthentication"),
+        (digest("nobody", "pa"), "FailedAuthentication"),
+        (digest("nobody", ""), "FailedAuthentication"),
+        # A digest needs the password in clear text, which is not stored for bert.
+        (digest("bert", "pb"), "FailedAuthentication"),
+        (digest("bert", ""), "FailedAuthentication"),
+        (digest("anna", "pa", seconds=400), "MessageExpired"),
+        (digest("anna", "pa", seconds=-400), "MessageExpired"),
+        (token("anna", "YQ==", kind="Digest"), "InvalidSecurityToken"),
+        (token("anna", "YQ==", nonce="YQ==", kind="Digest"), "InvalidSecurityToken"),
+        (token("anna", "YQ==", nonce="???", created=at(0), kind="Digest"), "InvalidSecurityToken"),
+        (token("anna", "pa", created="yesterday"), "InvalidSecurityToken"),
+        (token("anna", "pa", created="2023-99-99T00:00:00Z"), "InvalidSecurityToken"),
+        (token("", "pa"), "InvalidSecurityToken"),
+        (token("anna", "pa", kind="Hint"), "UnsupportedSecurityToken"),
+        (token("anna", "pa") + token("bert", "pb"), "InvalidSecurity"),
+    ],
+)
+def test_refused_username_tokens(parts: GatewayParts, header: str, fault: str) -> None:
+    answer = sent(parts, header)
+    assert (answer.status, answer.fault) == (500, fault)
+    assert b">pa<" not in answer.body
+    assert nothing_happened(parts)
+
+
+def test_guesses_end_after_fifty(parts: GatewayParts) -> None:
+    assert [sent(parts, token("anna", str(guess))).status for guess in range(55)] == [500] * 50 + [429] * 5
+    assert nothing_happened(parts)
+
+
+def test_a_wrong_digest_costs_no_lookup(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its time would show which users exist, and each guess would cost a directory a search."""
+    monkeypatch.setattr(Users, "find", lambda *_: pytest.fail("looked up"))
+    for name in ("anna", "nobody"):
+        assert sent(parts, digest(name, "wrong")).fault == "FailedAuthentication"
+
+
+# Rights.
+
+
+def path_in(answer: HttpAnswer) -> str:
+    return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
+
+
+def created(parts: GatewayParts, who: str, name: str = "") -> str:
+    attribute = f' pullPointQueueName="{name}"' if name else ""
+    body = envelope(f"<wsnt:CreatePullPoint{attribute}/>")
+    return path_in(parts.post(body, "/wsn/CreatePullPoint", authorization=who))
+
+
+def test_subscriptions_and_pull_points_belong_to_their_owner(parts: GatewayParts) -> None:
+    def subscribed(who: str) -> str:
+        return path_in(parts.post(envelope(subscribe(filters=topic_expression("t:a//."))), authorization=who))
+
+    assert subscribed(ANNA) != subscribed(BERT)
+    assert subscribed(ANNA) == subscribed(ANNA)
+    mine = created(parts, ANNA, "mine")
+    assert created(parts, ANNA, "mine") == mine != created(parts, BERT, "mine")
+    body = envelope(subscribe(f"http://127.0.0.1:8080{mine}", topic_expression("t:a//.")))
+    refused = parts.post(body, authorization=BERT)
+    assert (refused.fault, "that does not exist" in refused.reason) == ("SubscribeCreationFailedFault", True)
+    assert parts.post(body, authorization=ANNA).status == 200
+
+
+REGISTER = f"<b:RegisterPublisher xmlns:b='{BR}'>{topic('t:a').replace('wsnt:Topic', 'b:Topic')}</b:RegisterPublisher>"
+TRIGGER = (
+    f"<p:CreateTrigger xmlns:p='urn:arborcast:policy' Name='t%d'><wsnt:Filter>{topic_expression('t:a/on')}"
+    f"</wsnt:Filter><p:Publish>{topic('t:a/to')}</p:Publish></p:CreateTrigger>"
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "body", "path"),
+    [
+        ("pull_points", "<wsnt:CreatePullPoint/>", "/wsn/CreatePullPoint"),
+        ("registrations", REGISTER, "/wsn/NotificationBroker"),
+        ("triggers", TRIGGER, "/wsn/NotificationBroker"),
+    ],
+)
+def test_no_owner_has_more_than_its_share(parts: GatewayParts, what: str, body: str, path: str) -> None:
+    for fold in parts.control.folds:
+        fold.apply(TopicRecord(TopicPath("{urn:t}a/to")))
+    limits: dict[str, Any] = {what: 4}
+    parts.gateway.settings = dataclasses.replace(parts.gateway.settings, share_per_owner=50, **limits)
+    numbers = iter(range(10))
+
+    def ask(who: str) -> HttpAnswer:
+        return parts.post(envelope(body.replace("%d", str(next(numbers)))), path, authorization=who)
+
+    first = ask(ANNA)
+    assert [first.status, ask(ANNA).status] == [200, 200]
+    assert "gateway.share_per_owner allows 2" in ask(ANNA).reason
+    assert [ask(BERT).status, ask(BERT).status] == [200, 200], "what is left is for others"
+    if what == "pull_points":
+        assert parts.post(envelope("<wsnt:DestroyPullPoint/>"), path_in(first), authorization=ANNA).status == 200
+        assert ask(ANNA).status == 200
+
+
+def with_policy(parts: GatewayParts, text: str) -> None:
+    policy = read_policy(text, "policy")
+    assert parts.gateway.gate is not None
+    parts.gateway.gate._policy = lambda: policy
+
+
+def test_topics_outside_ones_rights_are_not_shown(parts: GatewayParts) -> None:
+    parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA)
+    ask = envelope(
+        '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"'
+        ' xmlns:s="http://docs.oasis-open.org/wsn/t-1">s:TopicSet</r:GetResourceProperty>'
+    )
+    assert parts.post(ask, authorization=ANNA).root.find(".//{urn:t}a/b") is not None
+    with_policy(parts, "")
+    assert parts.post(ask, authorization=ANNA).root.find(".//{urn:t}a") is None
+
+
+@pytest.mark.parametrize(
+    ("publishers", "who", "status"),
+    [
+        ((), ANNA, 202),
+        (("anna",), ANNA, 202),
+        (("anna", "group:operators"), BERT, 403),
+        (("bert",), ANNA, 403),
+        (("operators",), OLGA, 403),
+        (("group:operators",), OLGA, 202),
+        (("olga",), OLGA, 202),
+    ],
+)
+def test_publishers_of_a_topic(parts: GatewayParts, publishers: tuple[str, ...], who: str, status: int) -> None:
+    with_policy(parts, guarded_gateway.POLICY.replace('"bert"]', '"bert", "olga"]'))
+    for path in ("{urn:t}a/b", "{urn:t}c"):
+        parts.table.apply(TopicRecord(TopicPath(path), policy=TopicPolicy(publishers=publishers)))
+    # Beside one that anybody may publish to: all of it is refused.
+    answer = parts.post(envelope(notify(message("t:a/c"), message("t:a/b"))), authorization=who)
+    assert (answer.status, len(parts.notifications.accepted)) == (status, 2 if status == 202 else 0)
+    # The list allows nothing that the policy does not.
+    assert parts.post(envelope(notify(message("t:c"))), authorization=who).status == 403
+
+
+# Secrets.
+
+SECRET = "correct-horse-battery"  # noqa: S105  # looked for everywhere
+
+
+def test_no_answer_and_no_log_shows_a_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_hash = partial(hash_password, log_n=4)
+    monkeypatch.setattr("arborcast.ingest.access.users.hash_password", quick_hash)
+    write_users({"anna": User("anna", quick_hash(SECRET), clear=SECRET)}, tmp_path / "users.toml")
+    users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(100, 1_000))
+    parts = GatewayParts()
+    parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="basic, token"), users))
+    right, wrong = basic("anna", SECRET), basic("bert", SECRET)
+    requests = [
+        (notify(), "", {"authorization": right}),
+        (notify(), "", {"authorization": wrong}),
+        (subscribe("nowhere"), "", {"authorization": right}),
+        *((notify(), token("anna", password), {}) for password in (SECRET, f"{SECRET}!")),
+        (notify(), token("anna", SECRET, kind="x"), {}),
+        ("<no/>", token("anna", SECRET), {}),
+    ]
+    with caplog.at_level(logging.DEBUG):
+        answers = [parts.post(envelope(body, header=header), **headers) for body, header, headers in requests]
+    assert [answer.status for answer in answers][:2] == [202, 401]
+    for text in (caplog.text, *(answer.body.decode() for answer in answers), parts.metrics.text()):
+        assert not [each for each in (SECRET, right.split()[1], wrong.split()[1]) if each in text]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        User("anna", SECRET, clear=SECRET),
+        UsernameToken("anna", SECRET, SECRET.encode()),
+        TlsSettings("cert", key_password=SECRET),
+        KafkaSettings(sasl_password=SECRET, ssl_key_password=SECRET),
+    ],
+)
+def test_values_do_not_show_their_secrets(value: object) -> None:
+    assert SECRET not in repr(value)
+    assert SECRET not in f"{value}"

@@ -1,50 +1,47 @@
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.grants import known_to
-from arborcast.ingest.access.policy import read_policy
+from arborcast.ingest.access.policy import DEFAULT, AccessPolicy, read_policy, review
 from arborcast.topic_model.expressions import XPATH, parse, parse_friendly
 from arborcast.topic_model.grants import Identity
+from arborcast.topic_model.subscriptions import Peer, Subscription
 from arborcast.topic_model.topics import TopicPath
-
-POLICY = """
-[namespaces]
-p = "urn:p"
-
-[[allow]]
-do = ["publish"]
-topics = ["p:line1//.", "p:status"]
-users = ["press"]
-
-[[allow]]
-do = ["subscribe"]
-topics = ["p:line1//."]
-users = ["*"]
-
-[[allow]]
-do = ["subscribe", "manage"]
-topics = ["//."]
-groups = ["operators"]
-
-[[allow]]
-do = ["subscribe"]
-topics = ["{urn:q}//."]
-users = ["press"]
-"""
+from tests.support.make import subscription
+from tests.support.routing import make_trigger
 
 
-def subscribing(who: str, *expressions: str, groups: frozenset[str] = frozenset()) -> bool:
-    caller = read_policy(POLICY, "policy").caller(Identity(who, groups))
-    return caller.subscribe.covers([parse_friendly(each, {"p": "urn:p", "q": "urn:q"}) for each in expressions])
+def allow(do: str, *topics: str, users: str = "", groups: str = "") -> str:
+    """A rule, as the file has it."""
+    who = f'users = ["{users}"]' if users else f'groups = ["{groups}"]'
+    return f"[[allow]]\ndo = {json.dumps(do.split())}\ntopics = {json.dumps(topics)}\n{who}\n"
+
+
+POLICY = read_policy(
+    '[namespaces]\np = "urn:p"\n'
+    + allow("publish", "p:line1//.", "p:status", users="press")
+    + allow("subscribe", "p:line1//.", users="*")
+    + allow("subscribe manage", "//.", groups="operators")
+    + allow("subscribe", "{urn:q}//.", users="press"),
+    "policy",
+)
+OPERATOR = Identity("x", frozenset({"operators"}))
+
+
+def subscribing(who: Identity, *expressions: str) -> bool:
+    parsed = [parse_friendly(each, {"p": "urn:p", "q": "urn:q"}) for each in expressions]
+    return POLICY.caller(who).subscribe.covers(parsed)
 
 
 @pytest.mark.parametrize(
     ("expressions", "allowed"),
     [
         (["p:line1"], True),
-        (["p:line1/press"], True),
         (["p:line1//."], True),
         (["p:line1/*"], True),
         (["p:line1//alarm"], True),
@@ -55,7 +52,6 @@ def subscribing(who: str, *expressions: str, groups: frozenset[str] = frozenset(
         (["p:*/press"], False),
         (["//."], False),
         ([], False),
-        (["p:line2//."], False),
         # Both must select: the second keeps it within what is allowed.
         (["//.", "p:line1//."], True),
         (["{urn:q}x"], True),
@@ -64,32 +60,33 @@ def subscribing(who: str, *expressions: str, groups: frozenset[str] = frozenset(
         (["{urn:qq}x"], False),
     ],
 )
-def test_all_that_is_selected_now_or_later_must_be_allowed(expressions: list[str], allowed: bool) -> None:
-    assert subscribing("press", *expressions) is allowed
+def test_a_subscription_is_within_the_allowed_topics(expressions: list[str], allowed: bool) -> None:
+    assert subscribing(Identity("press"), *expressions) is allowed
 
 
-def test_xpath_groups_everybody_and_an_empty_policy() -> None:
-    policy, xpath = read_policy(POLICY, "policy"), parse("/*/line1", XPATH, {})
-    assert not policy.caller(Identity("press")).subscribe.covers([xpath]), "it is for those who may see everything"
-    assert policy.caller(Identity("x", frozenset({"operators"}))).subscribe.covers([xpath])
-    assert subscribing("nobody", "p:line1/a")
-    assert not subscribing("nobody", "p:line2/a")
-    assert subscribing("somebody", groups=frozenset({"operators"}))
-    empty, nobody = read_policy("", "policy").caller(Identity("x")), policy.caller(Identity("nobody"))
+def test_publishing_groups_xpath_and_an_empty_policy() -> None:
+    press, stranger = POLICY.caller(Identity("press")), POLICY.caller(Identity("stranger"))
+    for path, allowed in {
+        "{urn:p}line1": True,
+        "{urn:p}line1/{urn:q}deep/er": True,
+        "{urn:p}status": True,
+        "{urn:p}status/below": False,
+        "{urn:p}line11": False,
+        "{urn:q}line1": False,
+        "line1": False,
+    }.items():
+        assert press.publish.holds(TopicPath(path)) is allowed, path
+    assert subscribing(Identity("stranger"), "p:line1/a")
+    assert not subscribing(Identity("stranger"), "p:line2/a")
+    assert subscribing(OPERATOR)
+    xpath = parse("/*/line1", XPATH, {})
+    assert not press.subscribe.covers([xpath]), "it is for those who may see everything"
+    assert POLICY.caller(OPERATOR).subscribe.covers([xpath])
+    empty = read_policy("", "policy").caller(Identity("x"))
     assert not empty.publish.holds(TopicPath("a"))
     assert not empty.subscribe.covers([parse_friendly("a")])
-    shown = [
-        (known_to(who).holds(TopicPath(f"{{urn:p}}{path}"))) for who in (nobody, None) for path in ("line1/a", "status")
-    ]
-    assert shown == [True, False, True, True]
-
-
-def test_what_one_may_publish() -> None:
-    press = read_policy(POLICY, "policy").caller(Identity("press")).publish
-    for path in ("{urn:p}line1", "{urn:p}line1/{urn:q}deep/er", "{urn:p}status"):
-        assert press.holds(TopicPath(path))
-    for path in ("{urn:p}status/below", "{urn:p}line11", "{urn:q}line1", "line1"):
-        assert not press.holds(TopicPath(path))
+    paths = [TopicPath(f"{{urn:p}}{name}") for name in ("line1/a", "status")]
+    assert [known_to(who).holds(path) for who in (stranger, None) for path in paths] == [True, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -98,19 +95,70 @@ def test_what_one_may_publish() -> None:
         ("allow = 3", "two brackets"),
         ("[[deny]]", "[deny]"),
         ("[[allow]", "not valid TOML"),
+        ('[[allow]]\nusres = ["a"]', "usres is not known"),
         ('[[allow]]\ndo = ["publish"]\ntopics = ["a"]', "users or groups is missing"),
         ('[[allow]]\ndo = ["publish"]\nusers = ["a"]', "topics is missing"),
-        ('[[allow]]\ndo = ["read"]\ntopics = ["a"]\nusers = ["a"]', "'read'"),
+        (allow("read", "a", users="a"), "'read'"),
         ('[[allow]]\ndo = "publish"\ntopics = ["a"]\nusers = ["a"]', "do must be a list"),
-        ('[[allow]]\ndo = ["publish"]\ntopics = ["a/*"]\nusers = ["a"]', "has wildcards"),
-        ('[[allow]]\ndo = ["publish"]\ntopics = ["a//b"]\nusers = ["a"]', "has wildcards"),
-        ('[[allow]]\ndo = ["publish"]\ntopics = ["a//b//."]\nusers = ["a"]', "has wildcards"),
-        ('[[allow]]\ndo = ["publish"]\ntopics = ["p:a"]\nusers = ["a"]', "number 1"),
-        ('[[allow]]\nusres = ["a"]', "usres is not known"),
+        (allow("publish", "p:a", users="a"), "number 1"),
+        *((allow("publish", topic, users="a"), "has wildcards") for topic in ("a/*", "a//b", "a//b//.")),
     ],
 )
-def test_what_is_wrong_in_a_policy_is_said(text: str, says: str) -> None:
+def test_errors_of_a_policy_name_their_place(text: str, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_policy(text, "policy.toml")
     assert says in str(refused.value)
     assert "policy.toml" in str(refused.value)
+
+
+# Subscriptions that the policy does not allow (any more).
+
+REVIEWED = read_policy(
+    allow("subscribe", "a//.", users="anna")
+    + allow("subscribe", "b//.", groups="readers")
+    + allow("publish", "//.", users="*"),
+    "policy",
+)
+USERS = {"anna": Identity("anna"), "bert": Identity("bert", frozenset({"readers"}))}
+
+
+def found(one: Subscription, policy: AccessPolicy = REVIEWED, others: bool = False) -> list[tuple[str, bool]]:
+    return [(each.reason, each.certain) for each in review([one], USERS.get, policy, others_know_users=others)]
+
+
+NOT_ALL = "its owner may not subscribe to all of that"
+
+
+@pytest.mark.parametrize(
+    ("owner", "topic", "findings", "others"),
+    [
+        *(
+            (owner, topic, [], others)
+            for owner, topic in (("anna", "a//."), ("anna", "a/b"), ("bert", "b/*"))
+            for others in (True, False)
+        ),
+        ("anna", "b/c", [(NOT_ALL, True)], False),
+        ("anna", "*/c", [(NOT_ALL, True)], False),
+        ("bert", "a", [(NOT_ALL, True)], False),
+        ("carl", "a", [("its owner is no user", True)], False),
+        ("carl", "b", [(NOT_ALL, False)], True),
+        # Bert's token may have groups that our file does not.
+        ("bert", "a", [(NOT_ALL, False)], True),
+        ("", "a", [("it was made while no authentication was required", False)], False),
+    ],
+)
+def test_review_of_subscriptions(owner: str, topic: str, findings: list[tuple[str, bool]], others: bool) -> None:
+    one = subscription(topic=parse_friendly(topic, {}).normal, owner=owner)
+    assert found(one, others=others) == findings
+
+
+def test_review_of_queues_triggers_and_links() -> None:
+    server = subscription(topic="a/b", owner="anna", queue=1)
+    assert found(server) == [("its owner may not serve that queue", True)]
+    trigger = make_trigger("t", "a//.", "b", owner="anna")
+    assert found(trigger) == []
+    narrow = read_policy(allow("subscribe publish", "a//.", users="*"), "policy")
+    assert found(trigger, narrow) == [("its owner may not publish to b", True)]
+    link = msgspec.structs.replace(subscription("peer-b", "a"), form="peer", peer=Peer("G/a", "G/b"))
+    assert found(link) == []
+    assert [found(one, DEFAULT) for one in (server, trigger, link)] == [[], [], []]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import socket
+import time
 
 import pytest
 
@@ -13,7 +16,9 @@ from arborcast.wire.errors import TooManyRequests
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
 from tests.support.make import Clock
+from tests.support.served_app import exchange, served
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
+from tests.support.waiting import wait_until
 
 
 def limited(clock: Clock, **limits: float) -> Rates:
@@ -28,14 +33,14 @@ def test_a_burst_then_the_rate() -> None:
     with pytest.raises(TooManyRequests, match="2 requests per second") as refused:
         rates.request("a")
     assert refused.value.headers() == [(b"retry-after", b"1")]
-    rates.request("b")  # somebody else pays for nothing of it
+    rates.request("b")
     clock.now += 0.5
     rates.request("a")
     with pytest.raises(TooManyRequests):
         rates.request("a")
 
 
-def test_bytes_beyond_the_burst_are_paid_for_afterwards() -> None:
+def test_bytes_beyond_the_burst_delay_the_next_request() -> None:
     clock = Clock()
     rates = limited(clock, bytes_per_s=1000, byte_burst=2000)
     rates.request("a")
@@ -47,13 +52,19 @@ def test_bytes_beyond_the_burst_are_paid_for_afterwards() -> None:
     rates.request("a")
 
 
-def test_only_so_many_clients_are_remembered() -> None:
+def test_buckets_are_few_and_dropped_when_full() -> None:
     buckets = Buckets(1.0, 1.0, keys=3)
     for number in range(1000):
         buckets.take(str(number), 1, 0.0)
-    assert len(buckets) == 3
-    assert buckets.missing_s("999", 0.0) == 1
-    assert buckets.missing_s("0", 0.0) == 0
+    assert (len(buckets), buckets.missing_s("999", 0.0), buckets.missing_s("0", 0.0)) == (3, 1, 0)
+    buckets = Buckets(rate=1.0, size=2.0, keys=10)
+    for amount in (1, 1, -1):
+        buckets.take("a", amount, 0.0)
+    assert (len(buckets), buckets.missing_s("a", 0.0)) == (1, 0.0)
+    buckets.take("a", -1, 0.5)
+    assert len(buckets) == 0
+    buckets.take("a", 2, 0.5)
+    assert buckets.missing_s("a", 0.5) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -61,13 +72,12 @@ def test_only_so_many_clients_are_remembered() -> None:
     [
         ("192.0.2.7", "192.0.2.7"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::ffff", "2001:db8:1:2::/64"),
         ("::ffff:192.0.2.7", "192.0.2.7"),
         ("fe80::1%eth0", "fe80::/64"),
         ("not:an:address", "not:an:address"),
     ],
 )
-def test_what_counts_as_one_client(host: str, key: str) -> None:
+def test_the_key_of_a_client(host: str, key: str) -> None:
     assert client_key(host) == key
 
 
@@ -75,68 +85,89 @@ def test_connections_are_counted_and_forgotten() -> None:
     peers = PeerConnections(2)
     assert [peers.opened("192.0.2.1") for _ in range(3)] == [False, False, True]
     assert peers.opened("192.0.2.2") is False
-    for _ in range(3):
-        peers.closed("192.0.2.1")
-    peers.closed("192.0.2.2")
+    for host in ("192.0.2.1",) * 3 + ("192.0.2.2",):
+        peers.closed(host)
     assert len(peers) == 0
 
 
-def test_over_the_rate_nothing_is_accepted_and_the_answer_says_when() -> None:
-    parts = GatewayParts()
+def test_over_the_rate_nothing_is_accepted(parts: GatewayParts) -> None:
     parts.gateway.gate = Gate(limited(Clock(), requests_per_s=1.0, request_burst=1))
     assert parts.post(envelope(notify())).status == 202
     answer = parts.post(envelope(notify()))
-    assert answer.status == 429
-    assert answer.headers[b"retry-after"] == b"1"
+    assert (answer.status, answer.headers[b"retry-after"]) == (429, b"1")
     assert "1 requests per second" in answer.reason
     assert len(parts.notifications.accepted) == 1
     assert parts.get("/health/live").status == 200
 
 
-def test_what_a_publisher_causes_is_limited() -> None:
+def test_the_deliveries_that_a_publisher_causes_are_limited() -> None:
     clock = Clock()
     parts = GatewayParts()
     parts.gateway.gate = Gate(limited(clock, deliveries_per_minute=6))
-    for number in range(3):
-        parts.post(envelope(subscribe(f"http://127.0.0.1:9/{number}", topic_expression("t:a//."))))
-    few, many, nobody = notify(message("t:b")), notify(message("t:a"), message("t:a/b")), notify(message("t:c"))
-    parts.post(envelope(subscribe("http://127.0.0.1:9/b", topic_expression("t:b"))))
-    assert parts.post(envelope(few)).status == 202
-    assert parts.post(envelope(many)).status == 202  # 7 of 6: paid for afterwards
-    refused = parts.post(envelope(few))
+    for number, topic in enumerate(("t:a//.", "t:a//.", "t:a//.", "t:b")):
+        parts.post(envelope(subscribe(f"http://127.0.0.1:9/{number}", topic_expression(topic))))
+    few, many, none = (envelope(notify(*map(message, names))) for names in (["t:b"], ["t:a", "t:a/b"], ["t:c"]))
+    assert [parts.post(few).status, parts.post(many).status] == [202, 202]  # 7 of 6: paid for afterwards
+    refused = parts.post(few)
     assert (refused.status, refused.headers[b"retry-after"]) == (429, b"20")
     assert "6 deliveries per minute" in refused.reason
-    # Somebody over the limit is refused before anything is counted, whoever listens.
-    assert parts.post(envelope(nobody)).status == 429
+    # Over the limit a request is refused before its deliveries are counted, even if there are none.
     old = legacy.wsn_process(legacy.notify("a:b", "x"))
-    assert parts.post(old).status == 429
+    assert [parts.post(none).status, parts.post(old).status] == [429, 429]
     accepted = len(parts.notifications.accepted)
     clock.now += 20
-    assert parts.post(envelope(nobody)).status == 202
-    assert parts.post(old).status == 200
+    assert [parts.post(none).status, parts.post(old).status] == [202, 200]
     assert len(parts.notifications.accepted) == accepted + 2
 
 
-def test_current_messages_that_a_subscriber_asks_for_are_limited_as_what_a_publisher_causes() -> None:
+def test_current_messages_for_a_subscriber_count_as_its_deliveries() -> None:
     parts = GatewayParts(topics=TopicSettings(retain_all=True))
     parts.gateway.gate = Gate(limited(Clock(), deliveries_per_minute=6))
     for number in range(4):
         assert parts.post(envelope(notify(message(f"t:a/b{number}")))).status == 202
     wanted = f'<wsnt:SubscriptionPolicy><p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/></wsnt:SubscriptionPolicy>'
-    asking = envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//."), more=wanted))
+    asking, plain = (
+        envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//."), more=more)) for more in (wanted, "")
+    )
     assert [parts.post(asking).status for _ in range(3)] == [200, 200, 429]
     assert len([each for each in parts.notifications.accepted if each.only]) == 8
-    plain = envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//.")))
     assert parts.post(plain).status == 200, "nothing is sent for it"
 
 
-def test_what_is_given_back_is_forgotten_when_the_bucket_is_full_again() -> None:
-    buckets = Buckets(rate=1.0, size=2.0, keys=10)
-    buckets.take("a", 1, 0.0)
-    buckets.take("a", 1, 0.0)
-    buckets.take("a", -1, 0.0)
-    assert (len(buckets), buckets.missing_s("a", 0.0)) == (1, 0.0)
-    buckets.take("a", -1, 0.5)
-    assert len(buckets) == 0
-    buckets.take("a", 2, 0.5)
-    assert buckets.missing_s("a", 0.5) == 1.0
+# Through real sockets.
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_connections_of_one_address() -> None:
+    with served(GatewayParts(), access=LimitSettings(connections_per_client=2)) as port:
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(2):
+                one = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                one.sendall(LIVE)
+                assert one.recv(4096).startswith(b"HTTP/1.1 200")
+            refused = exchange(port, LIVE)
+            assert refused.startswith(b"HTTP/1.1 503")
+            assert b"retry-after: 1" in refused
+        wait_until(lambda: exchange(port, LIVE).startswith(b"HTTP/1.1 200"))
+
+
+class _Large:
+    def wsdl(self, *_: object) -> bytes:
+        return b"<a>" + b"x" * 32_000_000 + b"</a>"  # more than the kernel's buffers on both sides take
+
+
+def test_a_client_that_does_not_read_is_cut_off(parts: GatewayParts) -> None:
+    parts.gateway.descriptions = _Large()  # type: ignore[assignment]  # all that is asked of it
+    with served(parts, access=LimitSettings(send_timeout_s=0.2)) as port, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET /wsn/NotificationBroker?wsdl HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        deadline = time.monotonic() + 120
+        # Nothing is read meanwhile: the end of the connection shows in what sending does.
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < deadline:
+                client.sendall(b"x")
+                time.sleep(0.02)
+        assert time.monotonic() < deadline, "the connection is still there"

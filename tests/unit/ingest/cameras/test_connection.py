@@ -19,12 +19,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 def exchange(
-    *answers: bytes,
-    posts: int = 1,
-    total_s: float = 60.0,
-    policy: AddressPolicy = THIS_MACHINE,
-    closes: bool = False,
-    credentials: Credentials = NONE,
+    *answers: bytes, posts: int = 1, total_s: float = 60.0, closes: bool = False, credentials: Credentials = NONE
 ) -> tuple[list[HttpAnswer], int]:
     """What posts to a server get that gives these answers, one for each request, and the number of connections."""
     left, writers = list(answers), list[asyncio.StreamWriter]()
@@ -48,7 +43,7 @@ def exchange(
     async def main() -> list[HttpAnswer]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/onvif"
-        connection = CameraConnection(policy, credentials)
+        connection = CameraConnection(THIS_MACHINE, credentials)
         try:
             return [await connection.post(url, {"Content-Type": "text/xml"}, b"<x></x>", total_s) for _ in range(posts)]
         finally:
@@ -61,16 +56,11 @@ def exchange(
     return asyncio.run(main()), connections
 
 
-def test_one_connection_is_kept() -> None:
-    answers, connections = exchange(OK, OK, OK, posts=3)
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_connection_is_kept_until_the_camera_closes_it(closes: bool) -> None:
+    answers, connections = exchange(OK, OK, OK, posts=3, closes=closes)
     assert [each.body for each in answers] == [b"ok"] * 3
-    assert connections == 1
-
-
-def test_an_idle_connection_that_the_camera_has_closed_costs_nothing() -> None:
-    answers, connections = exchange(OK, OK, posts=2, closes=True)
-    assert [each.body for each in answers] == [b"ok"] * 2
-    assert connections == 2
+    assert connections == (3 if closes else 1)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +81,7 @@ def test_answers_of_cameras(answer: bytes, body: bytes) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        b"",
-        b"<html>",
-        OK[:-1],
-        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n",
+        *(b"", b"<html>", OK[:-1], b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n"),
         b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n\r\n" + b"y" * (MAX_ANSWER + 1),
     ],
@@ -120,21 +107,15 @@ def test_a_slow_answer_is_given_up() -> None:
         exchange(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n...", total_s=0.2)
 
 
-@pytest.mark.parametrize("settings", [OutboundSettings(), OutboundSettings(scope="loopback", deny="127.0.0.0/8")])
-def test_the_policy_decides(settings: OutboundSettings) -> None:
-    with pytest.raises(NotCalled):
-        exchange(OK, policy=AddressPolicy(settings))
+async def test_the_outbound_policy_decides_by_each_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(*_: object, **__: object) -> list[object]:
+        return [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
 
-
-def test_a_name_is_checked_by_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        connection = CameraConnection(AddressPolicy(OutboundSettings()), Credentials())
-
-        async def resolve(*_: object, **__: object) -> list[object]:
-            return [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
-
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    for settings, url in (
+        (OutboundSettings(), "http://127.0.0.1:9/"),
+        (OutboundSettings(scope="loopback", deny="127.0.0.0/8"), "http://127.0.0.1:9/"),
+        (OutboundSettings(), "http://camera.example/"),
+    ):
         with pytest.raises(NotCalled, match="outbound rule"):
-            await connection.post("http://camera.example/", {}, b"", 60.0)
-
-    asyncio.run(main())
+            await CameraConnection(AddressPolicy(settings), NONE).post(url, {}, b"", 60.0)

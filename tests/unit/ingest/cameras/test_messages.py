@@ -119,14 +119,11 @@ def test_answers(operation: CameraOperation, body: str, expected: Outcome) -> No
 @pytest.mark.parametrize(
     ("operation", "body"),
     [
-        (CameraOperation.CLOCK, "<tt:UTCDateTime/>"),
-        (CameraOperation.CLOCK, "<tds:GetSystemDateAndTimeResponse/>"),
-        (CameraOperation.CREATE, GRANTED),
-        (CameraOperation.CREATE, "<tev:SubscriptionReference/>"),
-        (CameraOperation.PULL, "<wsnt:RenewResponse/>"),
-        (CameraOperation.PULL, b"<html>login"),
+        *((CameraOperation.CLOCK, body) for body in ("<tt:UTCDateTime/>", "<tds:GetSystemDateAndTimeResponse/>")),
+        *((CameraOperation.CREATE, body) for body in (GRANTED, "<tev:SubscriptionReference/>")),
+        *((CameraOperation.PULL, body) for body in ("<wsnt:RenewResponse/>", b"<html>login", b"")),
         (CameraOperation.PULL, envelope("<tev:PullMessagesResponse/>")[:-20]),
-        (CameraOperation.PULL, b""),
+        (CameraOperation.PULL, f"<tev:PullMessagesResponse>{'<a>' * 300}{'</a>' * 300}</tev:PullMessagesResponse>"),
         (CameraOperation.PULL, b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><x>&e;</x>'),
     ],
 )
@@ -184,17 +181,17 @@ def parts_of(header: str) -> dict[str, str]:
     return {name: value.strip('"') for name, _, value in fields}
 
 
-def test_http_digest_gives_up_when_the_password_is_wrong_and_counts() -> None:
-    access = DigestAccess(Credentials("user", "pass"))
+def test_http_digest_counts_and_ends_with_a_wrong_password() -> None:
+    access, challenge = DigestAccess(Credentials("user", "pass")), 'Digest realm="r", nonce="n", qop="auth"'
     assert access.authorization("POST", URL) == ""
-    assert access.challenged('Digest realm="r", nonce="n", qop="auth"')
-    assert "nc=00000001" in access.authorization("POST", URL)
-    assert "nc=00000002" in access.authorization("POST", URL)
-    assert not access.challenged('Digest realm="r", nonce="n", qop="auth"')
-    assert access.challenged('Digest realm="r", nonce="n", qop="auth", stale=true')
+    assert access.challenged(challenge)
+    for count in (1, 2):
+        assert f"nc=0000000{count}" in access.authorization("POST", URL)
+    assert not access.challenged(challenge)
+    assert access.challenged(f"{challenge}, stale=true")
     assert access.challenged('Digest realm="r", nonce="m", qop="auth"')
-    for refused in ('Basic realm="r"', "", 'Digest realm="r", nonce="x", algorithm=SHA-512', "Digest"):
-        assert not DigestAccess(Credentials("user", "pass")).challenged(refused) or refused == "Digest"
+    for refused in ('Basic realm="r"', "", 'Digest realm="r", nonce="x", algorithm=SHA-512'):
+        assert not DigestAccess(Credentials("user", "pass")).challenged(refused)
     assert not DigestAccess(NONE).challenged('Digest realm="r", nonce="n"')
 
 
@@ -244,8 +241,7 @@ def test_topics(one: str, expected: str) -> None:
     assert etree.fromstring(found.payload).tag == found.type
 
 
-def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
-    deep = "<a>" * 300 + "</a>" * 300
+def test_events_that_cannot_be_read_are_counted() -> None:
     found = events_of(
         message(topic("tns1:A")),
         message(topic("tns1:A|tns1:B")),
@@ -255,16 +251,12 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     )
     assert [each.topic for each in found.notifications] == ["cameras/gate/A", "cameras/gate/B"]
     assert found.unreadable == 1
-    assert isinstance(
-        outcome(CameraOperation.PULL, f"<tev:PullMessagesResponse>{deep}</tev:PullMessagesResponse>"), Broken
-    )
 
 
-def test_a_camera_cannot_make_topics_without_end() -> None:
+def test_the_number_of_topics_of_a_camera() -> None:
     many = [message(topic("tns1:A"), item("Object", str(number))) for number in range(20)]
     found = events_of(*many, room=3)
     assert len({each.topic for each in found.notifications}) == 4
-    assert len(found.properties) == 3
-    assert len(found.notifications) == 20
+    assert (len(found.properties), len(found.notifications)) == (3, 20)
     known = frozenset(TopicPath(f"cameras/gate/A/Object.{number}") for number in range(20))
     assert len(events_of(*many, room=0, known=known).properties) == 20

@@ -6,282 +6,209 @@ import asyncio
 import contextlib
 import logging
 import socket
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from arborcast.core.backoff import Backoff
 from arborcast.ingest.demand import calls
 from arborcast.ingest.demand.worker import DemandWorker
-from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.publishers import Upstream
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.publisher import WSA, WSNT, Publisher
+from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.slow
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
-CONSUMER = "http://127.0.0.1:9/consumer"
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    with Publisher() as publisher:
-        yield publisher
 
 
 class Running:
-    """A gateway with its worker on an event loop of its own, so that tests can be written in a row."""
+    """A gateway with its worker on the event loop of the test."""
 
-    def __init__(self, parts: GatewayParts) -> None:
-        self.parts = parts
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+    def __init__(self, publisher: Publisher) -> None:
+        self.parts = GatewayParts()
+        self.publisher = publisher
         self.start_worker()
 
     def start_worker(self) -> None:
-        async def start() -> asyncio.Task[None]:
-            worker = DemandWorker(self.parts.gateway, lambda: len(self.parts.control.records), Backoff(0.1, 60.0))
-            return asyncio.create_task(worker.run())
+        worker = DemandWorker(self.parts.gateway, lambda: len(self.parts.control.records), Backoff(0.1, 60.0))
+        self._worker = asyncio.create_task(worker.run())
 
-        self._worker = asyncio.run_coroutine_threadsafe(start(), self._loop).result(120)
+    async def stop_worker(self) -> None:
+        self._worker.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._worker
 
-    def stop_worker(self) -> None:
-        async def stop() -> None:
-            self._worker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._worker
+    async def post(self, body: str, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
+        return await self.parts.request("POST", path, soap.envelope(body))
 
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(120)
+    async def register(self, *topics: str, url: str = "") -> str:
+        """The path of the new registration."""
+        named = "".join(f'<b:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}Full">{topic}</b:Topic>' for topic in topics)
+        reference = f"<wsa:Address>{url or self.publisher.url}</wsa:Address>"
+        return self._path(
+            await self.post(
+                f'<b:RegisterPublisher xmlns:b="{BR}"><b:PublisherReference>{reference}</b:PublisherReference>'
+                f"{named}<b:Demand>true</b:Demand></b:RegisterPublisher>"
+            )
+        )
 
-    def close(self) -> None:
-        self.stop_worker()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(120)
-        self._loop.close()
-
-    def run(self, work: Awaitable[HttpAnswer]) -> HttpAnswer:
-        async def awaited() -> HttpAnswer:
-            return await work
-
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(120)
-
-    def post(self, body: str, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
-        return self.run(self.parts.request("POST", path, soap.envelope(body)))
-
-    def subscribe(self, topic: str, consumer: str = CONSUMER) -> str:
+    async def subscribe(self, topic: str, consumer: str = "http://127.0.0.1:9/consumer") -> str:
         """The path of the new subscription."""
-        answer = self.post(soap.subscribe(consumer, soap.topic_expression(topic)))
-        address = answer.text("Address")
-        assert address is not None
-        return address.removeprefix("http://127.0.0.1:8080")
+        return self._path(await self.post(soap.subscribe(consumer, soap.topic_expression(topic))))
+
+    async def unsubscribe(self, path: str) -> None:
+        await self.post("<wsnt:Unsubscribe/>", path)
 
     @property
-    def registration(self) -> Registration:
+    def upstream(self) -> tuple[Upstream, ...]:
         (registration,) = self.parts.registrations
-        return registration
+        return registration.upstream
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """The publisher was asked, and the answer is recorded."""
+        await wait_until_async(condition, lambda: self.publisher.operations)
+
+    async def until_held(self, number: int = 1) -> None:
+        await self.until(lambda: len(self.upstream) == number)
+
+    def _path(self, answer: HttpAnswer) -> str:
+        return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
 
 
-@pytest.fixture
-def running() -> Iterator[Running]:
-    running = Running(GatewayParts())
-    yield running
-    running.close()
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[tuple[Running, Publisher]]:
+    with Publisher() as publisher:
+        made = Running(publisher)
+        try:
+            yield made, publisher
+        finally:
+            await made.stop_worker()
 
 
-def register(publisher: Publisher, *topics: str) -> str:
-    named = "".join(f'<b:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}Full">{topic}</b:Topic>' for topic in topics)
-    return (
-        f'<b:RegisterPublisher xmlns:b="{BR}"><b:PublisherReference><wsa:Address>{publisher.url}</wsa:Address>'
-        f"</b:PublisherReference>{named}<b:Demand>true</b:Demand></b:RegisterPublisher>"
-    )
+async def test_from_the_first_subscriber_to_the_end_of_the_registration() -> None:
+    async with running() as (ours, publisher):
+        publisher.reference_parameters = (
+            '<wsa:ReferenceParameters><k:Key xmlns:k="urn:k">7</k:Key></wsa:ReferenceParameters>'
+        )
+        path = await ours.register("t:a/b")
+        await ours.subscribe("t:other")
+        first = await ours.subscribe("t:a//.")
+        await ours.until_held()
+        (asked,) = publisher.asked
+        subscribe = asked.message.find(f".//{{{WSNT}}}Subscribe")
+        assert subscribe is not None
+        assert subscribe.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") == ours.parts.gateway.own.broker
+        expression = subscribe.find(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression")
+        assert expression is not None
+        assert (expression.text, expression.get("Dialect")) == ("t:a/b", f"{soap.DIALECT}Full")
+        assert expression.nsmap["t"] == "urn:t"
+        assert subscribe.findtext(f"{{{WSNT}}}InitialTerminationTime") == "PT600S"
+        # Another process goes on where this one ended, and pauses when the last subscriber leaves.
+        await ours.stop_worker()
+        ours.start_worker()
+        second = await ours.subscribe("t:a/b", "http://127.0.0.1:9/second")
+        await ours.unsubscribe(first)
+        await ours.post("<wsnt:PauseSubscription/>", second)
+        await ours.until(lambda: ours.upstream[0].paused)
+        assert publisher.operations == ["Subscribe", "PauseSubscription"]
+        key = publisher.asked[-1].message.find("{*}Header/{urn:k}Key")
+        assert key is not None
+        assert (key.text, key.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
+        await ours.post("<wsnt:ResumeSubscription/>", second)
+        await ours.until(lambda: not ours.upstream[0].paused)
+        await ours.post(f'<b:DestroyRegistration xmlns:b="{BR}"/>', path)
+        await ours.until(lambda: publisher.subscriptions == {})
+        assert publisher.operations == ["Subscribe", "PauseSubscription", "ResumeSubscription", "Unsubscribe"]
 
 
-def settled(running: Running, publisher: Publisher, condition: Callable[[], bool]) -> None:
-    """The publisher was asked, and the answer is recorded."""
-    publisher.wait_for(condition, "recorded")
-
-
-def test_subscribe_when_the_first_comes_pause_when_the_last_goes_resume_when_one_comes_back(
-    running: Running, publisher: Publisher
-) -> None:
-    running.post(register(publisher, "t:a/b"))
-    running.subscribe("t:other")
-    first = running.subscribe("t:a//.")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    (asked,) = publisher.asked
-    subscribe = asked.message.find(f".//{{{WSNT}}}Subscribe")
-    assert subscribe is not None
-    assert subscribe.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") == running.parts.gateway.own.broker
-    expression = subscribe.find(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression")
-    assert expression is not None
-    assert (expression.text, expression.get("Dialect"), expression.nsmap["t"]) == (
-        "t:a/b",
-        f"{soap.DIALECT}Full",
-        "urn:t",
-    )
-    assert subscribe.findtext(f"{{{WSNT}}}InitialTerminationTime") == "PT600S"
-
-    second = running.subscribe("t:a/b", "http://127.0.0.1:9/second")
-    running.post("<wsnt:Unsubscribe/>", first)
-    running.post("<wsnt:PauseSubscription/>", second)
-    settled(running, publisher, lambda: running.registration.upstream[0].paused)
-    assert publisher.operations == ["Subscribe", "PauseSubscription"]
-
-    running.post("<wsnt:ResumeSubscription/>", second)
-    settled(running, publisher, lambda: not running.registration.upstream[0].paused)
-    assert publisher.operations == ["Subscribe", "PauseSubscription", "ResumeSubscription"]
-
-
-def test_a_publisher_that_cannot_pause_is_left_and_subscribed_at_again(
-    running: Running, publisher: Publisher, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_publisher_that_cannot_pause_is_subscribed_at_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "arborcast.ingest.demand")
-    publisher.refuses = {"PauseSubscription"}
-    running.post(register(publisher, "t:a"))
-    for _ in range(2):
-        path = running.subscribe("t:a")
-        settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-        running.post("<wsnt:Unsubscribe/>", path)
-        settled(running, publisher, lambda: not running.registration.upstream)
-    # It was asked for a pause only once.
-    assert publisher.operations == ["Subscribe", "PauseSubscription", "Unsubscribe", "Subscribe", "Unsubscribe"]
-    assert publisher.subscriptions == {}
-    assert "answered 500: 's:Client no'" in caplog.text
+    async with running() as (ours, publisher):
+        publisher.refuses = {"PauseSubscription"}
+        await ours.register("t:a")
+        for _ in range(2):
+            path = await ours.subscribe("t:a")
+            await ours.until_held()
+            await ours.unsubscribe(path)
+            await ours.until_held(0)
+        # It was asked for a pause only once.
+        assert publisher.operations == ["Subscribe", "PauseSubscription", "Unsubscribe", "Subscribe", "Unsubscribe"]
+        assert publisher.subscriptions == {}
+        assert "answered 500: 's:Client no'" in caplog.text
 
 
-def test_each_topic_has_a_subscription_of_its_own(running: Running, publisher: Publisher) -> None:
-    running.post(register(publisher, "t:a", "t:b", "t:c//."))
-    running.subscribe("t:b")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    running.subscribe("t:c/not/there/yet")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 2)
-    assert {held.topic for held in publisher.subscriptions.values()} == {"t:b", "t:c//."}
+async def test_each_topic_has_a_subscription_of_its_own() -> None:
+    async with running() as (ours, publisher):
+        publisher.ends = "9999-12-31T23:59:59.9999999-05:00"  # .NET's way to write a time without end
+        await ours.register("t:a", "t:b", "t:c//.")
+        await ours.subscribe("t:b")
+        await ours.until_held()
+        await ours.subscribe("t:c/not/there/yet")
+        await ours.until_held(2)
+        assert {held.topic for held in publisher.subscriptions.values()} == {"t:b", "t:c//."}
+        assert [each.terminates_ms for each in ours.upstream] == [None, None]
 
 
-def test_destroying_the_registration_ends_the_subscription(running: Running, publisher: Publisher) -> None:
-    address = running.post(register(publisher, "t:a")).text("Address")
-    assert address is not None
-    running.subscribe("t:a")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    path = address.removeprefix("http://127.0.0.1:8080")
-    running.post(f'<b:DestroyRegistration xmlns:b="{BR}"/>', path)
-    publisher.wait_for(lambda: publisher.subscriptions == {}, "unsubscribed")
-    assert publisher.operations == ["Subscribe", "Unsubscribe"]
+async def test_a_publisher_that_is_away_or_names_a_forbidden_address_is_tried_again() -> None:
+    async with running() as (ours, publisher):
+        publisher.away = True
+        await ours.register("t:a")
+        await ours.subscribe("t:a")
+        await ours.until(lambda: len(publisher.asked) >= 2)
+        assert ours.upstream == ()
+        # The address in its answer is checked like the one that it registered.
+        address = "<wsa:Address>file:///x</wsa:Address>"
+        publisher.reference_parameters = f"<wsa:EndpointReference>{address}</wsa:EndpointReference>"
+        publisher.away, before = False, len(publisher.asked)
+        await ours.until(lambda: len(publisher.asked) >= before + 2)
+        assert ours.upstream == ()
+        publisher.reference_parameters = ""
+        await ours.until_held()
 
 
-def test_a_publisher_that_is_away_is_tried_again(running: Running, publisher: Publisher) -> None:
-    publisher.away = True
-    running.post(register(publisher, "t:a"))
-    running.subscribe("t:a")
-    publisher.wait_for(lambda: len(publisher.asked) >= 2, "tried twice")
-    assert running.registration.upstream == ()
-    publisher.away = False
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    assert len(publisher.subscriptions) == 1
+async def test_a_publisher_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_TOTAL_S", 600)  # longer than the test
+    with socket.create_server(("127.0.0.1", 0)) as silent, Publisher() as refusing:
+        refusing.refuses = {"Subscribe"}
+        async with running() as (ours, publisher):
+            for url in (f"http://127.0.0.1:{silent.getsockname()[1]}/", refusing.url, publisher.url):
+                await ours.register("t:a", url=url)
+            await ours.subscribe("t:a")
+            await ours.until(lambda: len(publisher.subscriptions) == 1)
 
 
-def test_one_that_hangs_holds_up_nobody(
-    running: Running, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calls, "_TOTAL_S", 600)  # who waited for it would not end
-    with socket.create_server(("127.0.0.1", 0)) as silent, Publisher() as dead:
-        running.post(register(publisher, "t:a").replace(publisher.url, f"http://127.0.0.1:{silent.getsockname()[1]}/"))
-        dead.refuses = {"Subscribe"}
-        running.post(register(dead, "t:a"))
-        running.post(register(publisher, "t:a"))
-        running.subscribe("t:a")
-        publisher.wait_for(lambda: len(publisher.subscriptions) == 1, "subscribed")
+async def test_renewals_in_time_and_a_new_subscription_for_a_lost_one() -> None:
+    async with running() as (ours, publisher):
+        publisher.lasts_s = 100
+        await ours.register("t:a")
+        await ours.subscribe("t:a")
+        await ours.until_held()
+        (before,) = ours.upstream
+        ours.parts.later(seconds=79)
+        await ours.subscribe("t:x")  # something to look at
+        ours.parts.later(seconds=2)
+        await ours.until(lambda: ours.upstream[0] != before)
+        assert publisher.operations == ["Subscribe", "Renew"]
+        renewed = ours.upstream[0].terminates_ms
+        assert renewed is not None
+        assert before.terminates_ms is not None
+        assert 80_000 <= renewed - before.terminates_ms <= 82_000
+        publisher.subscriptions.clear()
+        ours.parts.later(seconds=81)
+        await ours.until(lambda: bool(ours.upstream) and ours.upstream[0].reference != before.reference)
+        assert publisher.operations == ["Subscribe", "Renew", "Renew", "Subscribe"]
 
 
-def test_it_is_renewed_in_time_and_not_too_early(running: Running, publisher: Publisher) -> None:
-    publisher.lasts_s = 100
-    running.post(register(publisher, "t:a"))
-    running.subscribe("t:a")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    before = running.registration.upstream[0]
-    running.parts.later(seconds=79)
-    running.subscribe("t:x")  # something to look at
-    running.parts.later(seconds=2)
-    settled(running, publisher, lambda: running.registration.upstream[0] != before)
-    assert publisher.operations == ["Subscribe", "Renew"]
-    renewed = running.registration.upstream[0].terminates_ms
-    assert renewed is not None
-    assert before.terminates_ms is not None
-    assert 80_000 <= renewed - before.terminates_ms <= 82_000
-
-
-def test_what_the_publisher_has_forgotten_is_subscribed_anew(running: Running, publisher: Publisher) -> None:
-    running.post(register(publisher, "t:a"))
-    running.subscribe("t:a")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    before = running.registration.upstream[0].reference
-    publisher.subscriptions.clear()
-    running.parts.later(seconds=500)
-    settled(
-        running,
-        publisher,
-        lambda: bool(running.registration.upstream) and running.registration.upstream[0].reference != before,
-    )
-    assert publisher.operations == ["Subscribe", "Renew", "Subscribe"]
-
-
-def test_another_process_goes_on_where_this_one_ended(running: Running, publisher: Publisher) -> None:
-    running.post(register(publisher, "t:a"))
-    path = running.subscribe("t:a")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    running.stop_worker()
-    running.start_worker()
-    running.post("<wsnt:Unsubscribe/>", path)
-    settled(running, publisher, lambda: running.registration.upstream[0].paused)
-    assert publisher.operations == ["Subscribe", "PauseSubscription"]
-
-
-def test_reference_parameters_are_echoed(running: Running, publisher: Publisher) -> None:
-    publisher.reference_parameters = (
-        '<wsa:ReferenceParameters><k:Key xmlns:k="urn:k">7</k:Key></wsa:ReferenceParameters>'
-    )
-    running.post(register(publisher, "t:a"))
-    path = running.subscribe("t:a")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    running.post("<wsnt:Unsubscribe/>", path)
-    settled(running, publisher, lambda: running.registration.upstream[0].paused)
-    key = publisher.asked[-1].message.find("{*}Header/{urn:k}Key")
-    assert key is not None
-    assert (key.text, key.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
-
-
-def test_a_publisher_cannot_send_us_elsewhere(running: Running, publisher: Publisher) -> None:
-    """The address in its answer is judged like the one that it registered."""
-    publisher.reference_parameters = (
-        "<wsa:EndpointReference><wsa:Address>file:///x</wsa:Address></wsa:EndpointReference>"
-    )
-    running.post(register(publisher, "t:a"))
-    running.subscribe("t:a")
-    publisher.wait_for(lambda: len(publisher.asked) >= 2, "refused and tried again")
-    assert running.registration.upstream == ()
-
-
-def test_trouble_with_the_publisher_of_a_registration_that_is_gone_is_not_kept() -> None:
+async def test_failures_of_registrations_that_have_ended_are_not_kept() -> None:
     async def no_threads_left() -> None:
         raise RuntimeError("cannot schedule new futures after shutdown")
 
-    async def scenario() -> dict[str, object]:
-        worker = DemandWorker(GatewayParts().gateway, lambda: 0)
-        for number in range(10):
-            worker._start(f"gone{number}", no_threads_left())
-        while worker._busy:
-            await asyncio.sleep(0)
-        return dict(worker._troubles)
-
-    assert asyncio.run(scenario()) == {}
-
-
-def test_never_as_net_has_it_need_not_be_renewed(running: Running, publisher: Publisher) -> None:
-    publisher.ends = "9999-12-31T23:59:59.9999999-05:00"
-    running.post(register(publisher, "t:a"))
-    running.subscribe("t:a")
-    settled(running, publisher, lambda: len(running.registration.upstream) == 1)
-    assert running.registration.upstream[0].terminates_ms is None
+    worker = DemandWorker(GatewayParts().gateway, lambda: 0)
+    for number in range(10):
+        worker._start(f"gone{number}", no_threads_left())
+    while worker._busy:
+        await asyncio.sleep(0)
+    assert worker._troubles == {}

@@ -1,6 +1,8 @@
-"""Which links there are to be, and what is told to whom."""
+"""Links to other engines, and reports of interests."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -66,41 +68,35 @@ def test_to_members_and_from_the_representative_to_groups() -> None:
     ]
 
 
-def test_a_link_follows_its_interest_and_its_address() -> None:
-    there = _links(ALL, interests(H_="c"))
+def links(where: Topology, wants: PeerInterests, there: Sequence[Subscription] = (), at: int = 5) -> list[Subscription]:
+    """Those of G/a that are new or changed."""
+    records = changes("G/a", wanted_links("G/a", where, wants), there, at, protect)
+    return [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
+
+
+def test_the_life_of_a_link_to_another_group() -> None:
+    there = links(ALL, interests(H_="c"))
     after = topology("G/a", "H/x", "H/y", gone="H/x")
-    (record,) = changes("G/a", wanted_links("G/a", after, interests(H_="c d")), there, 9, protect)
-    assert isinstance(record, SubscriptionRecord)
-    changed = record.subscription
+    (changed,) = links(after, interests(H_="c d"), there, 9)
     assert (changed.consumer.address, changed.selector()) == ("http://y/federation", "c|d")
     assert changed.created_ms == there[0].created_ms
     assert changed.protection != there[0].protection, "a secret is sealed for one address"
-
-
-def test_what_is_not_wanted_any_more_takes_nothing_new_and_may_open_again() -> None:
-    there = _links(ALL, interests(H_="c"))
-    (record,) = changes("G/a", [], there, 9, protect)
-    assert isinstance(record, SubscriptionRecord)
-    assert record.subscription.terminates_ms == 9
-    assert changes("G/a", [], [record.subscription], 10, protect) == []
-    (again,) = changes("G/a", wanted_links("G/a", ALL, interests(H_="c")), [record.subscription], 11, protect)
-    assert again == SubscriptionRecord(there[0])
-
-
-def test_what_waits_for_a_group_of_which_nobody_is_there_waits() -> None:
-    there = _links(ALL, interests(H_="c"))
-    nobody = topology("G/a", "H/x", gone="H/x")
-    assert absent_groups(nobody) == {"H/"}
-    assert wanted_links("G/a", nobody, interests(H_="c")) == []
-    assert changes("G/a", [], there, 9, protect, absent_groups(nobody)) == []
-
-
-def test_subscriptions_of_others_are_left_alone() -> None:
-    plain = msgspec.structs.replace(_links(ALL, interests(H_="c"))[0], id="s", form="notify", peer=None)
+    # Without an interest it takes nothing new, and may open again.
+    (ended,) = links(ALL, interests(), there, 9)
+    assert ended.terminates_ms == 9
+    assert changes("G/a", [], [ended], 10, protect) == []
+    assert links(ALL, interests(H_="c"), [ended], 11) == there
+    # While no member of the group is there, its messages wait.
+    absent = topology("G/a", "H/x", gone="H/x")
+    assert absent_groups(absent) == {"H/"}
+    assert wanted_links("G/a", absent, interests(H_="c")) == []
+    assert changes("G/a", [], there, 9, protect, absent_groups(absent)) == []
+    # Subscriptions of others are left alone.
+    plain = msgspec.structs.replace(there[0], id="s", form="notify", peer=None)
     assert changes("G/a", [], [plain], 9, protect) == []
 
 
-def test_who_is_told_what() -> None:
+def test_reports_to_members_and_groups() -> None:
     wants = interests(G_b="b", H_="h")
     wants.apply(PeerInterest("G/b", "G/b", 2, ("b",), ("for others",)))
     assert reports_of("G/a", ALL, wants, ("own",)) == {
@@ -111,7 +107,7 @@ def test_who_is_told_what() -> None:
     assert reports_of("G/b", ALL, wants, ("own",)) == {"G/a": ToPeer([("own",)], [])}
 
 
-def test_what_a_representative_wanted_for_others_is_not_told_to_them_by_its_successor() -> None:
+def test_a_successor_does_not_report_to_others_their_own_interest() -> None:
     wants = interests(H_="h")
     wants.apply(PeerInterest("G/a", "G/a", 2, ("a",), ("h",)))
     after = topology("G/a", "G/b", "H/x", gone="G/a")
@@ -124,7 +120,7 @@ def test_the_fold_of_interests() -> None:
     assert forgotten(topology("G/a", "G/b"), found) == [Tombstone(interest_key("H/"))]
     found.apply(Tombstone(interest_key("H/")))
     assert (found.topics("H/"), found.topics("G/b"), [each.peer for each in found]) == ((), ("b",), ["G/b"])
-    (link,) = _links(ALL, interests(H_="c"))
+    (link,) = links(ALL, interests(H_="c"))
     found.apply(SubscriptionRecord(link))
     found.apply(SubscriptionRecord(msgspec.structs.replace(link, id="s", peer=None)))
     assert found.links == {"peer-group.H"}
@@ -132,18 +128,14 @@ def test_the_fold_of_interests() -> None:
     assert found.links == set()
 
 
-def _links(where: Topology, wants: PeerInterests) -> list[Subscription]:
-    records = changes("G/a", wanted_links("G/a", where, wants), [], 5, protect)
-    return [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
-
-
-def test_a_link_that_was_suspended_goes_on_when_its_other_end_is_there() -> None:
+def test_suspended_links_are_resumed_when_the_other_end_is_there() -> None:
     wanted = wanted_links("G/a", ALL, interests(G_b="b", H_="h"))
     assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone(suspension_key("peer-b"))]
     assert resumed(wanted, topology("G/a", "G/b", gone="G/b"), {"peer-b"}.__contains__) == []
 
 
-def test_a_member_that_takes_datagrams_has_two_links_which_come_and_go_in_an_order_that_leaves_no_gap() -> None:
+def test_the_two_links_of_a_member_that_takes_datagrams() -> None:
+    """They come and go in an order that leaves no gap."""
     wants, where = interests(G_b="a", H_="c"), {"G/b": "udp://192.0.2.7:8096"}
     first = changes("G/a", wanted_links("G/a", ALL, wants, where), [], 5, protect)
     there = [each.subscription for each in first if isinstance(each, SubscriptionRecord)]
@@ -154,7 +146,6 @@ def test_a_member_that_takes_datagrams_has_two_links_which_come_and_go_in_an_ord
     ]
     assert [each.policy.reliability for each in there] == ["timely", "strict", "strict"]
     assert changes("G/a", wanted_links("G/a", ALL, wants, where), there, 9, protect) == []
-    records = changes("G/a", wanted_links("G/a", ALL, wants), there, 9, protect)
-    after = [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
+    after = links(ALL, wants, there, 9)
     assert [(each.id, each.terminates_ms) for each in after] == [("peer-b", None), ("peer-fast.b", 9)]
     assert after[0].peer == Peer("G/a", "G/b")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
-from arborcast.core.http_client import HttpClient
-from arborcast.ingest.federation.calls import Administrator
-from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.member import _InterestSender, _Membership, address_of
 from arborcast.ingest.federation.topology import AdministratorRefused, Member, MemberRegistration, Registered
 
@@ -24,50 +21,34 @@ from arborcast.ingest.federation.topology import AdministratorRefused, Member, M
         (f"http://{'a' * 70}/", ""),
     ],
 )
-def test_the_address_of_a_member_is_that_of_its_url(url: str, address: str) -> None:
+def test_the_address_of_a_member(url: str, address: str) -> None:
     assert address_of(Member("b", "G", url, "1", 1, datagram_port=9)) == address
 
 
-class ScriptedAdministrator:
-    """Counts registrations; `gone` refuses the next heartbeat as for a member that it has removed."""
-
-    def __init__(self) -> None:
-        self.registered = 0
-        self.beats: list[int] = []
-        self.gone = 0
-
-    def register(self, registration: MemberRegistration) -> Future[Registered]:
-        self.registered += 1
-        answer: Future[Registered] = Future()
-        answer.set_result(Registered(self.registered, 1))
-        return answer
-
-    def beat(self, name: str, number: int) -> Future[None]:
-        self.beats.append(number)
-        answer: Future[None] = Future()
-        if self.gone:
-            answer.set_exception(AdministratorRefused("gone", self.gone))
-        else:
-            answer.set_result(None)
-        return answer
+def settled(outcome: object) -> Future[object]:
+    made: Future[object] = Future()
+    if isinstance(outcome, Exception):
+        made.set_exception(outcome)
+    else:
+        made.set_result(outcome)
+    return made
 
 
 @pytest.mark.parametrize(("status", "numbers"), [(404, [1, 1, 2]), (409, [1, 1, 2]), (500, [1, 1, 1])])
 async def test_a_member_that_was_removed_registers_again(status: int, numbers: list[int]) -> None:
-    administrator = ScriptedAdministrator()
-    registration = MemberRegistration("a", "G", "http://a/", "1", 0)
-    membership = _Membership(registration, cast("Administrator", administrator))
+    administrator = Mock()
+    administrator.register.side_effect = [settled(Registered(number, 1)) for number in (1, 2)]
+    administrator.beat.side_effect = map(settled, (None, AdministratorRefused("gone", status), None))
+    membership = _Membership(MemberRegistration("a", "G", "http://a/", "1", 0), administrator)
     await membership.renew()
-    administrator.gone = status
     with pytest.raises(AdministratorRefused):
         await membership.renew()
-    administrator.gone = 0
     await membership.renew()
-    assert administrator.beats == numbers
+    assert [call.args[1] for call in administrator.beat.call_args_list] == numbers
 
 
-def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
-    told = _InterestSender("G/a", cast("HttpClient", None), cast("SharedKeys", None))
+def test_when_an_interest_is_sent() -> None:
+    told = _InterestSender("G/a", Mock(), Mock())
     one, other = (("a",), ()), (("b",), ())
     assert told.is_due("G/b", one, 1, 100.0)
     assert told.is_due("G/b", one, 1, 101.0), "until it is taken"
@@ -77,7 +58,7 @@ def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
     assert told.is_due("G/b", one, 1, 131.1)
     assert told._sent["G/b"].version == version
     told._sent["G/b"] = told._sent["G/b"]._replace(taken=True)
-    assert told.is_due("G/b", one, 2, 132.0), "a member that registered again knows nothing"
+    assert told.is_due("G/b", one, 2, 132.0), "a member that registered again has lost it"
     assert told.is_due("G/b", other, 2, 132.0)
     told._under_way.add("G/b")
     assert not told.is_due("G/b", one, 3, 500.0)
@@ -87,7 +68,7 @@ def test_a_summary_is_sent_when_it_changes_and_from_time_to_time() -> None:
 def test_versions_grow_after_the_clock_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([2_000, 1_000, 1_500])
     monkeypatch.setattr("arborcast.ingest.federation.member.time_ms", lambda: next(times))
-    sender, versions = _InterestSender("G/a", cast("HttpClient", None), cast("SharedKeys", None)), []
+    sender, versions = _InterestSender("G/a", Mock(), Mock()), []
     for topic in ("a", "b", "c"):
         assert sender.is_due("G/b", ((topic,), ()), 1, 100.0)
         versions.append(sender._sent["G/b"].version)

@@ -1,17 +1,23 @@
-"""Other engines at the door: what is taken, what is dropped, and what is refused."""
+"""Requests and datagrams of other engines: accepted, dropped, or refused."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, new_secret, sign
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.ingest.federation import datagrams
+from arborcast.ingest.federation.datagrams import DatagramDoor
 from arborcast.ingest.federation.endpoint import PeerEndpoint
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
@@ -20,9 +26,10 @@ from arborcast.ingest.settings import TopicSettings
 from arborcast.ingest.state.repeats import RepeatMemory
 from arborcast.topic_model.records.control import PeerInterest, SubscriptionRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import MAX_TRIGGERED, Notification
-from arborcast.topic_model.records.peers import INTEREST_PATH, PATH, encode_interest, encode_push
+from arborcast.topic_model.records.peers import INTEREST_PATH, PATH, encode_datagram, encode_interest, encode_push
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
 from arborcast.topic_model.topics import SYSTEM, TopicPath
+from tests.support import make
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
@@ -48,16 +55,14 @@ class Engine:
         return self.send(encode_push(notifications, Peer(sender, to)))
 
     def send(self, body: bytes, path: str = PATH, signed: bool = True) -> HttpAnswer:
-        if path == PATH:
-            timestamp = int(self.keys._now())
-            headers = {
-                ID_HEADER: "msg_1",
-                TIMESTAMP_HEADER: str(timestamp),
-                SIGNATURE_HEADER: sign([self.keys.current], "msg_1", timestamp, body),
-            }
-        else:
-            headers = self.keys.signed("POST", path, body)
+        headers = self.signed(body) if path == PATH else self.keys.signed("POST", path, body)
         return self.parts.post(body, path, **(headers if signed else {}))
+
+    def signed(self, body: bytes, key: bytes = b"", ago_s: int = 0) -> dict[str, str]:
+        """The headers of a push."""
+        at = int(self.keys._now()) - ago_s
+        signature = sign([key or self.keys.current], "msg_1", at, body)
+        return {ID_HEADER: "msg_1", TIMESTAMP_HEADER: str(at), SIGNATURE_HEADER: signature}
 
     def interest(self, *topics: str, sender: str = "G/b", to: str = "G/a", version: int = 1) -> HttpAnswer:
         return self.send(encode_interest(sender, to, version, topics), INTEREST_PATH)
@@ -66,17 +71,29 @@ class Engine:
     def accepted(self) -> list[Notification]:
         return self.parts.notifications.accepted
 
+    @property
+    def ids(self) -> list[str]:
+        """Those of what was accepted."""
+        return [each.id for each in self.accepted]
+
+    def policy(self, topic: str, routing: str) -> None:
+        self.parts.table.apply(TopicRecord(TopicPath(topic), policy=TopicPolicy(routing=routing)), 0)
+
+    def publish(self, *topics: str) -> None:
+        """By a client of this engine."""
+        self.parts.post(soap.envelope(soap.notify(*map(soap.message, topics))))
+
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     return Engine(tmp_path)
 
 
-def notification(name: str = "n1", topic: str = "a/b", payload: bytes = b"<x/>", **more: object) -> Notification:
-    return Notification(name, TopicPath(topic), payload, 1, **more)  # type: ignore[arg-type]
+def notification(name: str = "n1", topic: str = "a/b", payload: bytes = b"<x/>", **more: Any) -> Notification:
+    return make.notification(name, topic, payload, accepted_ms=1, **more)
 
 
-def test_what_comes_is_stored_with_its_way_and_its_words(engine: Engine) -> None:
+def test_a_push_is_stored_with_its_path_and_properties(engine: Engine) -> None:
     sent = notification(
         path=("H/x",), priority=200, valid_until_ms=99, reliable=True, type="x", distribution="to:H", cause="c", hops=3
     )
@@ -93,63 +110,60 @@ def test_what_comes_is_stored_with_its_way_and_its_words(engine: Engine) -> None
     assert engine.receiver.taken == {"G/b": 1}
 
 
-def test_own_publications_are_stamped_only_in_a_federation(engine: Engine) -> None:
-    engine.parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(routing="local")), 0)
-    engine.parts.post(soap.envelope(soap.notify(soap.message("a/b"))))
+def test_routing_policies_of_own_publications(engine: Engine) -> None:
+    engine.policy("a", "local fast")
+    engine.publish("a/b", "c")
+    engine.push(notification(topic="a/c", path=("H/x",)))
+    assert [(each.topic, each.distribution, each.fast) for each in engine.accepted] == [
+        ("a/b", "local", True),
+        ("c", "", False),
+        ("a/c", "local", True),
+    ]
+    assert engine.parts.gateway.federation is not None
+    engine.parts.gateway.federation.inside_fast = True
+    engine.publish("c")
+    assert engine.accepted[-1].fast
     engine.parts.gateway.federation = None
-    engine.parts.post(soap.envelope(soap.notify(soap.message("a/b"))))
-    assert [each.distribution for each in engine.accepted] == ["local", ""]
+    engine.publish("a/b")
+    assert engine.accepted[-1].distribution == "", "for a federation only"
 
 
-def test_repeats_of_ten_minutes_are_known_whoever_sends_them(engine: Engine) -> None:
+def test_repetitions_within_ten_minutes(engine: Engine) -> None:
     engine.push(notification(), notification("n2"), notification("n2"))
     engine.push(notification(), notification("n3"), sender="G/c")
-    assert [each.id for each in engine.accepted] == ["n1", "n2", "n3"]
+    assert engine.ids == ["n1", "n2", "n3"]
     assert engine.receiver.dropped == {"repeat": 2}
     engine.now += REMEMBERED_S + 2
     engine.push(notification())
-    assert [each.id for each in engine.accepted] == ["n1", "n2", "n3", "n1"]
-
-
-def test_what_was_not_stored_is_not_known(engine: Engine) -> None:
+    assert engine.ids == ["n1", "n2", "n3", "n1"]
+    # One that was not stored is none, and one at the same moment is stored once.
     engine.parts.notifications.error = InfrastructureError("the Kafka broker does not answer", 1.0)
-    answer = engine.push(notification())
+    answer = engine.push(notification("n4"))
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
     engine.parts.notifications.error = None
-    assert engine.push(notification()).status == 200
-    assert len(engine.accepted) == 1
-
-
-def test_the_same_at_the_same_moment_is_stored_once(engine: Engine) -> None:
-    body = encode_push([notification(topic="new")], Peer("G/b", "G/a"))
-    timestamp = int(engine.keys._now())
-    headers = {
-        ID_HEADER: "m",
-        TIMESTAMP_HEADER: str(timestamp),
-        SIGNATURE_HEADER: sign([engine.keys.current], "m", timestamp, body),
-    }
+    body = encode_push([notification("n4", topic="new")], Peer("G/b", "G/a"))
 
     async def both() -> list[int]:
-        answers = await asyncio.gather(*(engine.parts.request("POST", PATH, body, headers) for _ in range(2)))
-        return [each.status for each in answers]
+        requests = [engine.parts.request("POST", PATH, body, engine.signed(body)) for _ in range(2)]
+        return [each.status for each in await asyncio.gather(*requests)]
 
     assert asyncio.run(both()) == [200, 200]
-    assert len(engine.accepted) == 1
+    assert engine.ids[4:] == ["n4"]
 
 
-def test_loops_long_ways_and_operator_events_end_here(engine: Engine) -> None:
+def test_loops_long_paths_and_operator_events_are_dropped(engine: Engine) -> None:
     long = tuple(f"H/e{number}" for number in range(8))
     event = notification("n4", topic=f"{SYSTEM}/breaker/closed")
     pushed = (notification(path=("G/a",)), notification("n2", path=long), event, notification("n3", triggers_left=7))
     engine.parts.started = False
-    assert engine.push(*pushed).status == 503, "others come again"
+    assert engine.push(*pushed).status == 503, "while it starts, others repeat"
     engine.parts.started = True
     assert engine.push(*pushed).status == 200
     assert [(each.id, each.triggers_left) for each in engine.accepted] == [("n3", 7)]
     assert engine.receiver.dropped == {"loop": 1, "hops": 1, "topic": 1}
 
 
-def test_topics_that_are_not_taken_are_dropped_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_topics_of_a_fixed_set_and_new_topics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine(tmp_path, TopicSettings(fixed=True))
     engine.parts.table.apply(TopicRecord(TopicPath("there")), 0)
     for name in ("n1", "n2"):
@@ -157,36 +171,38 @@ def test_topics_that_are_not_taken_are_dropped_and_told_once(tmp_path: Path, cap
     assert [each.topic for each in engine.accepted] == ["there", "there"]
     assert engine.receiver.dropped == {"topic": 2}
     assert caplog.text.count("on the topic a/b is dropped") == 1
+    # More than may be added at once are added one by one.
+    engine = Engine(tmp_path, TopicSettings(new_per_minute=2))
+    pushed = [notification(f"n{number}", f"t{number}") for number in range(3)]
+    assert engine.push(*pushed).status == 503
+    assert engine.ids == ["n0", "n1"]
+    engine.parts.table.apply(TopicRecord(TopicPath("t2")), 9)
+    assert engine.push(*pushed).status == 200
+    assert engine.ids == ["n0", "n1", "n2"]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        notification(payload=b"<x>"),
-        notification(payload=b"<!DOCTYPE x><x/>"),
-        notification(payload=b"<?xml version='1.0'?><x/>"),
-        notification(payload=b"<p:x/>"),
-        notification(payload=b"<x/><y/>"),
+        *(notification(payload=text) for text in (b"<x>", b"<!DOCTYPE x><x/>", b"<?xml version='1.0'?><x/>")),
+        *(notification(payload=text) for text in (b"<p:x/>", b"<x/><y/>")),
         notification(producer=b"<p>"),
         notification(subject=b"text"),
-        notification(topic="a//b"),
-        notification(topic="1"),
-        notification(""),
-        notification("a\nb"),
-        notification("x" * 300),
+        *(notification(topic=topic) for topic in ("a//b", "1")),
+        *(notification(name) for name in ("", "a\nb", "x" * 300)),
         notification(path=("somebody",)),
         notification(hops=-1),
         notification(package="nonsense"),
     ],
     ids=str,
 )
-def test_what_cannot_be_read_is_dropped_and_the_rest_is_not(engine: Engine, wrong: Notification) -> None:
+def test_an_unreadable_notification_is_dropped_alone(engine: Engine, wrong: Notification) -> None:
     assert engine.push(wrong, notification("good")).status == 200
-    assert [each.id for each in engine.accepted] == ["good"]
+    assert engine.ids == ["good"]
     assert engine.receiver.dropped == {"unreadable": 1}
 
 
-def test_who_is_refused(engine: Engine) -> None:
+def test_refused_requests(engine: Engine) -> None:
     good = encode_push([notification()], Peer("G/b", "G/a"))
     cases = [
         (engine.send(good, signed=False), 401, "not signed"),
@@ -210,32 +226,25 @@ def test_who_is_refused(engine: Engine) -> None:
     assert engine.accepted == []
 
 
-def test_an_interest_is_not_taken_for_a_push(engine: Engine) -> None:
-    body = encode_interest("G/b", "G/a", 1, ["a"])
-    assert engine.parts.post(body, INTEREST_PATH, **engine.keys.signed("POST", PATH, body)).status == 401
-
-
 def test_interests_are_records_and_the_newest_of_a_sender_counts(engine: Engine) -> None:
-    assert engine.interest("a", "b//.", version=5).status == 200
-    assert engine.interest("c", version=4).status == 200
-    assert engine.interest("a", "b//.", version=6).status == 200
+    body = encode_interest("G/b", "G/a", 1, ["a"])
+    as_push = engine.keys.signed("POST", PATH, body)
+    assert engine.parts.post(body, INTEREST_PATH, **as_push).status == 401
+    for version, topics in ((5, ["a", "b//."]), (4, ["c"]), (6, ["a", "b//."])):
+        assert engine.interest(*topics, version=version).status == 200
     assert engine.parts.control.records == [PeerInterest("G/b", "G/b", 5, ("a", "b//."))]
     assert engine.interest("h", sender="H/x", to="G/", version=9).status == 200
     # Another one represents that group now, by another clock.
     assert engine.interest("i", sender="H/y", to="G/", version=2).status == 200
     assert engine.interests.topics("H/") == ("i",)
-
-
-def test_an_interest_counts_after_the_clock_of_its_sender_was_put_back(engine: Engine) -> None:
+    # The clock of a sender is put back by a day.
     now_ms = int(engine.parts.now.timestamp() * 1000)
-    assert engine.interest("a", version=now_ms + 86_400_000).status == 200
-    assert engine.interest("b", version=now_ms).status == 200
-    assert engine.interests.topics("G/b") == ("b",)
-    assert engine.interest("a", version=now_ms - 1).status == 200
-    assert engine.interests.topics("G/b") == ("b",)
+    for version, topic in ((now_ms + 86_400_000, "x"), (now_ms, "y"), (now_ms - 1, "x")):
+        assert engine.interest(topic, version=version).status == 200
+    assert engine.interests.topics("G/b") == ("y",)
 
 
-def test_nobody_ends_or_changes_a_link_by_its_name(engine: Engine) -> None:
+def test_operations_on_subscriptions_do_not_reach_links(engine: Engine) -> None:
     link = Subscription("peer-b", EndpointReference("http://b/"), form="peer", peer=Peer("G/a", "G/b"))
     engine.parts.table.apply(SubscriptionRecord(link), 0)
     for body in ("<wsnt:Unsubscribe/>", "<wsnt:PauseSubscription/>", soap.renew("PT1S")):
@@ -243,30 +252,7 @@ def test_nobody_ends_or_changes_a_link_by_its_name(engine: Engine) -> None:
     assert engine.parts.table.get("peer-b") == link
 
 
-def test_more_new_topics_than_may_come_at_once_come_one_by_one(tmp_path: Path) -> None:
-    engine = Engine(tmp_path, TopicSettings(new_per_minute=2))
-    pushed = [notification(f"n{number}", f"t{number}") for number in range(3)]
-    assert engine.push(*pushed).status == 503
-    assert [each.id for each in engine.accepted] == ["n0", "n1"]
-    engine.parts.table.apply(TopicRecord(TopicPath("t2")), 9)
-    assert engine.push(*pushed).status == 200
-    assert [each.id for each in engine.accepted] == ["n0", "n1", "n2"]
-
-
-def test_how_it_leaves_for_the_group_is_said_when_it_is_accepted(engine: Engine) -> None:
-    engine.parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(routing="fast")), 0)
-    engine.parts.post(soap.envelope(soap.notify(soap.message("a/b"), soap.message("c"))))
-    engine.push(notification(topic="a/c", path=("H/x",)))
-    assert [(each.topic, each.fast) for each in engine.accepted] == [("a/b", True), ("c", False), ("a/c", True)]
-    assert engine.parts.gateway.federation is not None
-    engine.parts.gateway.federation.inside_fast = True
-    engine.parts.post(soap.envelope(soap.notify(soap.message("c"))))
-    assert engine.accepted[-1].fast
-
-
-def test_the_signature_of_a_large_request_is_checked_in_a_thread(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signatures_of_large_requests_are_checked_in_a_thread(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[bool] = []
     check = engine.keys.check_push
 
@@ -284,7 +270,7 @@ def test_the_signature_of_a_large_request_is_checked_in_a_thread(
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640])
-def test_a_file_of_secrets_that_others_may_read_is_reported(
+def test_a_key_file_that_others_may_read_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     file = tmp_path / "federation.key"
@@ -292,3 +278,92 @@ def test_a_file_of_secrets_that_others_may_read_is_reported(
     file.chmod(mode)
     SharedKeys(str(file))
     assert [record.levelname for record in caplog.records] == ["WARNING"] * (mode != 0o600)
+
+
+# Datagrams.
+
+
+def door(engine: Engine) -> DatagramDoor:
+    return DatagramDoor(engine.receiver, Registry())
+
+
+def datagram(
+    engine: Engine, *sent: Notification, sender: str = "G/b", to: str = "G/a", key: bytes = b"", ago_s: int = 0
+) -> bytes:
+    body = encode_push(sent, Peer(sender, to, "only"))
+    return encode_datagram(engine.signed(body, key, ago_s), body)
+
+
+def take(at: DatagramDoor, *sent: bytes) -> dict[str, int]:
+    for each in sent:
+        at.datagram_received(each, ("192.0.2.1", 1))
+    asyncio.run(at.work())
+    return dict(at.counts)
+
+
+def test_datagrams_that_are_not_from_a_member_are_dropped(engine: Engine) -> None:
+    one = notification()
+    found = take(
+        door(engine),
+        b"anything",
+        b"ACD1" + bytes(9_000),
+        datagram(engine, one, key=b"another key, of somebody else"),
+        datagram(engine, one, ago_s=301),
+        datagram(engine, one, sender="H/x"),
+        datagram(engine, one, sender="G/a"),
+        datagram(engine, one, to="G/other"),
+        datagram(engine, *(notification(f"n{number}") for number in range(6))),
+        b"ACD1not signed",
+    )
+    assert found == {"garbage": 2, "unsigned": 2, "refused": 3, "unreadable": 2}
+    assert engine.accepted == []
+
+
+def test_datagrams_that_cannot_be_stored_or_are_too_many_are_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = door(engine)
+    engine.parts.started = False
+    assert take(at, datagram(engine, notification())) == {"unstored": 1}
+    engine.parts.started = True
+
+    async def away(*_: object) -> None:
+        raise InfrastructureError("no broker", 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.parts.notifications, "append", away)
+        assert take(at, datagram(engine, notification())) == {"unstored": 2}
+    assert take(at, datagram(engine, notification())) == {"unstored": 2, "taken": 1}
+    monkeypatch.setattr(datagrams, "_MOST_WAITING", 3)
+    sent = [datagram(engine, notification(f"m{number}")) for number in range(5)]
+    assert take(door(engine), *sent) == {"full": 2, "taken": 3}
+
+
+def test_datagrams_amid_a_flood_of_garbage(engine: Engine) -> None:
+    """It neither stops the reading nor keeps the event loop from other work."""
+    chance = random.Random(7)
+
+    async def run() -> int:
+        at, came_round = door(engine), 0
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
+        ):
+            bound.bind(("127.0.0.1", 0))
+            bound.setblocking(False)
+            where = bound.getsockname()
+            running = asyncio.create_task(at.run(bound))
+            good = datagram(engine, notification())
+            while not engine.accepted:
+                for _ in range(50):
+                    out.sendto(chance.choice((b"", b"ACD1")) + chance.randbytes(chance.randrange(1_000)), where)
+                out.sendto(good, where)
+                came_round += 1
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert at.counts["garbage"] > 0
+        return came_round
+
+    assert asyncio.run(run()) > 0
+    assert [each.id for each in engine.accepted] == ["n1"]

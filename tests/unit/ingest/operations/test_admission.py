@@ -21,25 +21,24 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
 
-def _path(text: str) -> TopicPath:
-    return TopicPath(text)
-
-
-def _table(*records: TopicRecord) -> RoutingTable:
-    table = RoutingTable()
+def table(*records: TopicRecord) -> RoutingTable:
+    made = RoutingTable()
     for record in records:
-        table.apply(record)
-    return table
+        made.apply(record)
+    return made
 
 
-def test_an_open_set_takes_an_unknown_topic_and_that_topic_only() -> None:
-    admission = TopicAdmission(TopicSettings())
-    assert admission.admit(_table(), [_path("{urn:t}a/b")], 0.0).records == [TopicRecord(_path("{urn:t}a/b"))]
+def topic(path: str, *, final: bool = False) -> TopicRecord:
+    return TopicRecord(TopicPath(path), final=final)
 
 
-def test_a_known_topic_needs_nothing_even_in_a_fixed_and_full_set() -> None:
-    admission = TopicAdmission(TopicSettings(fixed=True, maximum=1, new_per_minute=0))
-    assert admission.admit(_table(TopicRecord(_path("a"))), [_path("a")], 0.0).records == []
+def wait_s(admission: TopicAdmission, names: str, now_s: float) -> float:
+    """The seconds after which these topics may come, 0 if they are admitted."""
+    try:
+        admission.admit(table(), map(TopicPath, names), now_s)
+    except TooManyTopics as error:
+        return error.retry_after or -1
+    return 0
 
 
 @pytest.mark.parametrize(
@@ -54,83 +53,69 @@ def test_a_known_topic_needs_nothing_even_in_a_fixed_and_full_set() -> None:
         (TopicSettings(new_per_minute=1), ["a", "b"], "number 2 of one Notify, and topics.new_per_minute is 1"),
     ],
 )
-def test_refusals_for_good_say_which_setting(settings: TopicSettings, paths: list[str], why: str) -> None:
-    table = _table(TopicRecord(_path("f"), final=True), TopicRecord(_path("n/below")))
+def test_final_refusals_name_the_setting(settings: TopicSettings, paths: list[str], why: str) -> None:
+    there = table(topic("f", final=True), topic("n/below"))
     with pytest.raises(TopicNotSupported, match=why) as caught:
-        TopicAdmission(settings).admit(table, map(_path, paths), 0.0)
+        TopicAdmission(settings).admit(there, map(TopicPath, paths), 0.0)
     assert paths[-1] in str(caught.value)
     assert caught.value.fault == "TopicNotSupportedFault"
+    full = TopicSettings(fixed=True, maximum=1, new_per_minute=0)
+    assert TopicAdmission(full).admit(table(topic("a")), [TopicPath("a")], 0.0).records == [], "it is there"
 
 
 def test_the_window_slides() -> None:
     admission = TopicAdmission(TopicSettings(new_per_minute=3))
-
-    def wait_s(name: str, now_s: float) -> float:
-        try:
-            admission.admit(_table(), [_path(name)], now_s)
-        except TooManyTopics as error:
-            return error.retry_after or -1
-        return 0
-
-    assert [wait_s("a", 10.0), wait_s("b", 10.9), wait_s("c", 40.0)] == [0, 0, 0]
-    assert wait_s("d", 40.5) == 30, "29.5 s, and nobody comes again too early"
-    assert wait_s("d", 69.9) == 1
-    # The two of second 10 have left the window of sixty seconds, the one of second 40 has not.
-    assert [wait_s("d", 70.0), wait_s("e", 70.0), wait_s("f", 70.0)] == [0, 0, 30]
-    assert wait_s("f", 99.9) == 1
-    assert [wait_s("f", 100.0), wait_s("g", 100.0)] == [0, 30]
-
-
-def test_who_brings_several_is_told_when_there_is_room_for_all() -> None:
+    admitted = admission.admit(table(), [TopicPath("{urn:t}a/b")], 10.0)
+    assert admitted.records == [topic("{urn:t}a/b")], "that topic only"
+    for names, now_s, expected in (
+        ("b", 10.9, 0),
+        ("c", 40.0, 0),
+        ("d", 40.5, 30),  # 29.5 s, and not too early
+        ("d", 69.9, 1),
+        # The two of second 10 have left the window of sixty seconds, the one of second 40 has not.
+        *(("d", 70.0, 0), ("e", 70.0, 0), ("f", 70.0, 30)),
+        ("f", 99.9, 1),
+        *(("f", 100.0, 0), ("g", 100.0, 30)),
+    ):
+        assert wait_s(admission, names, now_s) == expected, (names, now_s)
     admission = TopicAdmission(TopicSettings(new_per_minute=4))
-    admission.admit(_table(), [_path("a"), _path("b")], 10.0)
-    admission.admit(_table(), [_path("c"), _path("d")], 30.0)
-    for names, wait_s in (("e", 10), ("ef", 10), ("efg", 30)):
-        with pytest.raises(TooManyTopics) as caught:
-            admission.admit(_table(), map(_path, names), 60.0)
-        assert caught.value.retry_after == wait_s
+    assert [wait_s(admission, "ab", 10.0), wait_s(admission, "cd", 30.0)] == [0, 0]
+    assert [wait_s(admission, names, 60.0) for names in ("e", "ef", "efg")] == [10, 10, 30], "room for all of them"
 
 
-def _notify(parts: GatewayParts, *topics: str) -> HttpAnswer:
+def notify(parts: GatewayParts, *topics: str) -> HttpAnswer:
     return parts.post(soap.envelope(soap.notify(*map(soap.message, topics))))
 
 
-def _subscribe(parts: GatewayParts, *expressions: str) -> None:
+def subscribe(parts: GatewayParts, *expressions: str) -> None:
     filters = "".join(map(soap.topic_expression, expressions))
     assert parts.post(soap.envelope(soap.subscribe(filters=filters))).status == 200
 
 
-def test_a_refused_notify_leaves_the_minute_to_others() -> None:
+def test_refused_notifies_cost_nothing() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=3))
-    assert _notify(parts, "t:a", "t:b").status == 202
-    refused = _notify(parts, "t:c", "t:d")
-    assert refused.status == 503
+    assert notify(parts, "t:a", "t:b").status == 202
+    refused = notify(parts, "t:c", "t:d")
+    assert (refused.status, "topics.new_per_minute is 3" in refused.reason) == (503, True)
     assert 1 <= int(refused.headers[b"retry-after"]) <= 60
-    assert "topics.new_per_minute is 3" in refused.reason
-    assert _notify(parts, "t:c").status == 202, "the refused one has cost nothing"
-    assert _notify(parts, "t:d").status == 503
-    assert {record.path for record in parts.table.topics.records()} == {"{urn:t}a", "{urn:t}b", "{urn:t}c"}
-
-
-def test_what_kafka_did_not_take_is_given_back() -> None:
-    parts = GatewayParts(topics=TopicSettings(new_per_minute=1))
+    parts.control.error = InfrastructureError("no broker", retry_after=3)
     for _ in range(3):
-        parts.control.error = InfrastructureError("no broker", retry_after=3)
-        answer = _notify(parts, "t:a")
+        answer = notify(parts, "t:c")
         assert (answer.status, answer.reason) == (503, "no broker")
     parts.control.error = None
-    assert _notify(parts, "t:a").status == 202
+    assert [notify(parts, "t:c").status, notify(parts, "t:d").status] == [202, 503]
+    assert {record.path for record in parts.table.topics.records()} == {"{urn:t}a", "{urn:t}b", "{urn:t}c"}
 
 
 @pytest.mark.parametrize("older", [False, True])
 def test_a_notify_refused_for_its_topics_counts_for_no_deliveries(older: bool) -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=2))
     parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=1)))
-    _subscribe(parts, "known")
+    subscribe(parts, "known")
 
     def send(*topics: str) -> HttpAnswer:
         if not older:
-            return _notify(parts, *topics)
+            return notify(parts, *topics)
         text = "".join(legacy.notify(each, "x") for each in topics)
         whole = f'<wsnt:Notify xmlns:wsnt="{legacy.WSNT}">{text}</wsnt:Notify>'
         return parts.post(legacy.wsn_process(whole), "/wsnprocess", Content_Type="text/xml")
@@ -142,33 +127,24 @@ def test_a_notify_refused_for_its_topics_counts_for_no_deliveries(older: bool) -
     assert send("known").status == 429, "now it is"
 
 
-def test_topics_that_a_subscription_names_are_not_counted() -> None:
-    parts = GatewayParts(topics=TopicSettings(new_per_minute=1))
-    _subscribe(parts, "t:plant/line1|t:plant/line2|t:plant//x")
-    assert _notify(parts, "t:a").status == 202
-    assert _notify(parts, "t:b").status == 503
-    assert _notify(parts, "t:plant/line1").status == 202
-    assert _notify(parts, "t:plant/line2").status == 202
-    assert _notify(parts, "t:plant/line3").status == 503
-
-
-def test_topics_reached_by_a_wildcard_have_a_number_of_their_own() -> None:
-    """Else one subscriber to everything would let a publisher with a counter fill the tree."""
+def test_topics_that_subscriptions_name_and_those_under_a_wildcard() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=2))
-    _subscribe(parts, "t:plant//.")
-    assert _notify(parts, "t:a", "t:b").status == 202
-    assert _notify(parts, "t:c").status == 503
-    assert _notify(parts, "t:plant/x1", "t:plant/x2").status == 202
-    assert _notify(parts, "t:plant/x3").status == 503
+    subscribe(parts, "t:plant/line1|t:plant/line2|t:plant//x")
+    assert [notify(parts, "t:a", "t:b").status, notify(parts, "t:c").status] == [202, 503]
+    assert [notify(parts, f"t:plant/line{number}").status for number in (1, 2, 3)] == [202, 202, 503]
+    # Those reached by a wildcard have a number of their own, else one subscriber to everything would let a publisher
+    # with a counter fill the tree.
+    subscribe(parts, "t:plant//.")
+    assert [notify(parts, "t:plant/x1", "t:plant/x2").status, notify(parts, "t:plant/x3").status] == [202, 503]
 
 
 async def test_a_publisher_that_hangs_up_gives_nothing_back_that_is_added() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=1))
-    adding = asyncio.create_task(parts.gateway.admit({_path("a"): ""}))
+    adding = asyncio.create_task(parts.gateway.admit({TopicPath("a"): ""}))
     await asyncio.sleep(0)
     adding.cancel()
     await asyncio.gather(adding, return_exceptions=True)
-    await parts.gateway.admit({_path("a"): ""})
+    await parts.gateway.admit({TopicPath("a"): ""})
     with pytest.raises(TooManyTopics):
-        await parts.gateway.admit({_path("b"): ""})
+        await parts.gateway.admit({TopicPath("b"): ""})
     assert len(parts.control.records) == 1

@@ -13,7 +13,7 @@ from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.records.control import RegistrationEnded, RegistrationRecord, Tombstone, TopicRecord
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
 REQUIRED = GatewaySettings(requires_registration=True)
@@ -57,10 +57,18 @@ def only(parts: GatewayParts) -> Registration:
     return registration
 
 
+def registered(parts: GatewayParts, *topics: str, **more: str) -> str:
+    """The path of a new registration."""
+    return path_of(parts.post(soap.envelope(register(*topics, **more))))
+
+
+def notify(parts: GatewayParts, *messages: str, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
+    return parts.post(soap.envelope(soap.notify(*messages)), path)
+
+
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 @pytest.mark.parametrize("path", ["/wsn/NotificationBroker", "/wsn/registrations", "/wsn/registrations/"])
-def test_a_registration_is_recorded_and_answered(version: str, path: str) -> None:
-    parts = GatewayParts()
+def test_a_registration_is_recorded_and_answered(parts: GatewayParts, version: str, path: str) -> None:
     body = register("t:a/b", "t:c//.", publisher="http://p:1/x", ends="2026-01-01T01:00:00Z")
     answer = parts.post(soap.envelope(body, version), path)
     assert answer.root.tag == f"{{{soap.NAMESPACES[version]}}}Envelope"
@@ -69,38 +77,36 @@ def test_a_registration_is_recorded_and_answered(version: str, path: str) -> Non
     assert registration.address == address(answer, "PublisherRegistrationReference")
     assert registration.address == f"http://127.0.0.1:8080/wsn/registrations/{registration.id}"
     assert registration.publisher is not None
-    assert registration.publisher.address == "http://p:1/x"
+    assert (registration.publisher.address, registration.demand) == ("http://p:1/x", False)
     assert [topic.normal for topic in registration.topics] == ["{urn:t}a/b", "{urn:t}c//."]
     assert registration.terminates_ms == 1_767_229_200_000
-    assert not registration.demand
-    # What names one topic is there from now on.
+    # An expression for one topic adds the topic.
     assert [type(record) for record in parts.control.records] == [TopicRecord, RegistrationRecord]
     assert "{urn:t}a/b" in parts.table.topics
+
+
+REJECTED, EXPRESSION = "PublisherRegistrationRejectedFault", "InvalidTopicExpressionFault"
+TIME = "UnacceptableInitialTerminationTimeFault"
 
 
 @pytest.mark.parametrize(
     ("body", "fault", "says"),
     [
-        (register("t:a", demand="true"), "PublisherRegistrationRejectedFault", "PublisherReference"),
-        (register(publisher="http://p/", demand="1"), "PublisherRegistrationRejectedFault", "Topic"),
-        (register("t:a", publisher="file:///x", demand="true"), "PublisherRegistrationRejectedFault", "http"),
-        (
-            register("t:a", publisher="http://127.0.0.1:8080/wsn/NotificationBroker", demand="true"),
-            "PublisherRegistrationRejectedFault",
-            "leads back",
-        ),
-        (register("t:a", publisher="http://u:p@p/", demand="true"), "PublisherRegistrationRejectedFault", "password"),
-        (register("t:a//"), "InvalidTopicExpressionFault", ""),
-        (register("u:a"), "InvalidTopicExpressionFault", "u"),
-        (register("t:a", dialect="Other"), "InvalidTopicExpressionFault", "Other"),
-        (register(ends="PT1H"), "UnacceptableInitialTerminationTimeFault", "duration"),
-        (register(ends="2025-01-01T00:00:00Z"), "UnacceptableInitialTerminationTimeFault", "future"),
-        (register(ends="soon"), "UnacceptableInitialTerminationTimeFault", "soon"),
-        (register(*(f"t:a{n}" for n in range(501))), "PublisherRegistrationRejectedFault", "500"),
+        (register("t:a", demand="true"), REJECTED, "PublisherReference"),
+        (register(publisher="http://p/", demand="1"), REJECTED, "Topic"),
+        (register("t:a", publisher="file:///x", demand="true"), REJECTED, "http"),
+        (register("t:a", publisher="http://127.0.0.1:8080/wsn/x", demand="true"), REJECTED, "leads back"),
+        (register("t:a", publisher="http://u:p@p/", demand="true"), REJECTED, "password"),
+        (register(*(f"t:a{n}" for n in range(501))), REJECTED, "500"),
+        (register("t:a//"), EXPRESSION, ""),
+        (register("u:a"), EXPRESSION, "u"),
+        (register("t:a", dialect="Other"), EXPRESSION, "Other"),
+        (register(ends="PT1H"), TIME, "duration"),
+        (register(ends="2025-01-01T00:00:00Z"), TIME, "future"),
+        (register(ends="soon"), TIME, "soon"),
     ],
 )
-def test_what_cannot_be_registered(body: str, fault: str, says: str) -> None:
-    parts = GatewayParts()
+def test_refused_registrations(parts: GatewayParts, body: str, fault: str, says: str) -> None:
     answer = parts.post(soap.envelope(body))
     assert (answer.status, answer.fault) == (500, fault)
     assert says in answer.reason
@@ -112,39 +118,32 @@ def test_a_fixed_topic_set_and_the_number_of_registrations_are_limits() -> None:
     assert fixed.post(soap.envelope(register("t:a"))).fault == "TopicNotSupportedFault"
     assert fixed.control.records == []
     parts = GatewayParts(GatewaySettings(registrations=1))
-    path = path_of(parts.post(soap.envelope(register())))
-    assert parts.post(soap.envelope(register())).fault == "PublisherRegistrationRejectedFault"
+    path = registered(parts)
+    assert parts.post(soap.envelope(register())).fault == REJECTED
     assert len(parts.registrations) == 1
     parts.post(destroy(), path)
-    assert parts.post(soap.envelope(register())).status == 200
+    assert registered(parts) != path
 
 
-def test_destroying_a_registration() -> None:
-    parts = GatewayParts()
-    path = path_of(parts.post(soap.envelope(register())))
+def test_the_end_of_a_registration(parts: GatewayParts) -> None:
+    path = registered(parts)
     identifier = only(parts).id
     assert parts.post(destroy()).fault == "ResourceUnknownFault", "at the broker it needs an address"
     answer = parts.post(destroy(), path)
-    assert answer.status == 200
     assert answer.root.find(f".//{{{BR}}}DestroyRegistrationResponse") is not None
-    assert len(parts.registrations) == 0
     assert parts.control.records[1:] == [
         RegistrationEnded(identifier, "destroyed", 1_767_225_600_000),
         Tombstone(f"pub:{identifier}"),
     ]
     assert parts.post(destroy(), path).fault == "ResourceUnknownFault"
-    path = path_of(parts.post(soap.envelope(register())))
+    path = registered(parts)
     assert parts.post(destroy(f"<wsa:Address>http://proxy{path}</wsa:Address>")).status == 200
     parts.post(soap.envelope(soap.subscribe()))
-    (subscription,) = parts.table.subscriptions()
+    subscription = only_subscription(parts)
     assert parts.post(destroy(), f"/wsn/registrations/{subscription.id}").fault == "ResourceUnknownFault"
-    assert list(parts.table.subscriptions()) == [subscription]
-
-
-def test_registrations_expire() -> None:
-    parts = GatewayParts()
-    path = path_of(parts.post(soap.envelope(register(ends="2026-01-01T00:01:00Z"))))
-    parts.post(soap.envelope(register()))
+    assert only_subscription(parts) == subscription
+    path = registered(parts, ends="2026-01-01T00:01:00Z")
+    registered(parts)
     asyncio.run(end_expired_registrations(parts.gateway))
     assert len(parts.registrations) == 2
     parts.later(seconds=60)
@@ -157,38 +156,28 @@ def test_registrations_expire() -> None:
 
 
 @pytest.mark.parametrize("reference", ["ProducerReference", "SubscriptionReference"])
-def test_a_registered_publisher_is_known_by_its_reference(reference: str) -> None:
+def test_a_registered_publisher_is_recognized_by_its_reference(reference: str) -> None:
     parts = GatewayParts(REQUIRED)
-    parts.post(soap.envelope(register("t:a//.", publisher="http://p/")))
-
-    def send(*messages: str) -> HttpAnswer:
-        return parts.post(soap.envelope(soap.notify(*messages)))
-
+    registered(parts, "t:a//.", publisher="http://p/")
     good = message("t:a/b", **{reference: "http://p/"})
-    assert send(good).status == 202
-    assert send(good, good).status == 202
-    assert send(message("t:a/b", **{reference: "http://q/"})).fault == "Client"
-    answer = send(good, message("t:b", **{reference: "http://p/"}))
-    assert answer.fault == "Client"
-    assert "{urn:t}b" in answer.reason
+    assert [notify(parts, good).status, notify(parts, good, good).status] == [202, 202]
+    assert notify(parts, message("t:a/b", **{reference: "http://q/"})).fault == "Client"
+    answer = notify(parts, good, message("t:b", **{reference: "http://p/"}))
+    assert (answer.fault, "{urn:t}b" in answer.reason) == ("Client", True)
     assert len(parts.notifications.accepted) == 3
 
 
-def test_the_consumer_reference_tells_who_publishes_where_that_is_required() -> None:
+def test_a_registered_publisher_is_recognized_by_the_address_that_it_uses() -> None:
     parts = GatewayParts(REQUIRED)
     answer = parts.post(soap.envelope(register("t:a", ends="2026-01-01T00:01:00Z")))
     assert address(answer, "ConsumerReference") == address(answer, "PublisherRegistrationReference")
-    path = urlsplit(address(answer, "ConsumerReference")).path
-    assert parts.post(soap.envelope(soap.notify(soap.message("t:a"))), path).status == 202
-    assert parts.post(soap.envelope(soap.notify(soap.message("t:b"))), path).fault == "Client"
+    path = path_of(answer)
+    assert notify(parts, soap.message("t:a"), path=path).status == 202
+    assert notify(parts, soap.message("t:b"), path=path).fault == "Client"
     parts.later(seconds=60)
-    assert parts.post(soap.envelope(soap.notify(soap.message("t:a"))), path).fault == "ResourceUnknownFault"
+    assert notify(parts, soap.message("t:a"), path=path).fault == "ResourceUnknownFault"
     assert len(parts.notifications.accepted) == 1
-
-
-def test_the_older_envelope_is_known_by_its_address_alone() -> None:
-    parts = GatewayParts(REQUIRED)
-    path = path_of(parts.post(soap.envelope(register("all//."))))
-    body = legacy.wsn_process(legacy.notify("all:alarm", "<x/>"))
+    # As is one with the older envelope.
+    path, body = registered(parts, "all//."), legacy.wsn_process(legacy.notify("all:alarm", "<x/>"))
     assert parts.post(body, "/wsnprocess").fault == "Client"
     assert parts.post(body, path).text("WsnProcessResponse") == "success!"

@@ -24,9 +24,8 @@ def document(parts: GatewayParts, path: str = "/wsn/NotificationBroker") -> Http
     return parts.post(soap.envelope(f"<wsrf-rp:GetResourcePropertyDocument {RP}/>"), path)
 
 
-def test_a_topic_set_that_is_too_large_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_set_that_is_too_large(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_sets, "_MAX_TOPICS", 2)
-    parts = GatewayParts()
     for name in ("a", "b"):
         parts.table.apply(TopicRecord(TopicPath(name)))
     assert get(parts, "wstop:TopicSet").status == 200
@@ -37,8 +36,7 @@ def test_a_topic_set_that_is_too_large_is_refused_in_words(monkeypatch: pytest.M
         oasis.validate(answer.body)
 
 
-def test_the_topic_set_has_namespaces_and_marks_topics_only() -> None:
-    parts = GatewayParts()
+def test_namespaces_and_marks_in_the_topic_set(parts: GatewayParts) -> None:
     for path in ("{urn:t}a/b", "{urn:t}a/b/{urn:u}c", "plain"):
         parts.table.apply(TopicRecord(TopicPath(path)))
     answer = document(parts)
@@ -50,15 +48,14 @@ def test_the_topic_set_has_namespaces_and_marks_topics_only() -> None:
     assert sorted(filter(None, texts)) == ["plain//.", "tns:a//."]
 
 
-def test_a_property_asked_for_twice_is_answered_once() -> None:
+def test_repeated_properties_are_answered_once() -> None:
     name = "<wsrf-rp:ResourceProperty>wsnt:FixedTopicSet</wsrf-rp:ResourceProperty>"
     body = f"<wsrf-rp:GetMultipleResourceProperties {RP}>{name * 900}</wsrf-rp:GetMultipleResourceProperties>"
     (only,) = oasis.validate(GatewayParts().post(soap.envelope(body)).body)
     assert only.text == "false"
 
 
-def test_everything_that_a_subscription_may_hold_is_valid() -> None:
-    parts = GatewayParts()
+def test_the_document_of_a_subscription_is_valid(parts: GatewayParts) -> None:
     # Prefixes that would break ours if they were declared carelessly.
     clash = {"wsnt": "urn:t", "wsnt_": "urn:u", "": "urn:default"}
     subscription = Subscription(
@@ -83,8 +80,7 @@ def test_everything_that_a_subscription_may_hold_is_valid() -> None:
     assert oasis.validate(end.body)[0].get(f"{{{soap.XSI}}}nil") == "true"
 
 
-def test_a_subscription_says_whether_it_is_held_and_by_whom() -> None:
-    parts = GatewayParts()
+def test_the_state_of_a_subscription(parts: GatewayParts) -> None:
     path = "/wsn/subscriptions/s"
 
     def state() -> tuple[str | None, str | None]:

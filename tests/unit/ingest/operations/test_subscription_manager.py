@@ -1,56 +1,106 @@
-"""Renew, Unsubscribe, Pause and Resume, as a client sees them."""
+"""Renew, Unsubscribe, Pause, Resume and expiry."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from arborcast.ingest.operations import subscription_manager
+from arborcast.ingest.operations.subscription_manager import end_expired
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.records.control import SecretsResealed, SubscriptionEnded, SubscriptionSuspended, Tombstone
+from arborcast.topic_model.routing import RoutingTable
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import GatewayParts, live, only_subscription, path_of
+from tests.support.gateway_parts import GatewayParts, HttpAnswer, live, only_subscription, path_of
 
 
-def test_pause_and_resume_which_takes_a_suspension_back() -> None:
-    parts = GatewayParts()
-    path = path_of(parts.post(soap.envelope(soap.subscribe())))
+def subscribed(parts: GatewayParts, number: int = 0, termination: str | None = None) -> str:
+    """The path of a new subscription."""
+    body = soap.subscribe(f"http://127.0.0.1:9/{number}", termination=termination)
+    return path_of(parts.post(soap.envelope(body)))
+
+
+def ask(parts: GatewayParts, path: str, body: str) -> HttpAnswer:
+    return parts.post(soap.envelope(body), path)
+
+
+def test_pause_and_resume_which_takes_a_suspension_back(parts: GatewayParts) -> None:
+    path = subscribed(parts)
     for operation, paused in (("PauseSubscription", True), ("ResumeSubscription", False)):
         parts.suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
-        answer = parts.post(soap.envelope(f"<wsnt:{operation}/>"), path)
-        assert answer.root.find(f".//{{*}}{operation}Response") is not None
+        assert ask(parts, path, f"<wsnt:{operation}/>").root.find(f".//{{*}}{operation}Response") is not None
         assert (only_subscription(parts).paused, len(parts.suspensions)) == (paused, paused)
 
 
-def test_the_end_of_a_subscription_leaves_nothing_behind_whether_or_not_we_have_read_of_it() -> None:
-    parts = GatewayParts()
-    path = path_of(parts.post(soap.envelope(soap.subscribe())))
-    name = only_subscription(parts).id
-    # The job and an operator write under keys of their own, and we may not have read that yet.
-    parts.control.records += [SubscriptionSuspended(name, "refused", 1, 2), SecretsResealed(name, {})]
-
-    parts.post(soap.envelope("<wsnt:Unsubscribe/>"), path)
-
-    assert live(parts.control.records) == set()
-
-
-def test_a_subscription_is_renewed_within_the_grace_time_and_with_a_time_to_come_only() -> None:
+def test_renewals_within_the_grace_time_to_a_future_time() -> None:
     parts = GatewayParts(GatewaySettings(expiry_grace_s=60))
-    path = path_of(parts.post(soap.envelope(soap.subscribe(termination="PT1M"))))
-    answer = parts.post(soap.envelope(soap.renew("2025-01-01T00:00:00Z")), path)
+    path = subscribed(parts, termination="PT1M")
+    answer = ask(parts, path, soap.renew("2025-01-01T00:00:00Z"))
     assert (answer.fault, answer.text("MinimumTime")) == ("UnacceptableTerminationTimeFault", "2026-01-01T00:00:00Z")
     assert len(parts.control.records) == 1
     parts.later(seconds=119)
-    assert parts.post(soap.envelope(soap.renew("PT1M")), path).status == 200
+    assert ask(parts, path, soap.renew("PT1M")).status == 200
     parts.later(seconds=120)
-    assert parts.post(soap.envelope(soap.renew("PT1M")), path).fault == "ResourceUnknownFault"
+    assert ask(parts, path, soap.renew("PT1M")).fault == "ResourceUnknownFault"
 
 
-def test_unsubscribe_ends_with_a_reason_and_leaves_nothing() -> None:
-    parts = GatewayParts()
-    path = path_of(parts.post(soap.envelope(soap.subscribe())))
-    identifier = path.rpartition("/")[2]
-    answer = parts.post(soap.envelope("<wsnt:Unsubscribe/>"), path)
-    assert answer.root.find(".//{*}UnsubscribeResponse") is not None
-    assert parts.control.records[1:] == [
-        SubscriptionEnded(identifier, "unsubscribed", 1_767_225_600_000),
-        *(Tombstone(f"{kind}:{identifier}") for kind in ("sub", "susp", "seal")),
+def test_unsubscribe_leaves_nothing(parts: GatewayParts) -> None:
+    path = subscribed(parts)
+    name = only_subscription(parts).id
+    # The job and an operator write under keys of their own, which this gateway may not have read yet.
+    parts.control.records += [SubscriptionSuspended(name, "refused", 1, 2), SecretsResealed(name, {})]
+    assert ask(parts, path, "<wsnt:Unsubscribe/>").root.find(".//{*}UnsubscribeResponse") is not None
+    assert parts.control.records[3:] == [
+        SubscriptionEnded(name, "unsubscribed", 1_767_225_600_000),
+        *(Tombstone(f"{kind}:{name}") for kind in ("sub", "susp", "seal")),
     ]
+    assert live(parts.control.records) == set()
     assert list(parts.table.subscriptions()) == []
-    assert parts.post(soap.envelope("<wsnt:Unsubscribe/>"), path).fault == "ResourceUnknownFault"
+    assert ask(parts, path, "<wsnt:Unsubscribe/>").fault == "ResourceUnknownFault"
+
+
+def test_subscriptions_beyond_their_grace_time_are_ended() -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=60))
+    first, second = subscribed(parts, 1, "PT10S"), subscribed(parts, 2, "PT20S")
+    parts.later(seconds=69)
+    assert asyncio.run(end_expired(parts.gateway)) == 0
+    parts.later(seconds=1)
+    assert asyncio.run(end_expired(parts.gateway)) == 1
+    assert only_subscription(parts).id == second.rpartition("/")[2]
+    (ended,) = [record for record in parts.control.records if isinstance(record, SubscriptionEnded)]
+    assert (ended.id, ended.reason, ended.at_ms) == (first.rpartition("/")[2], "expired", 1_767_225_670_000)
+
+
+@pytest.mark.parametrize("renewal", ["under way", "meanwhile"])
+def test_expiry_in_several_steps_keeps_a_renewed_one(renewal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
+    # Equal times are listed by their ids.
+    kept = max(subscribed(parts, number, "PT1S").rpartition("/")[2] for number in range(7))
+    parts.later(seconds=2)
+    listed: list[int] = []
+    due = RoutingTable.due
+
+    def counted(table: RoutingTable, now_ms: int) -> tuple[str, ...]:
+        found = due(table, now_ms)
+        listed.append(len(found))
+        return found
+
+    monkeypatch.setattr(RoutingTable, "due", counted)
+    monkeypatch.setattr(subscription_manager, "_AT_ONCE", 2)
+
+    async def renew() -> None:
+        last = parts.table.get(kept)
+        assert last is not None
+        await subscription_manager.replace(parts.gateway, last, terminates_ms=None)
+
+    async def scenario() -> int:
+        if renewal == "meanwhile":
+            ended, _ = await asyncio.gather(end_expired(parts.gateway), renew())
+            return ended
+        async with parts.gateway.locks.hold(kept):
+            return await end_expired(parts.gateway)
+
+    assert asyncio.run(scenario()) == 6
+    assert only_subscription(parts).id == kept
+    assert listed == [7], "all that are due are listed once"

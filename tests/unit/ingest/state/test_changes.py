@@ -3,93 +3,88 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import consumer
+from arborcast.core.eventlog.client import TopicPartition
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.publishing import PublishRequest, publish
-from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks
+from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from tests.support.make import notification
 
 
-def test_holders_of_one_key_take_turns_and_others_do_not_wait() -> None:
-    async def scenario() -> list[str]:
-        locks = KeyedLocks()
-        order: list[str] = []
+async def test_keyed_locks() -> None:
+    locks, order = KeyedLocks(), list[str]()
 
-        async def work(key: str, name: str) -> None:
-            async with locks.hold(key):
-                order.append(f"{name} begins")
-                await asyncio.sleep(0)
-                order.append(f"{name} ends")
+    async def work(key: str, name: str) -> None:
+        async with locks.hold(key):
+            order.append(f"{name} begins")
+            await asyncio.sleep(0)
+            order.append(f"{name} ends")
 
-        await asyncio.gather(work("k", "first"), work("k", "second"), work("other", "third"))
-        assert len(locks) == 0
-        return order
-
-    order = asyncio.run(scenario())
+    await asyncio.gather(work("k", "first"), work("k", "second"), work("other", "third"))
     assert order.index("first ends") < order.index("second begins")
     assert order.index("third begins") < order.index("first ends")
-
-
-async def test_a_lock_is_gone_when_its_holder_fails_or_is_cancelled() -> None:
-    locks = KeyedLocks()
-
-    async def hold() -> None:
-        async with locks.hold("k"):
-            await asyncio.sleep(60)
-
-    holder, waiter = asyncio.create_task(hold()), asyncio.create_task(hold())
+    assert len(locks) == 0
+    # A holder and a waiter are cancelled.
+    tasks = [asyncio.create_task(work("k", name)) for name in ("holder", "waiter")]
     await asyncio.sleep(0)
     assert "k" in locks
-    waiter.cancel()
-    holder.cancel()
-    await asyncio.gather(holder, waiter, return_exceptions=True)
+    for task in reversed(tasks):
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     assert "k" not in locks
 
 
-class OneLog:
-    """A log that two gateways write; each has applied what is in it up to some place."""
-
-    def __init__(self) -> None:
-        self.records: list[ControlRecord] = []
+async def test_an_error_of_the_end_of_the_log_reaches_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [OSError("the connection is lost"), {TopicPartition("arborcast.control", 0): 7}]
+    kafka = Mock(**{"partitions_for_topic.return_value": {0}, "end_offsets.side_effect": answers})
+    monkeypatch.setattr(consumer, "make_consumer", lambda *_, **__: kafka)
+    end = LogEnd(KafkaSettings(), "control")
+    failed = await asyncio.gather(end.end_offset(), end.end_offset(), return_exceptions=True)
+    assert [type(each) for each in failed] == [InfrastructureError] * 2
+    assert await end.end_offset() == 7
+    end.close()
 
 
 class LateView:
-    """Commits of one gateway: its own view is as far as its commit then, and learns of the other's no sooner."""
+    """Commits of one of two gateways to a log: its view is as far as its last commit."""
 
-    def __init__(self, log: OneLog, table: RoutingTable, turns: list[int]) -> None:
+    def __init__(self, log: list[ControlRecord], table: RoutingTable, turns: list[int]) -> None:
         self._log, self._table, self._turns = log, table, turns
 
     async def catch_up(self) -> None:
-        self.read(len(self._log.records))
+        self.read(len(self._log))
 
     async def keep_up(self) -> None:
         await self.catch_up()
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
         await self._others_run()
-        first = len(self._log.records)
-        self._log.records += records
+        first = len(self._log)
+        self._log += records
         await self._others_run()
         self.read(first + len(records))
         return first
 
     def read(self, end: int) -> None:
         for offset in range(self._table.position, end):
-            self._table.apply(self._log.records[offset], offset)
+            self._table.apply(self._log[offset], offset)
 
     async def _others_run(self) -> None:
         for _ in range(self._turns.pop() if self._turns else 0):
@@ -106,7 +101,7 @@ NAMES = st.sampled_from(["t:a", "t:a/b", "t:c", "t:d/e"])
 def test_two_gateways_that_name_the_same_topics_at_once_agree(
     notifies: list[tuple[bool, list[str]]], turns: list[int]
 ) -> None:
-    log, pair = OneLog(), (GatewayParts(), GatewayParts())
+    log, pair = list[ControlRecord](), (GatewayParts(), GatewayParts())
     views = [LateView(log, parts.table, turns) for parts in pair]
     for parts, view in zip(pair, views, strict=True):
         parts.gateway.changes = view
@@ -127,16 +122,15 @@ def test_two_gateways_that_name_the_same_topics_at_once_agree(
     assert first == second
     assert set(first) == {f"{{urn:t}}{name.removeprefix('t:')}" for _, names in notifies for name in names}
     begins: dict[str, int] = {}
-    for offset, record in enumerate(log.records):
+    for offset, record in enumerate(log):
         assert isinstance(record, TopicRecord)
         begins.setdefault(record.path, offset)
     for parts in pair:
-        # Whoever matches a notification has its topic by then.
+        # Its topic is there when a notification is matched.
         assert all(begins[one.topic] < one.control for one in parts.notifications.accepted)
 
 
-def test_a_view_that_was_not_started_stops() -> None:
-    """A gateway that is stopped before it has reached Kafka ends in order."""
+def test_a_view_stops_before_it_has_reached_kafka() -> None:
     view = ControlLogView(KafkaSettings(), ControlView(), lambda error: pytest.fail(str(error)))
     asyncio.run(view.stop())
 
@@ -171,23 +165,15 @@ async def turns(number: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_only_gateway_accepts_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(monkeypatch, sole=True)
+@pytest.mark.parametrize("sole", [True, False])
+async def test_acknowledged_changes_of_others_are_applied_first(monkeypatch: pytest.MonkeyPatch, sole: bool) -> None:
+    worker = Worker(monkeypatch, sole=sole)
     worker.apply()
     worker.sibling.moved(1)
-    await worker.changes.keep_up()
-    assert worker.questions == 0
-
-
-@pytest.mark.parametrize("sole", [True, False])
-async def test_what_another_worker_or_gateway_has_answered_for_is_applied_first(
-    monkeypatch: pytest.MonkeyPatch, sole: bool
-) -> None:
-    worker = Worker(monkeypatch, sole=sole)
     if sole:
-        worker.sibling.moved(2)
-    else:
-        worker.end = 2
+        await worker.changes.keep_up()
+        worker.sibling.moved(3)
+    worker.end = 3
     waiting = [asyncio.create_task(worker.changes.keep_up()) for _ in range(100)]
     await turns()
     worker.apply()
@@ -195,7 +181,7 @@ async def test_what_another_worker_or_gateway_has_answered_for_is_applied_first(
     assert not any(each.done() for each in waiting)
     worker.apply()
     await asyncio.gather(*waiting)
-    assert worker.questions == (not sole), "all that come together share one"
+    assert worker.questions == (not sole), "the only gateway needs none, others share one"
 
 
 @pytest.mark.parametrize("sole", [True, False])
@@ -225,33 +211,23 @@ def test_requests_go_on_in_their_order(monkeypatch: pytest.MonkeyPatch, sole: bo
     assert asyncio.run(scenario()) == [0, 2, *range(3, 12)]
 
 
-async def test_a_notification_is_not_accepted_when_the_end_of_the_log_is_unknown(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_notification_has_the_position_of_all_acknowledged_changes(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(monkeypatch, sole=False)
-
-    async def away() -> int:
-        raise InfrastructureError("Kafka is away", retry_after=1)
-
-    monkeypatch.setattr(worker, "_end", away)
-    monkeypatch.setattr(worker.changes._end, "end_offset", away)
-    parts = GatewayParts()
-    monkeypatch.setattr(parts.gateway.changes, "keep_up", worker.changes.keep_up)
     parts.table.apply(TopicRecord(TopicPath("a")), 0)
-    with pytest.raises(InfrastructureError, match="Kafka is away"):
-        await publish(parts.gateway, PublishRequest([Notification("n", TopicPath("a"), b"<x/>", 0)], None))
-    assert parts.notifications.accepted == []
-
-
-async def test_a_notification_has_the_position_of_what_another_gateway_has_answered_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parts = GatewayParts()
-    parts.table.apply(TopicRecord(TopicPath("a")), 0)
+    request = PublishRequest([notification("n", "a")], None)
 
     async def keep_up() -> None:
         parts.table.apply(TopicRecord(TopicPath("b")), 1)
 
     monkeypatch.setattr(parts.gateway.changes, "keep_up", keep_up)
-    await publish(parts.gateway, PublishRequest([Notification("n", TopicPath("a"), b"<x/>", 0)], None))
+    await publish(parts.gateway, request)
     assert [each.control for each in parts.notifications.accepted] == [2]
+    # While the end of the log is unknown, none is accepted.
+    worker = Worker(monkeypatch, sole=False)
+    away = AsyncMock(side_effect=InfrastructureError("Kafka is away", retry_after=1))
+    monkeypatch.setattr(worker.changes._end, "end_offset", away)
+    monkeypatch.setattr(parts.gateway.changes, "keep_up", worker.changes.keep_up)
+    with pytest.raises(InfrastructureError, match="Kafka is away"):
+        await publish(parts.gateway, request)
+    assert len(parts.notifications.accepted) == 1

@@ -12,19 +12,20 @@ from arborcast.ingest.state import repeats
 from arborcast.ingest.state.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint, steady_now
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support import make
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 
 
 def notification(topic: str = "a", payload: bytes = b"<n/>", message_id: str = "urn:1", id: str = "x") -> Notification:
-    return Notification(id=id, topic=TopicPath(topic), payload=payload, accepted_ms=1, message_id=message_id)
+    return make.notification(id, topic, payload, message_id=message_id)
 
 
 def key(number: int) -> bytes:
     return fingerprint([notification(message_id=f"urn:{number}")])
 
 
-def test_what_makes_requests_the_same() -> None:
+def test_fingerprints_of_requests() -> None:
     one = [notification(), notification("b")]
     assert fingerprint(one) == fingerprint([notification(id="y"), notification("b", id="z")])
     others = [
@@ -39,16 +40,15 @@ def test_what_makes_requests_the_same() -> None:
     assert fingerprint([notification(message_id="")]) == b""
 
 
-def test_what_is_remembered_does_not_depend_on_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put back by an hour, it would make of a message that comes again on purpose, much later, a repetition."""
+def test_the_wall_clock_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back by an hour, it would turn a message that is repeated on purpose, much later, into a repetition."""
     up_s = 5.0  # the machine has just started
     monkeypatch.setattr("time.monotonic", lambda: up_s)
-    monkeypatch.setattr("time.time", lambda: pytest.fail("asked"))
+    monkeypatch.setattr("time.time", lambda: pytest.fail("read"))
     memory = RepeatMemory(600)
     memory.add(key(1), steady_now())
-    memory.add(key(2), steady_now() - 590)  # what an earlier gateway has accepted, before this start
-    assert memory.has(key(1), steady_now())
-    assert memory.has(key(2), steady_now())
+    memory.add(key(2), steady_now() - 590)  # accepted by an earlier gateway, before this start
+    assert [memory.has(key(number), steady_now()) for number in (1, 2)] == [True, True]
     up_s += 20
     assert not memory.has(key(2), steady_now())
     up_s += 590
@@ -56,14 +56,11 @@ def test_what_is_remembered_does_not_depend_on_the_clock_on_the_wall(monkeypatch
     assert Repeats(memory)._clock is steady_now
 
 
-def test_a_memory_forgets_after_its_window_and_never_grows() -> None:
+def test_the_memory_has_a_window_and_a_size() -> None:
     memory = RepeatMemory(60)
     memory.add(key(1), 1_000)
-    assert [memory.has(key(1), 1_060), memory.has(key(1), 1_061), memory.has(key(2), 1_000)] == [
-        True,
-        False,
-        False,
-    ]
+    times = [(1, 1_060, True), (1, 1_061, False), (2, 1_000, False)]
+    assert [memory.has(key(number), now) for number, now, _ in times] == [known for *_, known in times]
     memory.add(key(1), 1_100)
     assert memory.has(key(1), 1_160)
     memory = RepeatMemory(60)
@@ -73,7 +70,7 @@ def test_a_memory_forgets_after_its_window_and_never_grows() -> None:
     assert all(memory.has(key(number), 5) for number in range(20_000))
 
 
-async def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
+async def test_a_repetition_shares_the_outcome_of_one_under_way() -> None:
     repeats = Repeats(RepeatMemory(60), lambda: 5.0)
     gate = asyncio.Event()
     stored = []
@@ -96,7 +93,7 @@ async def test_one_under_way_is_waited_for_and_its_fate_shared() -> None:
     assert repeats.count == 2
 
 
-def test_of_the_log_requests_with_all_their_notifications_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_requests_of_the_log_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     def stored(number: int, size: int) -> tuple[Notification, float]:
         return Notification("n", TopicPath("a"), b"<n/>", 1, request=key(number), request_size=size), steady_now()
 
@@ -107,23 +104,13 @@ def test_of_the_log_requests_with_all_their_notifications_are_remembered(monkeyp
     assert [memory.has(key(number), steady_now()) for number in (1, 2, 3)] == [True, False, True], "cut off by a crash"
 
 
-@pytest.fixture
-def parts() -> GatewayParts:
-    parts = GatewayParts()
+def test_a_repeated_notify_is_accepted_once_if_it_was_stored(parts: GatewayParts) -> None:
     parts.gateway.repeats = Repeats(RepeatMemory(60))
-    return parts
-
-
-def notify(payload: str = "<n/>", message_id: str | None = "urn:uuid:1") -> bytes:
-    header = soap.addressing("urn:a", message_id) if message_id else ""
-    return soap.envelope(soap.notify(soap.message(payload=payload), soap.message("t:c")), header=header)
-
-
-def test_a_repeated_notify_is_accepted_once_and_one_that_was_not_stored_again(parts: GatewayParts) -> None:
+    notify = soap.envelope(soap.notify(soap.message(), soap.message("t:c")), header=soap.addressing("urn:a"))
     parts.notifications.error = InfrastructureError("away", 1)
-    assert parts.post(notify()).status == 503
+    assert parts.post(notify).status == 503
     parts.notifications.error = None
-    answers = [parts.post(notify()) for _ in range(3)]
+    answers = [parts.post(notify) for _ in range(3)]
     assert [each.status for each in answers] == [202] * 3
     # The repetitions' own ids are those of nothing.
     assert [b"arborcast-notification-id" in each.headers for each in answers] == [True, False, False]

@@ -1,177 +1,295 @@
-"""Whole conversations of an old client with the gateway: the strings that it looks for, and what is stored."""
+"""Conversations of old clients with the gateway: each form of a message, the strings they look for, and what is stored.
+
+Messages come as elements or as text, in either namespace, in a WsnProcess or as plain operations.
+"""
 
 from __future__ import annotations
 
 import html
+import itertools
 import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import pytest
 from lxml import etree
 
 from arborcast.ingest.settings import TopicSettings
+from arborcast.topic_model.expressions import SIMPLE
 from arborcast.topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import GatewayParts, HttpAnswer, live
+from tests.support.gateway_parts import GatewayParts, HttpAnswer, live, only_subscription
 
-ADDRESS = "http://host:9002/wsn-subscribe"
+URL = "http://host:9002/wsn-subscribe"
 ALARM = "all:alarm:alarm1"
 REPEATED = "Repeated subscriptions"
+SLASHED = f"{legacy.WSNT}/"
+PATHS = ["/wsnprocess", "/WSN/Broker/", "/WSN/CreatePullPoint"]
 
 
-def ask(parts: GatewayParts, text: str, path: str = "/wsnprocess/") -> HttpAnswer:
-    return parts.post(legacy.wsn_process(text), path, Content_Type="text/xml")
+@dataclass(frozen=True)
+class Form:
+    """A way to write a message."""
+
+    namespace: str = legacy.WSNT
+    element: bool = False
+
+    def post(self, parts: GatewayParts, message: str, path: str = "/wsnprocess/") -> str:
+        """The string result."""
+        body = wsn_process(self.named(message)) if self.element else legacy.wsn_process(self.named(message))
+        return result(parts.post(body, path, Content_Type="text/xml"))
+
+    def named(self, message: str) -> str:
+        return message.replace(f'"{legacy.WSNT}"', f'"{self.namespace}"')
 
 
-def reply(answer: HttpAnswer) -> str:
-    """The string result."""
+ESCAPED = Form()
+ask = ESCAPED.post
+
+
+def wsn_process(inside: str) -> bytes:
+    """A WsnProcess with elements in it."""
+    return soap.envelope(f'\n<o:WsnProcess xmlns:o="{legacy.SERVICE}">\n {inside}\n</o:WsnProcess>')
+
+
+def result(answer: HttpAnswer) -> str:
     assert answer.status == 200, answer.body
-    (result,) = answer.root.find("{*}Body")  # type: ignore[misc]
-    assert result.tag == f"{{{legacy.SERVICE}}}WsnProcessResponse"
-    return result.text or ""
+    (found,) = answer.root.find("{*}Body")  # type: ignore[misc]
+    assert found.tag == f"{{{legacy.SERVICE}}}WsnProcessResponse"
+    return found.text or ""
 
 
-def test_a_subscriber_comes_and_goes() -> None:
-    parts = GatewayParts()
-    answer = ask(parts, legacy.subscribe(ALARM, ADDRESS))
-    assert answer.headers[b"content-type"] == b"text/xml; charset=utf-8"
-    # What the clients do: unescape the whole answer and cut.
-    unescaped = html.unescape(answer.body.decode())
-    address = unescaped.split("<ns2:Address>")[1].split("</ns2:Address>")[0]
-    (subscription,) = parts.table.subscriptions()
-    assert address == subscription.address
-    assert etree.fromstring(reply(answer)).tag == f"{{{legacy.WSNT}}}SubscriptionReference"
-    assert subscription.consumer.address == ADDRESS
-    assert subscription.form == "legacy"
-    assert subscription.terminates_ms is None
-
-    assert reply(ask(parts, legacy.subscribe(ALARM, ADDRESS))) == "Repeated subscriptions"
-    assert list(parts.table.subscriptions()) == [subscription]
-
-    assert reply(ask(parts, legacy.unsubscribe("all:alarm", ADDRESS))) == "faild"
-    assert reply(ask(parts, legacy.unsubscribe(ALARM, "http://host:9002/other"))) == "faild"
-    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "success"
-    assert type(parts.control.records[1]) is SubscriptionEnded
-    assert live(parts.control.records) == set()
-    assert not list(parts.table.subscriptions())
-    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "faild"
+@pytest.fixture(params=itertools.product([legacy.WSNT, SLASHED], [True, False]), ids=str)
+def form(request: pytest.FixtureRequest) -> Form:
+    return Form(*request.param)
 
 
-def test_every_subscription_is_one_to_a_subtree() -> None:
-    parts = GatewayParts()
-    ask(parts, legacy.subscribe("all:alarm", ADDRESS))
-    (subscription,) = parts.table.subscriptions()
+@pytest.fixture(params=[legacy.WSNT, SLASHED])
+def namespace(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", ["", "\n a subscriber \n"])
+def test_a_subscriber_comes_and_goes(parts: GatewayParts, form: Form, name: str) -> None:
+    endpoint = legacy.address_in(form.post(parts, legacy.create_pull_point(name)))
+    assert endpoint.startswith("http://127.0.0.1:8080/wsn/pullpoints/")
+    reference = form.post(parts, legacy.subscribe("\n all:alarm\n", f"\n {URL} ", f" {endpoint}\n"))
+    assert etree.fromstring(reference).tag == f"{{{legacy.WSNT}}}SubscriptionReference"
+    subscription = only_subscription(parts)
+    assert legacy.address_in(reference) == subscription.address
+    assert (subscription.consumer.address, subscription.form, subscription.terminates_ms) == (URL, "legacy", None)
+    assert subscription.selector() == "all/alarm//."
     for topic, matches in (("all/alarm", 1), ("all/alarm/alarm1/x", 1), ("all", 0), ("all/alarm2", 0)):
         assert len(parts.table.match(TopicPath(topic))) == matches, topic
-    assert subscription.selector() == "all/alarm//."
+    assert form.post(parts, legacy.subscribe("all:alarm", URL)) == REPEATED
+    assert only_subscription(parts) == subscription
+    for topic, to in (("all", URL), ("all:alarm", "http://host:9002/other")):
+        assert form.post(parts, legacy.unsubscribe(topic, to)) == "faild"
+    ends = len(parts.control.records)
+    assert form.post(parts, legacy.unsubscribe("all:alarm", URL)) == "success"
+    assert type(parts.control.records[ends]) is SubscriptionEnded
+    assert live(parts.control.records) == set()
+    assert form.post(parts, legacy.unsubscribe("all:alarm", URL)) == "faild"
 
 
-def test_the_address_given_for_registration_only_is_never_pushed_to() -> None:
-    parts = GatewayParts()
+def test_clients_cut_the_address_out_of_the_whole_answer(parts: GatewayParts) -> None:
+    answer = parts.post(legacy.wsn_process(legacy.subscribe(ALARM, URL)), "/wsnprocess/")
+    assert answer.headers[b"content-type"] == b"text/xml; charset=utf-8"
+    assert legacy.address_in(html.unescape(answer.body.decode())) == only_subscription(parts).address
+
+
+def test_an_address_for_registration_only_is_never_pushed_to(parts: GatewayParts) -> None:
     dummy = "http://localhost:12345/only/register/use"
-    assert "ns2:Address" in reply(ask(parts, legacy.subscribe(ALARM, dummy)))
+    ask(parts, legacy.subscribe(ALARM, dummy))
     assert len(list(parts.table.subscriptions())) == 1
     assert parts.table.match(TopicPath("all/alarm/alarm1")) == ()
-    assert reply(ask(parts, legacy.unsubscribe(ALARM, dummy))) == "success"
+    assert ask(parts, legacy.unsubscribe(ALARM, dummy)) == "success"
 
 
-def test_a_pull_point_can_be_made_and_subscribed() -> None:
-    parts = GatewayParts()
-    point = etree.fromstring(reply(ask(parts, legacy.create_pull_point())))
-    assert point.tag == f"{{{legacy.WSNT}}}PullPoint"
+def test_a_pull_point_as_the_consumer(parts: GatewayParts) -> None:
+    point = etree.fromstring(ask(parts, legacy.create_pull_point()))
     address = point[0].text or ""
     identifier = address.removeprefix("http://127.0.0.1:8080/wsn/pullpoints/")
-    assert parts.pull_points.get(identifier) is not None
-    assert "ns2:Address" in reply(ask(parts, legacy.subscribe(ALARM, address)))
-    (subscription,) = parts.table.subscriptions()
-    assert (subscription.pull_point, subscription.form) == (identifier, "notify")
-    assert reply(ask(parts, legacy.subscribe(ALARM, address))) == "Repeated subscriptions"
-    assert reply(ask(parts, legacy.unsubscribe(ALARM, address))) == "success"
+    assert (point.tag, parts.pull_points.exists(identifier)) == (f"{{{legacy.WSNT}}}PullPoint", True)
+    assert "ns2:Address" in ask(parts, legacy.subscribe(ALARM, address))
+    assert (only_subscription(parts).pull_point, only_subscription(parts).form) == (identifier, "notify")
+    assert ask(parts, legacy.subscribe(ALARM, address)) == REPEATED
+    assert ask(parts, legacy.unsubscribe(ALARM, address)) == "success"
 
 
-def test_notifications_are_stored_like_any_other() -> None:
-    parts = GatewayParts()
-    assert reply(ask(parts, legacy.notify(ALARM, "<level>3</level>"))) == "success!"
-    assert reply(ask(parts, legacy.notify(ALARM, "door & window"))) == "success!"
-    first, second = parts.notifications.accepted
-    assert first.topic == second.topic == "all/alarm/alarm1"
-    assert first.payload == b"<level>3</level>"
-    content = etree.fromstring(second.payload)
-    assert (content.tag, content.text) == ("{urn:arborcast:legacy}Content", "door & window")
+ELEMENT = "<level a='1'><!-- c --><![CDATA[<]]></level>"
+
+
+def test_notifications(parts: GatewayParts, form: Form) -> None:
+    both = legacy.notify("\n all : alarm:alarm1 ", ELEMENT) + legacy.notify("a", " door &amp; window ")
+    assert form.post(parts, f'<n:Notify xmlns:n="{legacy.WSNT}">{both}</n:Notify>') == "success!"
+    assert form.post(parts, legacy.notify("a:b", "<y/>")) == "success!"
+    assert [(each.topic, each.payload) for each in parts.notifications.accepted] == [
+        ("all/alarm/alarm1", ELEMENT.encode()),
+        ("a", b'<ac:Content xmlns:ac="urn:arborcast:legacy">door &amp; window</ac:Content>'),
+        ("a/b", b"<y/>"),
+    ]
     assert "all/alarm/alarm1" in parts.table.topics
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello", "<a/>", legacy.notify(ALARM, "<x/>", "0-1-0-0"), legacy.notify("a b", "")]
+    "inside",
+    [
+        *("", "hello", "<a/>", "&lt;!DOCTYPE a>&lt;a/>", "&lt;a/>text"),
+        legacy.notify(ALARM, "<x/>", "0-1-0-0"),
+        legacy.notify("a b", ""),
+        legacy.create_pull_point() * 2,
+        f"&lt;x/>{legacy.create_pull_point()}",
+        f"{legacy.create_pull_point()}text",
+    ],
 )
-def test_what_must_not_pass_for_success_is_a_fault(text: str) -> None:
-    parts = GatewayParts()
-    answer = ask(parts, text)
-    assert answer.status in (400, 500)
-    assert answer.reason
-    assert parts.notifications.accepted == []
-    assert parts.control.records == []
-
-
-def test_a_message_without_topic_is_on_the_default_one_or_refused() -> None:
-    text = re.sub("<wsnt:Topic .*</wsnt:Topic>", "", legacy.notify(ALARM, "<x/>"))
-    assert "no Topic" in ask(GatewayParts(), text).reason
-    parts = GatewayParts(topics=TopicSettings(default="all/other"))
-    assert reply(ask(parts, text)) == "success!"
-    assert [each.topic for each in parts.notifications.accepted] == ["all/other"]
+def test_anything_but_one_message_is_a_fault(parts: GatewayParts, inside: str) -> None:
+    for body in (wsn_process(inside), legacy.wsn_process(inside)):
+        answer = parts.post(body, "/wsnprocess")
+        assert answer.status in (400, 500)
+        assert answer.reason
+    assert (parts.notifications.accepted, parts.control.records) == ([], [])
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/wsnprocess", "/wsn/NotificationBroker", "/wsn/CreatePullPoint", "/WSN/Broker/", "/wsn/subscriptions/x"],
+    "message",
+    [
+        legacy.subscribe("all:alarm", ""),
+        legacy.subscribe("all:alarm", URL).replace("SubscriberAddress", "Other"),
+        legacy.subscribe("all:alarm", "ftp://host/"),
+        legacy.subscribe("", URL),
+        legacy.subscribe("a b", URL),
+        legacy.subscribe("all:alarm", URL).replace("TopicExpression", "Other"),
+    ],
 )
-def test_it_is_taken_at_any_address_of_ours(path: str) -> None:
-    assert reply(ask(GatewayParts(), legacy.notify(ALARM, "<x/>"), path)) == "success!"
+def test_an_incomplete_subscribe_is_refused_and_logged(
+    parts: GatewayParts, form: Form, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert form.post(parts, message) == "faild"
+    assert "refused" in caplog.text
+    assert parts.control.records == []
 
 
-def test_later_relatives_standard_operations_and_traces_at_the_old_address() -> None:
-    parts, trace = GatewayParts(), f"00-{'a' * 32}-{'b' * 16}-01"
-    service = "http://edu.bupt.wangfu.module.wsnMgr.util.soap"
-    answer = parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>"), service), "/wsnprocess", traceparent=trace)
-    assert answer.root.findtext(f".//{{{service}}}WsnProcessResponse") == "success!"
-    assert [each.traceparent for each in parts.notifications.accepted] == [trace]
+def test_a_message_without_topic_is_on_the_default_one_or_refused(parts: GatewayParts) -> None:
+    text = re.sub("<wsnt:Topic .*</wsnt:Topic>", "", legacy.notify(ALARM, "<x/>"))
+    assert "no Topic" in parts.post(legacy.wsn_process(text), "/wsnprocess").reason
+    parts = GatewayParts(topics=TopicSettings(default="all/other"))
+    assert ask(parts, text) == "success!"
+    assert [each.topic for each in parts.notifications.accepted] == ["all/other"]
+
+
+def test_any_address_of_ours_and_standard_operations_at_the_old_ones(parts: GatewayParts) -> None:
+    for path in (*PATHS, "/wsn/NotificationBroker", "/wsn/CreatePullPoint", "/wsn/subscriptions/x"):
+        assert ask(parts, legacy.notify(ALARM, "<x/>"), path) == "success!"
     assert parts.post(soap.envelope(soap.notify()), "/wsnprocess").status == 202
     assert parts.post(soap.envelope(soap.subscribe()), "/WSN/Broker/").status == 200
 
 
-def in_parts_of(text: str, attributes: str) -> str:
+def test_later_relatives_and_traces(parts: GatewayParts) -> None:
+    trace, service = f"00-{'a' * 32}-{'b' * 16}-01", "http://edu.bupt.wangfu.module.wsnMgr.util.soap"
+    answer = parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>"), service), "/wsnprocess", traceparent=trace)
+    assert answer.root.findtext(f".//{{{service}}}WsnProcessResponse") == "success!"
+    assert [each.traceparent for each in parts.notifications.accepted] == [trace]
+
+
+def delivered(attributes: str) -> str:
     policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
     around = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy></wsnt:Subscribe>"
-    return text.replace("</wsnt:Subscribe>", around)
+    return legacy.subscribe(ALARM, URL).replace("</wsnt:Subscribe>", around)
 
 
-def test_an_old_subscriber_may_ask_for_parts_and_is_the_same_one_still() -> None:
-    parts = GatewayParts()
-    ask(parts, in_parts_of(legacy.subscribe(ALARM, ADDRESS), 'FragmentBytes="3000"'))
-    (made,) = parts.table.subscriptions()
+def test_a_subscriber_may_ask_for_parts(parts: GatewayParts) -> None:
+    assert "ns2:Address" in ask(parts, delivered('FragmentBytes="3000"'))
+    made = only_subscription(parts)
     assert made.policy.fragment_bytes == 3_000
-    assert reply(ask(parts, in_parts_of(legacy.subscribe(ALARM, ADDRESS), 'FragmentBytes="3000"'))) == REPEATED
+    assert ask(parts, delivered('FragmentBytes="3000"')) == REPEATED
     assert len(parts.control.records) == 1, "nothing has changed"
-    assert reply(ask(parts, in_parts_of(legacy.subscribe(ALARM, ADDRESS), 'FragmentBytes="8000"'))) == REPEATED
-    (changed,) = parts.table.subscriptions()
-    assert (changed.id, changed.policy.fragment_bytes) == (made.id, 8_000)
-    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "success"
-
-
-@pytest.mark.parametrize("attributes", ['FragmentBytes="499"', 'FragmentBytes="many"', 'Order="strict"'])
-def test_nothing_else_is_asked_for_in_the_older_form(attributes: str) -> None:
-    parts = GatewayParts()
-    answer = parts.post(soap.envelope(in_parts_of(legacy.subscribe(ALARM, ADDRESS), attributes)), "/WSN/Broker")
-    assert answer.status in (400, 500)
-    assert "p:Delivery" in answer.reason
+    assert ask(parts, delivered('FragmentBytes="8000"')) == REPEATED
+    assert (only_subscription(parts).id, only_subscription(parts).policy.fragment_bytes) == (made.id, 8_000)
+    assert ask(parts, legacy.unsubscribe(ALARM, URL)) == "success"
+    for attributes in ('FragmentBytes="499"', 'FragmentBytes="many"', 'Order="strict"'):
+        answer = parts.post(soap.envelope(delivered(attributes)), "/WSN/Broker")
+        assert (answer.status in (400, 500), "p:Delivery" in answer.reason) == (True, True), attributes
     assert not list(parts.table.subscriptions())
 
 
 @pytest.mark.parametrize(("routing", "split_bytes"), [("", 0), ("split", 3_000), ("everywhere split reliable", 3_000)])
-def test_topics_that_say_split_have_their_messages_split(routing: str, split_bytes: int) -> None:
-    parts = GatewayParts()
+def test_topics_that_say_split_have_their_messages_split(parts: GatewayParts, routing: str, split_bytes: int) -> None:
     parts.table.apply(TopicRecord(TopicPath("all"), policy=TopicPolicy(routing=routing)), 0)
     ask(parts, legacy.notify("all", "<x/>"))
     (message,) = parts.notifications.accepted
     assert (message.split_bytes, message.package) == (split_bytes, "0-0-1-0")
+
+
+# Plain operations.
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_plain_subscribe_with_a_subscriber_address(parts: GatewayParts, path: str, namespace: str) -> None:
+    body = soap.envelope(Form(namespace).named(legacy.subscribe("all: alarm", URL)))
+    for _ in range(2):
+        answer = parts.post(body, path)
+        assert answer.root.find(f".//{{{legacy.WSNT}}}SubscribeResponse") is not None
+        subscription = only_subscription(parts)
+        assert subscription.address in answer.body.decode()
+    assert (subscription.consumer.address, subscription.form) == (URL, "legacy")
+    assert subscription.selector() == "all/alarm//."
+    unsubscribe = soap.envelope(f'<w:Unsubscribe xmlns:w="{namespace}"/>')
+    ended = parts.post(unsubscribe, urlsplit(subscription.address).path)
+    assert ended.root.find(f".//{{{legacy.WSNT}}}UnsubscribeResponse") is not None
+    assert not list(parts.table.subscriptions())
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        (legacy.subscribe("all:alarm", ""), "SubscribeCreationFailedFault"),
+        (legacy.subscribe("all:alarm", "ftp://host/"), "SubscribeCreationFailedFault"),
+        (legacy.subscribe("a b", URL), "InvalidTopicExpressionFault"),
+        (legacy.subscribe("a", URL).replace("</wsnt:F", "<wsnt:MessageContent/></wsnt:F"), "InvalidFilterFault"),
+    ],
+)
+def test_faults_of_a_plain_subscribe_are_the_standards(parts: GatewayParts, message: str, fault: str) -> None:
+    assert parts.post(soap.envelope(message), "/wsnprocess").fault == fault
+    assert parts.control.records == []
+
+
+def plain_notify(
+    topic: str, dialect: str = SIMPLE, *, declared: str = "", message: str = "<x/>", namespace: str = legacy.WSNT
+) -> bytes:
+    return soap.envelope(
+        f'<w:Notify xmlns:w="{namespace}" {declared}><w:NotificationMessage><w:Topic Dialect="{dialect}">{topic}'
+        f"</w:Topic><w:ProducerReference><wsa:Address>http://p/</wsa:Address></w:ProducerReference>"
+        f"<w:Message>{message}</w:Message></w:NotificationMessage></w:Notify>"
+    )
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("topic", "stored"), [("all:alarm:alarm1", "all/alarm/alarm1"), (" all :\nalarm ", "all/alarm"), ("a", "a")]
+)
+def test_a_plain_notify_may_name_a_colon_path(parts: GatewayParts, path: str, topic: str, stored: str) -> None:
+    assert parts.post(plain_notify(topic), path).status == 202
+    assert [each.topic for each in parts.notifications.accepted] == [stored]
+    if ":" in topic:
+        assert parts.post(plain_notify(topic)).fault == "InvalidTopicExpressionFault", "the cache is not for others"
+
+
+def test_a_declared_prefix_and_another_dialect_mean_what_they_say(parts: GatewayParts) -> None:
+    declared, full = 'xmlns:all="urn:t"', "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Full"
+    assert parts.post(plain_notify("all:alarm", declared=declared), "/wsnprocess").status == 202
+    assert [each.topic for each in parts.notifications.accepted] == ["{urn:t}alarm"]
+    for body in (plain_notify("a:b", full), plain_notify("all:a:b", declared=declared)):
+        assert parts.post(body, "/wsnprocess").fault == "InvalidTopicExpressionFault"
+
+
+def test_a_plain_notify_in_the_other_namespace(parts: GatewayParts) -> None:
+    payload = f'<x xmlns:n="{SLASHED}"><n:Message/></x>'
+    body = plain_notify("all:alarm", message=payload, namespace=SLASHED)
+    assert parts.post(body, "/WSN/Broker").status == 202
+    (stored,) = parts.notifications.accepted
+    assert (stored.topic, stored.payload) == ("all/alarm", payload.encode())
+    assert f'xmlns:w="{legacy.WSNT}"'.encode() in stored.producer
+    assert parts.post(body).fault == "ActionNotSupported", "elsewhere it is another namespace"

@@ -221,12 +221,7 @@ SUBSCRIBES = [
     _subscribe(
         name="anonymous", to=f"{soap.WSA}/anonymous", fault="SubscribeCreationFailedFault", says="not a usable address"
     ),
-    _subscribe(
-        name="an unknown filter",
-        filters='<x:F xmlns:x="urn:x"/>',
-        fault="InvalidFilterFault",
-        says="{urn:x}F",
-    ),
+    _subscribe(name="an unknown filter", filters='<x:F xmlns:x="urn:x"/>', fault="InvalidFilterFault", says="{urn:x}F"),
     _subscribe(
         name="a content filter that is no XPath",
         filters=soap.content_filter("o:order["),
@@ -356,14 +351,7 @@ PLACES = [
     BadRequest("GET at the broker", b"", 405, "", "by POST, not GET", method="GET"),
     BadRequest("GET at a subscription", b"", 405, "", "by POST", method="GET", path="/wsn/subscriptions/x"),
     BadRequest("elsewhere", soap.envelope(soap.notify()), 404, "", "/wsn/NotificationBroker", path="/"),
-    BadRequest(
-        "no id",
-        soap.envelope("<wsnt:Unsubscribe/>"),
-        404,
-        "",
-        "no such address",
-        path="/wsn/subscriptions/",
-    ),
+    BadRequest("no id", soap.envelope("<wsnt:Unsubscribe/>"), 404, "", "no such address", path="/wsn/subscriptions/"),
     BadRequest("below an id", b"<a/>", 404, "", "no such address", path="/wsn/subscriptions/x/y"),
 ]
 

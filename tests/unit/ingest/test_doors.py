@@ -65,11 +65,7 @@ class World:
     """A gateway, and its doors as one user opens them."""
 
     def __init__(
-        self,
-        folder: Path,
-        user: str = "",
-        settings: GatewaySettings | None = None,
-        topics: TopicSettings | None = None,
+        self, folder: Path, user: str = "", settings: GatewaySettings | None = None, topics: TopicSettings | None = None
     ) -> None:
         self.folder = folder
         self.user = user

@@ -97,13 +97,7 @@ def subscribe(gateway: GatewayParts, to: str) -> HttpAnswer:
 
 @pytest.mark.parametrize(
     ("status", "allowed", "agrees"),
-    [
-        (200, "*", True),
-        (204, "127.0.0.1", True),
-        (200, "other.example", False),
-        (200, "", False),
-        (405, "*", False),
-    ],
+    [(200, "*", True), (204, "127.0.0.1", True), (200, "other.example", False), (200, "", False), (405, "*", False)],
 )
 def test_a_receiver_of_cloud_events_agrees_as_a_web_hook(
     parts: GatewayParts, consumer: Callable[..., Consumer], allowed: str, status: int, agrees: bool

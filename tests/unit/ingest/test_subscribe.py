@@ -157,8 +157,7 @@ async def test_equal_subscriptions_at_the_same_moment_become_one(parts: GatewayP
 
 
 @pytest.mark.parametrize(
-    "header",
-    [*(f"wsa:{name}" for name in ("To", "Action", "MessageID", "From", "ReplyTo", "RelatesTo")), "d:Delivery"],
+    "header", [*(f"wsa:{name}" for name in ("To", "Action", "MessageID", "From", "ReplyTo", "RelatesTo")), "d:Delivery"]
 )
 def test_a_reference_parameter_must_not_double_a_header(parts: GatewayParts, header: str) -> None:
     reference = (

@@ -44,10 +44,7 @@ def asked(
     context = ssl.create_default_context(cafile=certificates.authority)
     if client:
         context.load_cert_chain(certificates.certificate(client), certificates.key(client))
-    with (
-        connected(port, source) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
-    ):
+    with connected(port, source) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
         shown: dict[str, object] = {**(connection.getpeercert() or {})}
         try:
             connection.sendall(NOTIFY)

@@ -187,7 +187,7 @@ def test_a_permitted_page_asks_before_and_reads_the_answer() -> None:
         "access_control_request_headers": "content-type,soapaction",
         "access_control_request_private_network": "true",
     }
-    answer = asked(parts, "OPTIONS", BROKER, **question)
+    answer = asked(parts, "OPTIONS", BROKER, b"", **question)
     permitted = shared(answer)
     assert (answer.status, "POST" in permitted.pop("allow-methods")) == (204, True)
     permitted.pop("max-age", None)

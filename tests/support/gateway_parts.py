@@ -34,7 +34,7 @@ from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records import results
-from arborcast.topic_model.records.control import ControlRecord, Tombstone, key_of
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicPolicy, TopicRecord, key_of
 from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import StoredMessage
@@ -285,6 +285,12 @@ class GatewayParts:
     def later(self, **span: float) -> None:
         """Move the clock."""
         self.now += timedelta(**span)
+
+    def have_topics(self, *paths: str, types: tuple[str, ...] = (), **policy: Any) -> None:
+        """Topics with this policy that were read before; the log has no record of them."""
+        for fold in self.control.folds:
+            for path in paths:
+                fold.apply(TopicRecord(TopicPath(path), message_types=types, policy=TopicPolicy(**policy)))
 
     def post(self, body: bytes, path: str = "/wsn/NotificationBroker", **headers: str) -> HttpAnswer:
         """One POST, alone."""

@@ -14,7 +14,14 @@ from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.http.serving import listen, make_server
 from arborcast.ingest.http.tls import ServerTls
 from arborcast.ingest.settings import GatewaySettings
+from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+
+BODY = soap.envelope(soap.notify())
+START = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\n"
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+NOTIFY = START + LENGTH + b"\r\n" + BODY
+"""A whole request."""
 
 
 @contextlib.contextmanager
@@ -59,3 +66,16 @@ def exchange(port: int, *pieces: bytes, until: bytes = b"\r\n\r\n", times: int =
                 break
             received += data
         return received
+
+
+def connected(port: int, source: str = "127.0.0.1") -> socket.socket:
+    """A connection to a port of this machine."""
+    return socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(source, 0))
+
+
+def everything(connection: socket.socket) -> bytes:
+    """The bytes that come until the other side closes the connection."""
+    received = b""
+    while data := connection.recv(65_536):
+        received += data
+    return received

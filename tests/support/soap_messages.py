@@ -79,3 +79,13 @@ def notify(*messages: str) -> str:
 def renew(termination: str) -> str:
     """A Renew."""
     return f"<wsnt:Renew><wsnt:TerminationTime>{termination}</wsnt:TerminationTime></wsnt:Renew>"
+
+
+def register(publisher: str, demand: str = "true") -> str:
+    """A RegisterPublisher for the topic t:a; the prefix t is urn:t."""
+    return (
+        '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"><b:PublisherReference>'
+        f"<wsa:Address>{publisher}</wsa:Address></b:PublisherReference>"
+        f'<b:Topic xmlns:t="urn:t" Dialect="{DIALECT}Full">t:a</b:Topic>'
+        f"<b:Demand>{demand}</b:Demand></b:RegisterPublisher>"
+    )

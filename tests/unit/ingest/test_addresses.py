@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import re
+import time
+import uuid
+
 import pytest
 
-from arborcast.ingest.addresses import OwnAddresses, Target, target_of
+from arborcast.ingest.addresses import NotificationIds, OwnAddresses, Target, resource_id, target_of
 from arborcast.wire.endpoints import Kind
 
 
@@ -27,39 +31,54 @@ def test_paths(path: str, target: Target | None) -> None:
     assert target_of(path) == target
 
 
-def test_what_clients_are_told() -> None:
-    assert OwnAddresses("127.0.0.1", 8080).broker == "http://127.0.0.1:8080/wsn/NotificationBroker"
+def test_our_own_addresses() -> None:
+    own = OwnAddresses("127.0.0.1", 8080)
+    assert own.broker == "http://127.0.0.1:8080/wsn/NotificationBroker"
     assert OwnAddresses("::1", 8080).base == "http://[::1]:8080"
     public = OwnAddresses("127.0.0.1", 8080, "https://bus.example/events/")
     assert public.resource(Kind.SUBSCRIPTION, "x") == "https://bus.example/events/wsn/subscriptions/x"
+    for each in (own, public, OwnAddresses("127.0.0.1", 8080, "https://bus.example")):
+        assert each.target_of_url(each.resource(Kind.SUBSCRIPTION, "x")) == Target(Kind.SUBSCRIPTION, "x")
+    assert own.target_of_url("http://[x/wsn/subscriptions/y") is None
+
+
+LOOPBACK, INSIDE = OwnAddresses("127.0.0.1", 8080), OwnAddresses("10.0.0.1", 8080)
+PUBLIC = OwnAddresses("10.0.0.1", 8080, "https://bus.example")
 
 
 @pytest.mark.parametrize(
     ("own", "host", "port", "back"),
     [
-        (OwnAddresses("127.0.0.1", 8080), "127.0.0.1", 8080, True),
-        (OwnAddresses("127.0.0.1", 8080), "localhost", 8080, True),
-        (OwnAddresses("127.0.0.1", 8080), "LOCALHOST.", 8080, True),
-        (OwnAddresses("127.0.0.1", 8080), "127.1.2.3", 8080, True),
-        (OwnAddresses("127.0.0.1", 8080), "::1", 8080, True),
-        (OwnAddresses("127.0.0.1", 8080), "0.0.0.0", 8080, True),  # noqa: S104  # compared only
-        (OwnAddresses("127.0.0.1", 8080), "127.0.0.1", 8081, False),
-        (OwnAddresses("127.0.0.1", 8080), "10.0.0.1", 8080, False),
-        (OwnAddresses("10.0.0.1", 8080), "10.0.0.1", 8080, True),
-        (OwnAddresses("10.0.0.1", 8080), "localhost", 8080, False),
-        (OwnAddresses("10.0.0.1", 8080, "https://bus.example"), "bus.example", 443, True),
-        (OwnAddresses("10.0.0.1", 8080, "https://bus.example"), "bus.example", 80, False),
+        (LOOPBACK, "127.0.0.1", 8080, True),
+        (LOOPBACK, "localhost", 8080, True),
+        (LOOPBACK, "LOCALHOST.", 8080, True),
+        (LOOPBACK, "127.1.2.3", 8080, True),
+        (LOOPBACK, "::1", 8080, True),
+        (LOOPBACK, "0.0.0.0", 8080, True),  # noqa: S104  # compared only
+        (LOOPBACK, "127.0.0.1", 8081, False),
+        (LOOPBACK, "10.0.0.1", 8080, False),
+        (INSIDE, "10.0.0.1", 8080, True),
+        (INSIDE, "localhost", 8080, False),
+        (PUBLIC, "bus.example", 443, True),
+        (PUBLIC, "bus.example", 80, False),
     ],
 )
 def test_what_leads_back_to_us(own: OwnAddresses, host: str, port: int, back: bool) -> None:
     assert own.leads_back(host, port) is back
 
 
-@pytest.mark.parametrize("prefix", ["", "/events"])
-def test_a_whole_url_of_ours_is_recognised(prefix: str) -> None:
-    own = OwnAddresses("127.0.0.1", 8080, f"https://bus.example{prefix}")
-    assert own.target_of_url(own.resource(Kind.SUBSCRIPTION, "x")) == Target(Kind.SUBSCRIPTION, "x")
+def test_notification_ids_are_uuids_of_version_7_in_order() -> None:
+    ids = NotificationIds()
+    made = [ids.next() for _ in range(20_000)]  # more than one millisecond can count
+    assert made == sorted(set(made))
+    first, last = uuid.UUID(made[0]), uuid.UUID(made[-1])
+    assert (first.version, first.variant) == (7, uuid.RFC_4122)
+    assert abs((first.int >> 80) / 1000 - time.time()) < 3_600
+    assert last.int >> 80 >= first.int >> 80
+    assert NotificationIds().next()[20:] != NotificationIds().next()[20:], "those of two processes"
 
 
-def test_what_is_no_url_is_none_of_ours() -> None:
-    assert OwnAddresses("127.0.0.1", 8080).target_of_url("http://[x/wsn/subscriptions/y") is None
+def test_resource_ids_are_long_enough_not_to_be_guessed_and_fit_into_a_url() -> None:
+    made = {resource_id() for _ in range(1_000)}
+    assert len(made) == 1_000
+    assert not [each for each in made if not re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_-]{23}", each)]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from arborcast.wire.envelope import parse
 from arborcast.wire.xml_reading import memory_to_read
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import exchange, served
+from tests.support.served_app import START, connected, exchange, served
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -32,8 +30,6 @@ MB = 1024 * 1024
 # The least that there may be is what comes out: twice a body, four copies of it, and its elements.
 SETTINGS = GatewaySettings(inflight_bytes=16 * MB, max_elements=1_000)
 LIMIT = 2 * (20 * MB + 400 * 1_000)
-
-START = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def post(size: int) -> bytes:
@@ -54,7 +50,7 @@ def test_elements_are_counted_before_they_are_parsed(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("text", ["a=b " * 5_000, '"a", ' * 5_000, "&lt;a/&gt;" * 5_000])
-def test_text_is_no_element(text: str) -> None:
+def test_text_that_looks_like_elements(text: str) -> None:
     assert GatewayParts(SETTINGS).post(soap.envelope(soap.notify(soap.message(payload=f"<n>{text}</n>")))).status == 202
 
 
@@ -74,38 +70,33 @@ def test_large_bodies_are_parsed_elsewhere(size: int, inline: bool, monkeypatch:
         return parse(*arguments)
 
     monkeypatch.setattr(application, "parse", noted)
-    body = post(size).partition(b"\r\n\r\n")[2]
-    assert GatewayParts().post(body).status == 202
+    assert GatewayParts().post(post(size).partition(b"\r\n\r\n")[2]).status == 202
     assert (threads == [threading.current_thread()]) is inline
 
 
-def test_bodies_held_open_hold_no_more_than_the_budget_and_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_bodies_take_no_more_than_the_budget_and_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflight, "_STALLED_S", 0.1)
     monkeypatch.setattr(inflight, "_LOOK_S", 0.02)
     parts = GatewayParts(SETTINGS)
-    whole = post(4 * MB - 10_000)
+    whole, large = post(4 * MB - 10_000), post(3 * MB)
     with contextlib.ExitStack() as stack, served(parts) as port:
         for _ in range(20):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            one = stack.enter_context(connected(port))
             one.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 # What the kernel takes; the rest would be sent when it is read.
                 one.send(whole[:-1])
-        deadline = time.monotonic() + 120
-        while parts.app.inflight.taken < LIMIT / 2:
-            assert time.monotonic() < deadline, "nothing was read"
-        # What is small has its answer at once, and what is large when one that does not come on has gone.
+        wait_until(lambda: parts.app.inflight.taken >= LIMIT / 2)
+        # A small one is answered at once, and a large one when a stalled one has made room.
         assert exchange(port, post(100)).startswith(b"HTTP/1.1 202 ")
         assert parts.app.inflight.taken <= LIMIT
-        large = post(3 * MB)
-        while not exchange(port, large[:1_000], large[1_000:]).startswith(b"HTTP/1.1 202 "):
-            assert time.monotonic() < deadline
+        wait_until(lambda: exchange(port, large[:1_000], large[1_000:]).startswith(b"HTTP/1.1 202 "))
         assert parts.app.inflight.taken <= LIMIT
     assert parts.app.inflight.refused
     assert parts.app.inflight.taken == 0
 
 
-def test_whatever_is_asked_nothing_stays_held() -> None:
+def test_no_request_leaves_memory_reserved() -> None:
     parts = GatewayParts(SETTINGS)
     chunked = START + b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65_536
     with served(parts) as port:
@@ -121,13 +112,12 @@ def test_whatever_is_asked_nothing_stays_held() -> None:
             post(100) * 3 + b"no HTTP\r\n\r\n",
         ):
             assert exchange(port, sent).startswith(b"HTTP/1.1 ")
-        with socket.create_connection(("127.0.0.1", port)) as one:
+        with connected(port) as one:
             one.sendall(post(100_000)[:-1])
-            one.sendall(b"")
-        wait_until(lambda: not parts.app.inflight.taken, "something stays reserved")
+        wait_until(lambda: not parts.app.inflight.taken)
 
 
-def test_where_all_is_held_the_answer_is_to_come_again() -> None:
+def test_without_memory_the_answer_is_503() -> None:
     parts = GatewayParts(SETTINGS)
     parts.app.inflight.count(Reservation(parts.app.inflight), LIMIT)
     answer = parts.post(soap.envelope(soap.notify()))

@@ -30,7 +30,7 @@ from tests.support.pulling import create, get
 
 pytestmark = pytest.mark.slow
 
-SIZE = 700_000
+SIZE = 350_000
 
 TINY_MESSAGE = soap.message("t:a", "<a/>")
 

@@ -14,8 +14,7 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 
 
-def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202() -> None:
-    parts = GatewayParts()
+def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202(parts: GatewayParts) -> None:
     messages = [soap.message("t:a/b", f"<n>{number}</n>") for number in range(3)]
     answer = parts.post(soap.envelope(soap.notify(*messages), header=soap.addressing("urn:any", "urn:uuid:7")))
     assert (answer.status, answer.body) == (202, b"")
@@ -27,8 +26,7 @@ def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202() -> None:
     assert [one.id for one in accepted] == sorted({one.id for one in accepted})
 
 
-def test_the_answer_has_the_ids_and_a_producer_reference_is_kept_as_sent() -> None:
-    parts = GatewayParts()
+def test_the_answer_has_the_ids_and_a_producer_reference_is_kept(parts: GatewayParts) -> None:
     reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>"
     message = soap.message().replace("<wsnt:Message>", reference + "<wsnt:Message>")
     answer = parts.post(soap.envelope(soap.notify(message, soap.message())))
@@ -40,62 +38,41 @@ def test_the_answer_has_the_ids_and_a_producer_reference_is_kept_as_sent() -> No
     assert (many.status, many.headers.get(b"arborcast-notification-id")) == (202, None)
 
 
-def test_new_topics_are_recorded_before_the_notification() -> None:
-    parts = GatewayParts()
-    parts.control.error = InfrastructureError("no broker", retry_after=3)
-    answer = parts.post(soap.envelope(soap.notify()))
-    assert answer.status == 503
-    assert parts.notifications.accepted == []
-    parts.control.error = None
-    parts.post(soap.envelope(soap.notify()))
-    assert parts.control.records == [TopicRecord(TopicPath("{urn:t}a/b"), prefixes="t")]
-    parts.post(soap.envelope(soap.notify()))
-    assert len(parts.control.records) == 1
-    assert len(parts.notifications.accepted) == 2
-
-
-def test_a_new_topic_is_recorded_once_however_many_notify_on_it() -> None:
-    parts = GatewayParts()
-
-    async def together() -> list[int]:
+async def test_a_new_topic_is_recorded_once_and_before_its_notifications(parts: GatewayParts) -> None:
+    async def together(count: int) -> list[int]:
         body = soap.envelope(soap.notify())
-        answers = await asyncio.gather(*(parts.request("POST", "/wsn/NotificationBroker", body) for _ in range(5)))
+        answers = await asyncio.gather(*(parts.request("POST", "/wsn/NotificationBroker", body) for _ in range(count)))
         return [answer.status for answer in answers]
 
-    assert asyncio.run(together()) == [202] * 5
-    assert len(parts.control.records) == 1
+    parts.control.error = InfrastructureError("no broker", retry_after=3)
+    assert await together(1) == [503]
+    assert parts.notifications.accepted == []
+    parts.control.error = None
+    assert await together(5) == [202] * 5
+    assert parts.control.records == [TopicRecord(TopicPath("{urn:t}a/b"), prefixes="t")]
+    assert len(parts.notifications.accepted) == 5
 
 
 _TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 @pytest.mark.parametrize(("header", "kept"), [(_TRACE, _TRACE), ("", ""), ("not one", "")])
-def test_the_trace_of_a_publisher_is_kept_and_a_damaged_one_is_no_reason_to_refuse(header: str, kept: str) -> None:
-    parts = GatewayParts()
+def test_the_trace_of_a_publisher_is_kept_unless_damaged(parts: GatewayParts, header: str, kept: str) -> None:
     answer = parts.post(soap.envelope(soap.notify(soap.message(), soap.message())), traceparent=header)
     assert answer.status == 202
     assert [each.traceparent for each in parts.notifications.accepted] == [kept, kept]
 
 
-def test_each_is_stamped_with_the_position_of_the_view_that_it_was_accepted_with() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(soap.notify(soap.message("t:new"))))
-    assert [one.control for one in parts.notifications.accepted] == [1], "behind the record of its own topic"
-    parts.post(soap.envelope(soap.subscribe()))
-    parts.post(soap.envelope(soap.notify(soap.message("t:new"), soap.message("t:new"))))
-    assert [one.control for one in parts.notifications.accepted] == [1, 2, 2]
-
-
-def test_each_says_from_where_on_nothing_was_changed_that_may_concern_it() -> None:
-    parts = GatewayParts()
+def test_messages_have_positions_of_the_view(parts: GatewayParts) -> None:
+    """Where it was when a message was accepted, and from where on no change concerns its topic."""
     parts.post(soap.envelope(soap.notify(soap.message("t:one"))))
     parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:two"))))
     parts.post(soap.envelope(soap.notify(soap.message("t:one"), soap.message("t:two"))))
-    last = parts.notifications.accepted[-2:]
-    assert [(one.topic, one.control, one.unchanged) for one in last] == [
+    assert [(each.topic, each.control, each.unchanged) for each in parts.notifications.accepted[1:]] == [
         ("{urn:t}one", 3, 1),
         ("{urn:t}two", 3, 3),
     ]
+    assert parts.notifications.accepted[0].control == 1, "behind the record of its own topic"
 
 
 WITHOUT_TOPIC = "<wsnt:NotificationMessage><wsnt:Message><n/></wsnt:Message></wsnt:NotificationMessage>"
@@ -109,7 +86,7 @@ def test_a_message_without_topic_is_on_the_default_one(path: str) -> None:
     assert parts.table.topics.get(TopicPath(path)) is not None
 
 
-def test_without_a_default_it_is_refused_and_the_default_is_no_way_around_what_holds_for_topics() -> None:
+def test_a_default_topic_is_subject_to_the_rules_of_topics() -> None:
     answer = GatewayParts().post(soap.envelope(soap.notify(WITHOUT_TOPIC)))
     assert (answer.fault, "has no wsnt:Topic" in answer.reason) == ("InvalidTopicExpressionFault", True)
     parts = GatewayParts(GatewaySettings(requires_registration=True), TopicSettings(default="a"))
@@ -135,8 +112,7 @@ def merged(key: str) -> str:
         (soap.envelope(merged("k" * 1_001)), "Merge"),
     ],
 )
-def test_what_is_stored_with_each_message_of_a_request_is_bounded(request_: bytes, words: str) -> None:
-    parts = GatewayParts()
+def test_values_stored_with_each_message_are_bounded(parts: GatewayParts, request_: bytes, words: str) -> None:
     answer = parts.post(request_)
     assert (answer.status >= 400, words in answer.reason) == (True, True), answer.reason
     assert parts.notifications.accepted == []

@@ -1,4 +1,4 @@
-"""Consumers are asked whether they agree, where the settings say so."""
+"""Consumers are asked whether they agree, where the settings require it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from arborcast.client.listener import Listener
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.ingest.consumers import DnsCheck, OwnershipProof
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import ConsumerRefused
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
@@ -26,26 +24,58 @@ from tests.support.receiver import Receiver
 Behaviour = Callable[[BaseHTTPRequestHandler, str, bytes], tuple[int, bytes]]
 
 
-@pytest.fixture
-def consumer() -> Iterator[Callable[[Behaviour], str]]:
-    servers: list[ThreadingHTTPServer] = []
+class Consumer(ThreadingHTTPServer):
+    """An endpoint that answers so to a challenge, and as a web hook with a status and an allowed origin."""
 
-    def start(behave: Behaviour) -> str:
+    def __init__(self, behave: Behaviour, hook: tuple[int, str] = (405, "")) -> None:
+        self.words: list[str] = []
+        self.bodies: list[bytes] = []
+        self.origins: list[str] = []
+        consumer = self
+
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                status, answer = behave(self, self.headers.get("Arborcast-Challenge", ""), body)
+                consumer.words.append(self.headers.get("Arborcast-Challenge", ""))
+                consumer.bodies.append(body)
+                status, answer = behave(self, consumer.words[-1], body)
+                self.answer(status, answer)
+
+            def do_OPTIONS(self) -> None:
+                consumer.origins.append(self.headers["WebHook-Request-Origin"])
+                self.answer(hook[0], b"")
+
+            def answer(self, status: int, content: bytes) -> None:
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(answer)))
+                self.send_header("WebHook-Allowed-Origin", hook[1])
+                self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(answer)
+                self.wfile.write(content)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.02,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_address[1]}/"
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+
+def agree(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
+    return 200, word.encode()
+
+
+def take(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
+    """As any consumer that does not implement it."""
+    return 202, b""
+
+
+@pytest.fixture
+def consumer() -> Iterator[Callable[..., Consumer]]:
+    servers: list[Consumer] = []
+
+    def start(behave: Behaviour, hook: tuple[int, str] = (405, "")) -> Consumer:
+        servers.append(Consumer(behave, hook))
+        return servers[-1]
 
     yield start
     for server in servers:
@@ -53,53 +83,11 @@ def consumer() -> Iterator[Callable[[Behaviour], str]]:
         server.server_close()
 
 
-def hook(allowed: str, status: int, asked: list[str]) -> type[BaseHTTPRequestHandler]:
-    """A receiver of CloudEvents that allows this origin, and records which one asked."""
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_OPTIONS(self) -> None:
-            asked.append(self.headers["WebHook-Request-Origin"])
-            self.send_response(status)
-            self.send_header("WebHook-Allowed-Origin", allowed)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    return Hook
-
-
-@pytest.mark.parametrize(
-    ("allowed", "status", "agrees"),
-    [
-        ("*", 200, True),
-        ("127.0.0.1", 204, True),
-        ("other.example", 200, False),
-        ("", 200, False),
-        ("*", 405, False),
-    ],
-)
-def test_a_receiver_of_cloud_events_agrees_as_a_web_hook(allowed: str, status: int, agrees: bool) -> None:
-    policy = '<p:CloudEvents xmlns:p="urn:arborcast:policy"/>'
-    more = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
-    asked: list[str] = []
-    gateway = parts()
-    with ThreadingHTTPServer(("127.0.0.1", 0), hook(allowed, status, asked)) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        answer = gateway.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:{server.server_port}/", more=more)))
-        server.shutdown()
-    assert asked == ["127.0.0.1"]
-    assert answer.status == (200 if agrees else 500)
-    assert (
-        agrees or "must be answered with 200 and that header's value, or *, in WebHook-Allowed-Origin" in answer.reason
-    )
-    assert bool(gateway.control.records) is agrees
-
-
-def parts(policy: AddressPolicy = THIS_MACHINE) -> GatewayParts:
+@pytest.fixture
+def parts() -> GatewayParts:
     made = GatewayParts()
-    made.gateway.proof = OwnershipProof(policy)
+    made.gateway.proof = OwnershipProof(THIS_MACHINE)
+    made.have_topics("{urn:t}jobs", queue=True)
     return made
 
 
@@ -107,30 +95,37 @@ def subscribe(gateway: GatewayParts, to: str) -> HttpAnswer:
     return gateway.post(soap.envelope(soap.subscribe(to=to)))
 
 
-def test_a_consumer_that_agrees_is_asked_once(consumer: Callable[[Behaviour], str]) -> None:
-    asked: list[tuple[str, bytes]] = []
+@pytest.mark.parametrize(
+    ("status", "allowed", "agrees"),
+    [(200, "*", True), (204, "127.0.0.1", True), (200, "other.example", False), (200, "", False), (405, "*", False)],
+)
+def test_a_receiver_of_cloud_events_agrees_as_a_web_hook(
+    parts: GatewayParts, consumer: Callable[..., Consumer], allowed: str, status: int, agrees: bool
+) -> None:
+    policy = '<p:CloudEvents xmlns:p="urn:arborcast:policy"/>'
+    more = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
+    hook = consumer(take, (status, allowed))
+    answer = parts.post(soap.envelope(soap.subscribe(hook.url, more=more)))
+    assert (hook.origins, hook.words) == (["127.0.0.1"], [])
+    assert (answer.status, bool(parts.control.records)) == (200 if agrees else 500, agrees)
+    words = "must be answered with 200 and that header's value, or *, in WebHook-Allowed-Origin"
+    assert agrees or words in answer.reason
 
-    def agree(_: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
-        asked.append((word, body))
-        return 200, word.encode()
 
-    gateway = parts()
-    url = consumer(agree)
-
-    assert subscribe(gateway, url).status == 200
-    assert subscribe(gateway, url).status == 200, "the same again renews what was agreed to"
-
-    ((word, body),) = asked
-    assert len(word) >= 40
-    assert body == b"", "who repeats what it is sent must not agree by that"
-    assert subscribe(gateway, url + "other").status == 200
-    assert len({word for word, _ in asked}) == 2, "each time another word"
+def test_a_consumer_that_agrees_is_asked_once(parts: GatewayParts, consumer: Callable[..., Consumer]) -> None:
+    asked = consumer(agree)
+    for _ in range(2):  # the second renews what was agreed to
+        assert subscribe(parts, asked.url).status == 200
+    assert (len(asked.words), asked.bodies) == (1, [b""]), "an echo of the body must not be an agreement"
+    assert len(asked.words[0]) >= 40
+    assert subscribe(parts, f"{asked.url}other").status == 200
+    assert len(set(asked.words)) == 2, "each time another word"
 
 
 @pytest.mark.parametrize(
     "behave",
     [
-        lambda handler, word, body: (202, b""),  # any consumer that knows nothing of this
+        take,
         lambda handler, word, body: (200, b""),
         lambda handler, word, body: (200, body),
         lambda handler, word, body: (200, str(handler.headers).encode()),  # repeats all that it was sent
@@ -140,74 +135,56 @@ def test_a_consumer_that_agrees_is_asked_once(consumer: Callable[[Behaviour], st
         lambda handler, word, body: (500, word.encode()),
     ],
 )
-def test_who_does_not_agree_is_not_subscribed(behave: Behaviour, consumer: Callable[[Behaviour], str]) -> None:
-    gateway = parts()
-
-    answer = subscribe(gateway, consumer(behave))
-
+def test_without_agreement_there_is_no_subscription(
+    parts: GatewayParts, consumer: Callable[..., Consumer], behave: Behaviour
+) -> None:
+    url = consumer(behave).url
+    answer = subscribe(parts, url)
     assert (answer.status, answer.fault) == (500, "SubscribeCreationFailedFault")
-    code = answer.root.find(".//{http://docs.oasis-open.org/wsrf/bf-2}ErrorCode")
-    assert code is not None
-    assert code.text == "ownership"
-    assert gateway.control.records == []
+    assert answer.text("ErrorCode") == "ownership"
+    parts.post(legacy.wsn_process(legacy.subscribe("all:alarm", url)), "/wsnprocess/")
+    assert parts.control.records == []
 
 
-def test_nobody_is_asked_where_nobody_may_be_called() -> None:
+async def test_an_address_that_may_not_be_called_is_not_asked() -> None:
     with Receiver() as receiver:
         with pytest.raises(ConsumerRefused) as refused:
-            asyncio.run(OwnershipProof(AddressPolicy()).prove(receiver.url("/")))
-
-        assert refused.value.rule == "loopback"
-        assert receiver.connections == 0
-
-
-def test_the_older_envelope_is_held_to_the_same(consumer: Callable[[Behaviour], str]) -> None:
-    gateway = parts()
-    url = consumer(lambda handler, word, body: (202, b""))
-
-    gateway.post(legacy.wsn_process(legacy.subscribe("all:alarm", url)), "/wsnprocess/")
-
-    assert gateway.control.records == []
+            await OwnershipProof(AddressPolicy()).prove(receiver.url("/"))
+        assert (refused.value.rule, receiver.connections) == ("loopback", 0)
 
 
 @pytest.mark.parametrize(
     ("owners", "answered"),
     [
         ([""] * 20, [True] * 16 + [False] * 4),
-        # One who has many asked leaves room for others.
+        # An owner with many leaves room for others.
         (["anna"] * 10 + ["bert"] * 3, [True] * 4 + [False] * 6 + [True] * 3),
     ],
+    ids=["in all", "of an owner"],
 )
-def test_only_so_many_are_asked_at_once(
-    consumer: Callable[[Behaviour], str], owners: list[str], answered: list[bool]
+async def test_parallel_proofs_are_limited(
+    consumer: Callable[..., Consumer], owners: list[str], answered: list[bool]
 ) -> None:
     release = threading.Event()
 
-    def slow(_: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
+    def slow(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
         release.wait(120)
-        return 200, word.encode()
+        return agree(handler, word, body)
 
-    url = consumer(slow)
-
-    async def ask_many() -> list[object]:
-        asked = [asyncio.ensure_future(proof.prove(url, owner)) for owner in owners]
-        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        assert done
-        release.set()
-        return list(await asyncio.gather(*asked, return_exceptions=True))
-
-    proof = OwnershipProof(THIS_MACHINE)
-    outcomes = asyncio.run(ask_many())
-
+    url, proof = consumer(slow).url, OwnershipProof(THIS_MACHINE)
+    asked = [asyncio.ensure_future(proof.prove(url, owner)) for owner in owners]
+    done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    release.set()
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(each) for each in outcomes] == [type(None) if each else InfrastructureError for each in answered]
     assert not proof._of
 
 
-def test_our_listener_agrees() -> None:
+def test_our_listener_agrees(parts: GatewayParts) -> None:
     got: list[object] = []
     with Listener(got.append) as listener:
-        assert subscribe(parts(), listener.url).status == 200
-
+        assert subscribe(parts, listener.url).status == 200
         odd = requests.post(listener.url, headers={"Arborcast-Challenge": "<script>alert(1)</script>"}, timeout=60)
         assert (odd.status_code, odd.content) == (400, b"")
     assert got == []
@@ -219,43 +196,27 @@ def asking(reply_to: str, message_id: str = "urn:uuid:1") -> bytes:
     return soap.envelope(soap.notify(soap.message("t:jobs")), header=header)
 
 
-def with_queue(proof: OwnershipProof) -> GatewayParts:
-    made = GatewayParts()
-    made.gateway.proof = proof
-    made.table.apply(TopicRecord(TopicPath("{urn:t}jobs"), policy=TopicPolicy(queue=True)))
-    return made
-
-
-def test_the_reply_to_of_a_request_agrees_once_an_hour(consumer: Callable[[Behaviour], str]) -> None:
+def test_the_reply_to_of_a_request_agrees_once_an_hour(parts: GatewayParts, consumer: Callable[..., Consumer]) -> None:
     """A server is told to answer there: without it a user could have any public address called."""
-    words: list[str] = []
-
-    def agree(_: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
-        words.append(word)
-        return 200, word.encode()
-
-    gateway, url = with_queue(OwnershipProof(THIS_MACHINE)), consumer(agree)
+    asked = consumer(agree)
 
     async def many() -> list[int]:
         broker = "/wsn/NotificationBroker"
-        sent = [gateway.request("POST", broker, asking(url, f"urn:{number}")) for number in range(40)]
+        sent = [parts.request("POST", broker, asking(asked.url, f"urn:{number}")) for number in range(40)]
         return [each.status for each in await asyncio.gather(*sent)]
 
     assert asyncio.run(many()) == [202] * 40
-    assert gateway.post(asking(url)).status == 202
-    assert len(words) == 1
-    assert gateway.post(asking(url + "other")).status == 202
-    assert len(words) == 2
-
-    stored = len(gateway.notifications.accepted)
-    refused = gateway.post(asking(consumer(lambda handler, word, body: (202, b""))))
-    assert "did not confirm" in refused.reason
-    assert len(gateway.notifications.accepted) == stored
-    pull_point = gateway.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
-    assert gateway.post(asking(pull_point)).status == 202, "our own pull points need not be asked"
+    for url, times in ((asked.url, 1), (f"{asked.url}other", 2)):
+        assert parts.post(asking(url)).status == 202
+        assert len(asked.words) == times
+    stored = len(parts.notifications.accepted)
+    assert "did not confirm" in parts.post(asking(consumer(take).url)).reason
+    assert len(parts.notifications.accepted) == stored
+    pull_point = parts.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
+    assert parts.post(asking(pull_point)).status == 202, "our own pull points need not be asked"
 
 
-def test_the_name_of_a_reply_to_is_looked_up_once_a_minute() -> None:
+def test_the_name_of_a_reply_to_is_looked_up_once_a_minute(parts: GatewayParts) -> None:
     looked: list[str] = []
     found = {"good": "127.0.0.1", "inside": "169.254.169.254"}
 
@@ -263,31 +224,19 @@ def test_the_name_of_a_reply_to_is_looked_up_once_a_minute() -> None:
         looked.append(host)
         return [found[host]]
 
-    gateway = with_queue(OwnershipProof(THIS_MACHINE))
-    gateway.gateway.proof, gateway.gateway.dns_check = None, DnsCheck(THIS_MACHINE, resolve)
-    assert [gateway.post(asking("http://good/a")).status for _ in range(3)] == [202] * 3
-    refused = gateway.post(asking("http://inside/a"))
-    assert "wsa:ReplyTo" in refused.reason
-    assert "may not be reached" in refused.reason
+    parts.gateway.proof, parts.gateway.dns_check = None, DnsCheck(THIS_MACHINE, resolve)
+    assert [parts.post(asking("http://good/a")).status for _ in range(3)] == [202] * 3
+    refused = parts.post(asking("http://inside/a"))
+    assert ("wsa:ReplyTo" in refused.reason, "may not be reached" in refused.reason) == (True, True)
     assert looked == ["good", "inside"]
 
 
-def test_a_publisher_that_is_to_be_subscribed_at_agrees(consumer: Callable[[Behaviour], str]) -> None:
-    gateway = parts()
-
+def test_a_publisher_on_demand_agrees(parts: GatewayParts, consumer: Callable[..., Consumer]) -> None:
     def register(url: str, demand: str) -> HttpAnswer:
-        topic = soap.topic("t:a").replace("wsnt:Topic", "br:Topic")
-        return gateway.post(
-            soap.envelope(
-                '<br:RegisterPublisher xmlns:br="http://docs.oasis-open.org/wsn/br-2"><br:PublisherReference>'
-                f"<wsa:Address>{url}</wsa:Address></br:PublisherReference>{topic}"
-                f"<br:Demand>{demand}</br:Demand></br:RegisterPublisher>"
-            )
-        )
+        return parts.post(soap.envelope(soap.register(url, demand)))
 
-    silent = consumer(lambda handler, word, body: (202, b""))
-    refused = register(silent, "true")
-    assert refused.fault == "PublisherRegistrationRejectedFault"
-    assert len(gateway.registrations) == 0
-    assert register(silent, "false").status == 200, "nobody calls it"
-    assert register(consumer(lambda handler, word, body: (200, word.encode())), "true").status == 200
+    silent = consumer(take).url
+    assert register(silent, "true").fault == "PublisherRegistrationRejectedFault"
+    assert len(parts.registrations) == 0
+    assert register(silent, "false").status == 200, "it is not called"
+    assert register(consumer(agree).url, "true").status == 200

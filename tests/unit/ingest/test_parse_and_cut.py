@@ -63,7 +63,7 @@ def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return mark + encoded(text, codec), content_type.encode()
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(requests())
 @example((f'<?xml version="1.0" encoding="UTF-16"?>{SPEAKS_TWICE}'.encode("utf-16-be"), b"text/xml"))
 @example(((f'<?xml version="1.0" encoding="Shift_JIS"?>{BACKSLASH}').encode("shift_jis"), b"text/xml"))
@@ -72,7 +72,7 @@ def test_whatever_it_is_encoded_in_and_says(request: tuple[bytes, bytes]) -> Non
     is_taken(*request)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(requests(), st.data())
 def test_bytes_that_were_changed_on_the_way(request: tuple[bytes, bytes], data: st.DataObject) -> None:
     body, content_type = request
@@ -134,6 +134,9 @@ def test_a_mark_goes_before_the_charset_and_that_before_the_declaration(
     assert parts.notifications.accepted[0].payload == "<a>é</a>".encode()
 
 
+TWICE = b"<?xml version='1.0'?><?xml version='1.0' encoding='latin1'?><a/>"
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "why"),
     [
@@ -141,36 +144,26 @@ def test_a_mark_goes_before_the_charset_and_that_before_the_declaration(
         pytest.param(b"<?xml version='1.0' encoding='utf-16'?><a/>", b"", "no byte-order mark", id="a wrong claim"),
         pytest.param(b"<a/>", b"text/xml; charset=utf-16be", "no byte-order mark", id="a byte order and no mark"),
         pytest.param(codecs.BOM_UTF16_LE + b"<\0a", b"", "truncated data", id="half a character"),
-        pytest.param("<a>é</a>".encode("latin-1"), b"", "its declared encoding", id="Latin-1 that does not say so"),
+        pytest.param("<a>é</a>".encode("latin-1"), b"", "its declared encoding", id="undeclared Latin-1"),
         pytest.param(b"<?xml version='1.0' encoding='shift_jis'?><a>\\</a>", b"", "jis .* not accepted", id="other"),
-        pytest.param(b"<?xml version='1.0'?><?xml version='1.0' encoding='latin1'?><a/>", b"", "XML decl", id="two"),
-        pytest.param(
-            b"<?xml version='1.0' encoding='latin1'?><?xml version='1.0'?><a/>", b"", "XML decl", id="two, one replaced"
-        ),
+        pytest.param(TWICE, b"", "XML decl", id="two"),
+        pytest.param(TWICE[21:-4] + TWICE[:21] + TWICE[-4:], b"", "XML decl", id="two, one replaced"),
         pytest.param(b"<?xml version='1.0' encoding=latin1?><a/>", b"", "declaration cannot be read", id="no quotes"),
     ],
 )
-def test_what_is_refused_is_told_why(body: bytes, content_type: bytes, why: str) -> None:
+def test_refusals_of_encodings(body: bytes, content_type: bytes, why: str) -> None:
     with pytest.raises(MalformedMessage, match=why):
         parse(body, content_type)
 
 
-def test_no_text_is_hidden_in_the_other_byte_order() -> None:
-    """A Notify for the sender's own topic, that in the other byte order is one for another's topic: nobody's later
-    message may be taken for one of the sender's."""
-    parts = GatewayParts()
+def test_no_text_is_hidden_in_the_other_byte_order(parts: GatewayParts) -> None:
+    """A Notify for the sender's own topic, that in the other byte order is one for another's topic: no later message
+    may be taken for one of the sender's."""
     text = f'<?xml version="1.0" encoding="UTF-16"?>{SPEAKS_TWICE}'
-    assert parts.post(text.encode("utf-16-be"), content_type="text/xml").status == 400
+    answer = parts.post(text.encode("utf-16-be"), content_type="text/xml")
+    assert (answer.status, "byte-order mark" in answer.reason) == (400, True)
     assert parts.post(codecs.BOM_UTF16_BE + text.encode("utf-16-be"), content_type="text/xml").status == 202
     assert parts.post(soap.envelope(soap.notify(soap.message("t:alarms")))).status == 202
     mine, alarms = parts.notifications.accepted
     assert (mine.topic, alarms.topic) == ("{urn:t}mine", "{urn:t}alarms")
     assert etree.fromstring(mine.payload).text == hidden("t:alarms")
-
-
-def test_a_byte_order_with_no_elements_is_no_defect() -> None:
-    parts = GatewayParts()
-    body = '<?xml version="1.0" encoding="UTF-16"?><a/>'.encode("utf-16-be")
-    answer = parts.post(body, content_type="text/xml")
-    assert answer.status == 400
-    assert "byte-order mark" in answer.reason

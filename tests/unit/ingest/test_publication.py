@@ -6,10 +6,8 @@ from __future__ import annotations
 import pytest
 
 from arborcast.ingest.settings import TopicSettings
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import StoredMessage
-from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import pulling
 from tests.support import soap_messages as soap
@@ -54,7 +52,7 @@ def accepted(*publications: str, messages: int = 1, header: str = "") -> list[No
         ('ValidUntil="1960-01-01T00:00:00Z"', 1),
     ],
 )
-def test_until_when_it_is_valid_is_fixed_when_it_is_accepted(attributes: str, until_ms: int) -> None:
+def test_the_validity_is_fixed_when_a_message_is_accepted(attributes: str, until_ms: int) -> None:
     (only,) = accepted(publication(attributes))
     assert only.valid_until_ms == until_ms
 
@@ -76,10 +74,8 @@ def test_each_message_has_the_publications_with_its_number() -> None:
 
 
 @pytest.mark.parametrize(("routing", "reliable"), [("reliable", True), ("x reliable y", True), ("unreliable", False)])
-def test_so_does_a_topic_for_all_its_messages(routing: str, reliable: bool) -> None:
-    parts = GatewayParts()
-    for path in ("{urn:t}a/b", "a"):
-        parts.table.apply(TopicRecord(TopicPath(path), policy=TopicPolicy(routing=routing)))
+def test_a_topic_may_be_reliable(parts: GatewayParts, routing: str, reliable: bool) -> None:
+    parts.have_topics("{urn:t}a/b", "a", routing=routing)
     assert notified(parts).status == 202
     assert parts.post(wsn_process(legacy.notify("a", "<k/>"))).status == 200
     assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml").status == 202
@@ -100,58 +96,61 @@ def test_a_header_block_for_us_is_read_where_there_are_messages() -> None:
     assert "mandatory header" in answer.reason
 
 
+WRONG = {
+    "Validuntil": {"2026-01-01T00:00:10Z": "no Validuntil"},
+    "priority": {"5": "no priority"},
+    "Sturdy": {"true": "no Sturdy"},
+    "xml:lang": {"en": "no {http://www.w3.org/XML/1998/namespace}lang"},
+    "Priority": {
+        "": "from -100 to 100",
+        "high": "not high",
+        "1.5": "not 1.5",
+        "101": "not 101",
+        "-101": "not -101",
+        "+-1": "not +-1",
+        "\u0661": "Priority is a whole number",
+    },
+    "Reliable": {"maybe": "Reliable is true or false, not maybe"},
+    "ValidUntil": {"tomorrow": "tomorrow", "PT2S": "ValidUntil", "2026-02-31T00:00:00Z": "ValidUntil"},
+    "Lifespan": {
+        "2": "not a duration",
+        "-PT2S": "more than nothing",
+        "PT0S": "more than nothing",
+        "P2Y": "at most a year",
+    },
+    "Type": {"q:alarm": "not declared", "": "not a QName"},
+    "Messages": {
+        "0": "from 1 to 2",
+        "3": "from 1 to 2",
+        "one": "one",
+        "-1": "-1",
+        " ": "no message",
+        "99999999999999999999": "from 1 to 2",
+        "1 1": "two p:Publication apply to message 1",
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("publications", "words"),
     [
-        ([publication('Validuntil="2026-01-01T00:00:10Z"')], "no Validuntil"),
-        ([publication('priority="5"')], "no priority"),
-        ([publication('Priority=""')], "from -100 to 100"),
-        ([publication('Priority="high"')], "not high"),
-        ([publication('Priority="1.5"')], "not 1.5"),
-        ([publication('Priority="101"')], "not 101"),
-        ([publication('Priority="-101"')], "not -101"),
-        ([publication('Priority="+-1"')], "not +-1"),
-        ([publication('Priority="\u0661"')], "Priority is a whole number"),
-        ([publication('Messages="1" Priority="1"'), publication('Messages="2" Priority="1000"')], "not 1000"),
-        ([publication('Sturdy="true"')], "no Sturdy"),
-        ([publication('Reliable="maybe"')], "Reliable is true or false, not maybe"),
-        ([publication('xml:lang="en"')], "no {http://www.w3.org/XML/1998/namespace}lang"),
-        ([publication('ValidUntil="tomorrow"')], "tomorrow"),
-        ([publication('ValidUntil="PT2S"')], "ValidUntil"),
-        ([publication('ValidUntil="2026-02-31T00:00:00Z"')], "ValidUntil"),
-        ([publication('Lifespan="2"')], "not a duration"),
-        ([publication('Lifespan="-PT2S"')], "more than nothing"),
-        ([publication('Lifespan="PT0S"')], "more than nothing"),
-        ([publication('Lifespan="P2Y"')], "at most a year"),
-        ([publication('Type="q:alarm"')], "not declared"),
-        ([publication('Type=""')], "not a QName"),
-        ([publication('Messages="0"')], "from 1 to 2"),
-        ([publication('Messages="3"')], "from 1 to 2"),
-        ([publication('Messages="one"')], "one"),
-        ([publication('Messages="-1"')], "-1"),
-        ([publication('Messages=" "')], "no message"),
-        ([publication('Messages="99999999999999999999"')], "from 1 to 2"),
-        ([publication('Messages="1 1"')], "two p:Publication apply to message 1"),
-        ([publication('Messages="2"'), publication("")], "two p:Publication apply to message 2"),
-        ([f"<p:Publication {POLICY}>PT2S</p:Publication>"], "nothing inside"),
-        ([f"<p:Publication {POLICY}><p:Lifespan/></p:Publication>"], "nothing inside"),
+        *((publication(f'{name}="{value}"'), words) for name, each in WRONG.items() for value, words in each.items()),
+        (publication('Messages="1" Priority="1"') + publication('Messages="2" Priority="1000"'), "not 1000"),
+        (publication('Messages="2"') + publication(""), "two p:Publication apply to message 2"),
+        (f"<p:Publication {POLICY}>PT2S</p:Publication>", "nothing inside"),
+        (f"<p:Publication {POLICY}><p:Lifespan/></p:Publication>", "nothing inside"),
     ],
 )
-def test_what_cannot_be_read_is_a_fault_of_the_client_and_nothing_is_accepted(
-    publications: list[str], words: str
-) -> None:
-    parts = GatewayParts()
-    answer = notified(parts, *publications, messages=2)
-    assert (answer.status, parts.notifications.accepted, parts.control.records) == (500, [], [])
+def test_unreadable_publications(parts: GatewayParts, publications: str, words: str) -> None:
+    answer = notified(parts, publications, messages=2)
+    assert (answer.status, answer.fault) == (500, "Client")
     assert words in answer.reason
-    assert answer.fault == "Client"
+    assert (parts.notifications.accepted, parts.control.records) == ([], [])
 
 
-def test_inside_a_message_it_is_refused_rather_than_passed_over() -> None:
-    parts = GatewayParts()
+def test_a_publication_inside_a_message_is_refused(parts: GatewayParts) -> None:
     message = soap.message().replace("</wsnt:NotificationMessage>", f"{publication('')}</wsnt:NotificationMessage>")
-    answer = parts.post(soap.envelope(soap.notify(message)))
-    assert 'Messages="1"' in answer.reason
+    assert 'Messages="1"' in parts.post(soap.envelope(soap.notify(message))).reason
     assert parts.notifications.accepted == []
 
 
@@ -171,48 +170,40 @@ def test_inside_a_message_it_is_refused_rather_than_passed_over() -> None:
         (-(10**9), "", -100),
     ],
 )
-def test_its_priority_is_the_publishers_else_that_of_the_topic(of_topic: int, attributes: str, priority: int) -> None:
-    parts = GatewayParts()
-    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), policy=TopicPolicy(retain=True, priority=of_topic)))
+def test_priorities(parts: GatewayParts, of_topic: int, attributes: str, priority: int) -> None:
+    parts.have_topics("{urn:t}a/b", retain=True, priority=of_topic)
     assert notified(parts, *[publication(attributes)] * bool(attributes)).status == 202
-    (only,) = parts.notifications.accepted
-    assert only.priority == priority
+    assert [each.priority for each in parts.notifications.accepted] == [priority]
     assert [each.priority for each in parts.notifications.current.values()] == [priority]
 
 
-def test_what_old_clients_publish_has_the_priority_of_its_topic() -> None:
-    parts = GatewayParts()
-    parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(priority=7)))
+def test_older_clients_and_post_publish(parts: GatewayParts) -> None:
+    def publish(**headers: str) -> HttpAnswer:
+        return parts.post(b"<k/>", "/publish/a", Content_Type="text/xml", **headers)
+
+    parts.have_topics("a", priority=7)
     assert parts.post(wsn_process(legacy.notify("a", "<k/>"))).status == 200
-    assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml").status == 202
-    assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml", Arborcast_Priority="-1").status == 202
-    answer = parts.post(b"<k/>", "/publish/a", Content_Type="text/xml", Arborcast_Priority="101")
-    assert answer.status == 400
-    assert b"the headers: Priority" in answer.body
+    assert publish().status == 202
+    assert publish(Arborcast_Priority="-1").status == 202
     assert [each.priority for each in parts.notifications.accepted] == [7, 7, -1]
-
-
-def test_post_publish_says_it_in_headers() -> None:
-    parts = GatewayParts()
-    answer = parts.post(
-        b"<r/>",
-        "/publish/a",
-        Content_Type="text/xml",
-        Arborcast_Lifespan="PT2S",
-        Arborcast_Valid_Until="2026-01-01T00:00:10Z",
-        Arborcast_Type="{urn:plant}reading",
-        Arborcast_Reliable="true",
+    assert (
+        publish(
+            Arborcast_Lifespan="PT2S",
+            Arborcast_Valid_Until="2026-01-01T00:00:10Z",
+            Arborcast_Type="{urn:plant}reading",
+            Arborcast_Reliable="true",
+        ).status
+        == 202
     )
-    assert answer.status == 202
-    (only,) = parts.notifications.accepted
-    assert (only.valid_until_ms, only.type, only.reliable) == (NOW_MS + 2_000, "{urn:plant}reading", True)
-    answer = parts.post(b"<r/>", "/publish/a", Content_Type="text/xml", Arborcast_Lifespan="2")
-    assert (answer.status, len(parts.notifications.accepted)) == (400, 1)
-    assert b"the headers: Lifespan" in answer.body
+    last = parts.notifications.accepted[-1]
+    assert (last.valid_until_ms, last.type, last.reliable) == (NOW_MS + 2_000, "{urn:plant}reading", True)
+    for headers, name in (({"Arborcast_Priority": "101"}, b"Priority"), ({"Arborcast_Lifespan": "2"}, b"Lifespan")):
+        answer = publish(**headers)
+        assert (answer.status, b"the headers: " + name in answer.body) == (400, True)
+    assert len(parts.notifications.accepted) == 4
 
 
-def test_what_is_put_into_a_pull_point_has_it_too() -> None:
-    parts = GatewayParts()
+def test_messages_of_a_pull_point_have_a_validity(parts: GatewayParts) -> None:
     point = pulling.create(parts)
     message = soap.notify(soap.message(), soap.message(), publication('Messages="2" Lifespan="PT2S"'))
     assert parts.post(soap.envelope(message), point).status == 202
@@ -220,9 +211,9 @@ def test_what_is_put_into_a_pull_point_has_it_too() -> None:
     assert [each.valid_until_ms for each in stored] == [0, NOW_MS + 2_000]
 
 
-def test_the_types_of_a_topic_are_held_where_the_settings_say_so() -> None:
+def test_types_of_topics() -> None:
     parts = GatewayParts(topics=TopicSettings(check_types=True))
-    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), message_types=("{urn:plant}reading", "n")))
+    parts.have_topics("{urn:t}a/b", types=("{urn:plant}reading", "n"))
     assert notified(parts).status == 202
     answer = notified(parts, publication('Messages="2" Type="{urn:plant}alarm"'), messages=2)
     assert answer.fault == "Client"
@@ -232,8 +223,3 @@ def test_the_types_of_a_topic_are_held_where_the_settings_say_so() -> None:
     # A topic without types takes all of them, and one that is not there yet has none.
     assert parts.post(soap.envelope(soap.notify(soap.message("t:c", "<other/>")))).status == 202
     assert len(parts.notifications.accepted) == 3
-    parts.table.apply(TopicRecord(TopicPath("a"), message_types=("m",)))
-    assert parts.post(wsn_process(legacy.notify("a", "<k/>"))).status == 500
-    assert parts.post(wsn_process(legacy.notify("a", "<m/>"))).status == 200
-    assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml").status == 400
-    assert parts.post(b"<m/>", "/publish/a", Content_Type="text/xml").status == 202

@@ -19,54 +19,68 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.pulling import create, fill, get, payloads
 
 
-async def finished(parts: GatewayParts, work: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
-    answer = await work()
+async def pulled(parts: GatewayParts, path: str, maximum: int | None = None) -> list[str]:
+    """The payloads of an answer that has left."""
+    answer = await parts.request("POST", path, get(maximum))
     await parts.pulls.close()
-    return answer
+    return payloads(answer)
+
+
+async def pull_by(parts: GatewayParts, path: str, send: Callable[[object], Awaitable[None]], *, leaves: bool) -> None:
+    """A GetMessages on a connection of this kind, whose client may leave while it waits."""
+    body = get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"' if leaves else "")
+    pieces: list[dict[str, object]] = [{"type": "http.request", "body": body, "more_body": False}]
+    pieces += [{"type": "http.disconnect"}] * leaves
+
+    async def receive() -> dict[str, object]:
+        if not pieces:
+            await asyncio.Event().wait()
+        return pieces.pop(0)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+    await asyncio.wait_for(parts.app(scope, receive, send), 45)
 
 
 def test_an_answer_is_settled_once_it_has_left(parts: GatewayParts) -> None:
     path = create(parts)
     fill(parts, path, "1")
-    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get())))) == ["1"]
-    kinds = [type(record) for _, record in parts.pull_log.records]
-    assert kinds == [StoredMessage, Claimed, Settled]
+    assert asyncio.run(pulled(parts, path)) == ["1"]
+    assert [type(record) for _, record in parts.pull_log.records] == [StoredMessage, Claimed, Settled]
 
 
-def test_what_its_publisher_wants_no_more_is_not_handed_out(parts: GatewayParts) -> None:
+def test_expired_messages_are_not_handed_out(parts: GatewayParts) -> None:
     path = create(parts)
     over = '<p:Publication xmlns:p="urn:arborcast:policy" ValidUntil="2020-01-01T00:00:00Z" Messages="{}"/>'
     messages = [soap.message(payload=f'<o:order xmlns:o="urn:o">{number}</o:order>') for number in range(1, 5)]
-    sent = soap.notify(*messages, over.format("1 3"))
-    assert parts.post(soap.envelope(sent), path).status == 202
-    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get(1))))) == ["2"]
-    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get(1))))) == ["4"]
+    assert parts.post(soap.envelope(soap.notify(*messages, over.format("1 3"))), path).status == 202
+    assert [asyncio.run(pulled(parts, path, 1)) for _ in range(2)] == [["2"], ["4"]]
     assert parts.post(soap.envelope(soap.notify(messages[0], over.format("1"))), path).status == 202
-    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get())))) == []
+    assert asyncio.run(pulled(parts, path)) == []
     assert (parts.pulls.expired, parts.pulls.delivered, parts.pull_log.store.ids()) == (3, 2, [])
 
 
-def test_what_could_not_be_sent_waits_again(parts: GatewayParts) -> None:
+def test_messages_that_did_not_reach_the_client_wait_again(parts: GatewayParts) -> None:
     path = create(parts)
-    fill(parts, path, "1")
 
-    async def broken() -> None:
-        pieces: list[dict[str, object]] = [{"type": "http.request", "body": get(), "more_body": False}]
+    async def broken(_: object) -> None:
+        raise ConnectionResetError
 
-        async def receive() -> dict[str, object]:
-            if not pieces:
-                await asyncio.Event().wait()
-            return pieces.pop()
+    async def ignore(_: object) -> None:
+        pass
 
-        async def send(_: object) -> None:
-            raise ConnectionResetError
-
-        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
-        with pytest.raises(ConnectionResetError):
-            await parts.app(scope, receive, send)
+    async def hang_up() -> None:
+        await pull_by(parts, path, ignore, leaves=True)  # before there is a message
         await parts.pulls.close()
 
-    asyncio.run(broken())
+    async def lose() -> None:
+        with pytest.raises(ConnectionResetError):
+            await pull_by(parts, path, broken, leaves=False)
+        await parts.pulls.close()
+
+    asyncio.run(hang_up())
+    fill(parts, path, "1")
+    assert parts.pull_log.store.waiting(path.rpartition("/")[2]) == 1
+    asyncio.run(lose())
     assert isinstance(parts.pull_log.records[-1][1], Returned)
     assert payloads(parts.post(get(), path)) == ["1"]
 
@@ -99,30 +113,7 @@ def test_a_wait_is_a_duration_and_no_longer_than_the_setting() -> None:
     assert "'10' is not a duration" in answer.reason
 
 
-def test_a_client_that_hangs_up_takes_nothing(parts: GatewayParts) -> None:
-    path = create(parts)
-
-    async def hang_up() -> None:
-        pieces: list[dict[str, object]] = [
-            {"type": "http.request", "body": get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"'), "more_body": False},
-            {"type": "http.disconnect"},
-        ]
-
-        async def receive() -> dict[str, object]:
-            return pieces.pop(0)
-
-        async def send(_: object) -> None:
-            pass
-
-        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
-        await asyncio.wait_for(parts.app(scope, receive, send), 45)
-
-    asyncio.run(hang_up())
-    fill(parts, path, "1")
-    assert payloads(parts.post(get(), path)) == ["1"]
-
-
-def test_a_claim_that_gets_what_cannot_stand_together_is_given_back(parts: GatewayParts) -> None:
+def test_a_claim_of_messages_that_exclude_each_other_is_returned(parts: GatewayParts) -> None:
     """Another gateway had the message in the middle, and returns it between our look and our claim."""
     path = create(parts)
     point = path.rpartition("/")[2]
@@ -187,7 +178,7 @@ class SweepingGateway:
         return [claim for _, claim, _ in self._store.open_claims()]
 
 
-def test_a_clock_that_is_set_neither_hides_messages_nor_hands_them_out_twice(parts: GatewayParts) -> None:
+def test_claims_do_not_depend_on_clocks_that_are_set(parts: GatewayParts) -> None:
     """Claims count by how long they were seen open: whatever clock wrote them, and whatever becomes of ours."""
     path = create(parts)
     identifier = path.rpartition("/")[2]
@@ -208,26 +199,16 @@ def test_a_clock_that_is_set_neither_hides_messages_nor_hands_them_out_twice(par
         # One that comes now has only the times in them to go by, and what is over by these is over.
         assert await SweepingGateway(parts).open_claims() == ["right", "ahead"]
         assert await gateway.open_claims(2) == []
+        # One from before its start holds up a gateway no longer than any other.
+        started = SweepingGateway(parts)
+        await log.commit([(identifier, Claimed("old", 0, 0, round((started.wall + 3_600) * 1000)))])
+        assert (await started.open_claims(), await started.open_claims(31)) == (["old"], [])
 
     asyncio.run(steps())
     assert log.store.waiting(identifier) == 3
 
 
-def test_a_claim_from_before_its_start_holds_up_a_gateway_no_longer_than_any(parts: GatewayParts) -> None:
-    path = create(parts)
-    identifier = path.rpartition("/")[2]
-    fill(parts, path, "1")
-
-    async def steps() -> None:
-        gateway = SweepingGateway(parts)
-        await parts.pull_log.commit([(identifier, Claimed("ahead", 0, 0, round((gateway.wall + 3_600) * 1000)))])
-        assert await gateway.open_claims() == ["ahead"]
-        assert await gateway.open_claims(31) == []
-
-    asyncio.run(steps())
-
-
-def test_abandoned_claims_are_returned_and_strangers_forgotten(parts: GatewayParts) -> None:
+def test_abandoned_claims_are_returned_and_unknown_ids_forgotten(parts: GatewayParts) -> None:
     path = create(parts)
     identifier = path.rpartition("/")[2]
     fill(parts, path, "1")

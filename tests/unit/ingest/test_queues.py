@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from arborcast.topic_model.namespaces import WSRF_RP
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.results import ServedRequest, write_answer_mark
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
@@ -17,28 +16,31 @@ from tests.support.gateway_parts import RESULT_KEYS, GatewayParts, only_subscrip
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
 
 QUEUE = TopicPath("{urn:t}jobs")
+JOBS = soap.topic_expression("t:jobs")
 
 
 @pytest.fixture
 def parts() -> GatewayParts:
     made = GatewayParts()
-    made.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True, retain=True)))
-    made.table.apply(TopicRecord(TopicPath("{urn:t}plain")))
+    made.have_topics(QUEUE, queue=True, retain=True)
+    made.have_topics("{urn:t}plain")
     return made
 
 
-def serving(attributes: str = "", topic: str = "t:jobs", filters: str = "", beside: str = "", url: str = "") -> bytes:
+def serving(attributes: str = "", filters: str = "", beside: str = "", url: str = "http://h:1/") -> bytes:
     policy = f'<p:Queue xmlns:p="urn:arborcast:policy" {attributes}/>{beside}'
-    return soap.envelope(
-        soap.subscribe(
-            url or "http://h:1/",
-            filters or soap.topic_expression(topic),
-            more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>",
-        )
-    )
+    more = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
+    return soap.envelope(soap.subscribe(url, filters or JOBS, more=more))
 
 
-def test_a_server_has_a_capacity_and_with_another_one_it_is_the_same_server(parts: GatewayParts) -> None:
+def refused(parts: GatewayParts, body: bytes, words: str) -> None:
+    answer = parts.post(body)
+    assert answer.fault == "UnsupportedPolicyRequestFault"
+    assert words in answer.reason
+    assert not list(parts.table.subscriptions())
+
+
+def test_a_server_may_change_its_capacity(parts: GatewayParts) -> None:
     found = set()
     for attributes, capacity in (("", 1), ('Capacity="1"', 1), ('Capacity="1000"', 1000), ('Capacity="7"', 7)):
         answer = parts.post(serving(attributes))
@@ -51,48 +53,32 @@ def test_a_server_has_a_capacity_and_with_another_one_it_is_the_same_server(part
 
 
 @pytest.mark.parametrize("capacity", ["0", "1001", "-1", "", "1.5", "ten", "٣", "000001"])
-def test_any_other_capacity_is_refused(parts: GatewayParts, capacity: str) -> None:
-    answer = parts.post(serving(f'Capacity="{capacity}"'))
-    assert answer.fault == "UnsupportedPolicyRequestFault"
-    assert "from 1 to 1000" in answer.reason
-    assert not list(parts.table.subscriptions())
+def test_wrong_capacities(parts: GatewayParts, capacity: str) -> None:
+    refused(parts, serving(f'Capacity="{capacity}"'), "from 1 to 1000")
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"topic": "t:jobs//."}, "one topic"),
-        ({"topic": "t:jobs|t:plain"}, "one topic"),
+        ({"filters": soap.topic_expression("t:jobs//.")}, "one topic"),
+        ({"filters": soap.topic_expression("t:jobs|t:plain")}, "one topic"),
         ({"filters": " "}, "one topic"),
-        ({"filters": soap.topic_expression("t:jobs") * 2}, "one topic"),
-        (
-            {
-                "filters": soap.topic_expression("t:jobs")
-                + '<wsnt:MessageContent Dialect="http://www.w3.org/TR/1999/REC-xpath-19991116">1=1'
-                "</wsnt:MessageContent>"
-            },
-            "one topic",
-        ),
-        ({"topic": "t:plain"}, "no queue"),
-        ({"topic": "t:unknown"}, "no queue"),
+        ({"filters": JOBS * 2}, "one topic"),
+        ({"filters": JOBS + soap.content_filter("1=1")}, "one topic"),
+        ({"filters": soap.topic_expression("t:plain")}, "no queue"),
+        ({"filters": soap.topic_expression("t:unknown")}, "no queue"),
         ({"beside": "<wsnt:UseRaw/>"}, "UseRaw"),
         ({"beside": '<p:CurrentMessage xmlns:p="urn:arborcast:policy"/>'}, "CurrentMessage"),
         ({"beside": '<p:Delivery xmlns:p="urn:arborcast:policy" Order="strict"/>'}, "Delivery"),
     ],
 )
-def test_what_a_server_cannot_be_is_refused(parts: GatewayParts, more: dict[str, str], words: str) -> None:
-    answer = parts.post(serving(**more))
-    assert answer.fault == "UnsupportedPolicyRequestFault"
-    assert words in answer.reason
-    assert "<wsnt:UnsupportedPolicy" in answer.body.decode()
-    assert not list(parts.table.subscriptions())
+def test_subscriptions_that_cannot_serve_a_queue(parts: GatewayParts, more: dict[str, str], words: str) -> None:
+    refused(parts, serving(**more), words)
 
 
 def test_a_pull_point_serves_no_queue(parts: GatewayParts) -> None:
     made = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), "/wsn/CreatePullPoint")
-    answer = parts.post(serving(url=str(made.text("Address"))))
-    assert answer.fault == "UnsupportedPolicyRequestFault"
-    assert "pull point" in answer.reason
+    refused(parts, serving(url=str(made.text("Address"))), "pull point")
 
 
 def test_what_is_published_on_a_queue_is_a_request_and_no_current_message(parts: GatewayParts) -> None:
@@ -113,7 +99,7 @@ USER = (
 )
 
 
-def test_a_request_has_a_bounded_address_for_its_answer_and_other_messages_have_none(parts: GatewayParts) -> None:
+def test_requests_have_a_bounded_reply_to(parts: GatewayParts) -> None:
     assert parts.post(asking(USER)).status == 202
     # SOAP stacks write a ReplyTo by themselves.
     assert parts.post(asking("<wsa:Address>ftp://nowhere/</wsa:Address>", soap.message("t:plain"))).status == 202
@@ -158,7 +144,7 @@ def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs", mark: str =
 @pytest.mark.parametrize(("right", "may"), [("serve", True), ("manage", True), ("publish", False)])
 def test_to_serve_a_queue_is_a_right_of_its_own(tmp_path: Path, right: str, may: bool) -> None:
     parts = guarded(tmp_path, Clock(), RIGHTS.replace('"serve"', f'"{right}"'))
-    parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True)))
+    parts.have_topics(QUEUE, queue=True)
     answer = parts.post(serving(), authorization=OLGA)
     assert answer.status == 200 if may else "olga may not serve 't:jobs'" in answer.reason
     refused = parts.post(serving(), authorization=BERT)
@@ -168,10 +154,10 @@ def test_to_serve_a_queue_is_a_right_of_its_own(tmp_path: Path, right: str, may:
     assert parts.post(plain, authorization=BERT).status == 200
 
 
-def test_a_server_answers_into_the_pull_point_of_another_what_it_was_asked_and_no_more(tmp_path: Path) -> None:
+def test_a_server_answers_into_the_pull_point_of_a_request_only(tmp_path: Path) -> None:
     """The job marks each request for the server that it gives it to; and whoever asks names a pull point of its own."""
     parts = guarded(tmp_path, Clock(), RIGHTS)
-    parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True)))
+    parts.have_topics(QUEUE, queue=True)
     create = soap.envelope("<wsnt:CreatePullPoint/>")
     made = parts.post(create, "/wsn/CreatePullPoint", authorization=ANNA).text("Address") or ""
     path = made.removeprefix("http://127.0.0.1:8080")
@@ -229,23 +215,13 @@ SAME = (
 )
 
 
-def said(key: str) -> str:
-    return f'<p:Publication xmlns:p="urn:arborcast:policy" Merge="{key}"/>' if key else ""
-
-
-def merges(parts: GatewayParts, *requests: tuple[str, str]) -> list[bytes]:
-    for payload, key in requests:
-        body = f"<wsnt:Notify>{soap.message('t:jobs', payload)}{said(key)}</wsnt:Notify>"
-        assert parts.post(soap.envelope(body)).status == 202
-    return [each.merge for each in parts.notifications.accepted]
-
-
-def test_requests_are_equal_by_their_canonical_payload_and_key_and_long_ones_byte_for_byte(parts: GatewayParts) -> None:
+def test_equal_requests(parts: GatewayParts) -> None:
+    """By their canonical payload and key; long ones byte for byte."""
     long = SAME[0].replace("<!-- -->", "x" * 20_000)
     requests = [(SAME[0], ""), (SAME[1], ""), ("<job/>", ""), (SAME[0], "k"), (SAME[1], "k")]
     requests += [(long, ""), (long, ""), (long.replace(' a="1"', "  a='1'"), ""), (long, "k")]
     for payload, key in requests:
-        body = f"<wsnt:Notify>{soap.message('t:jobs', payload)}{said(key)}</wsnt:Notify>"
-        assert parts.post(soap.envelope(body)).status == 202
+        merge = f'<p:Publication xmlns:p="urn:arborcast:policy" Merge="{key}"/>' if key else ""
+        assert parts.post(soap.envelope(soap.notify(soap.message("t:jobs", payload), merge))).status == 202
     found = [each.merge for each in parts.notifications.accepted]
     assert [found.index(each) for each in found] == [0, 0, 2, 3, 3, 5, 5, 7, 8]

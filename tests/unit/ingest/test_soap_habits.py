@@ -21,8 +21,7 @@ def test_addressing_is_answered_when_it_was_used() -> None:
 
 def test_faults_are_addressed_too() -> None:
     answer = GatewayParts().post(
-        soap.envelope("<wsnt:Unsubscribe/>", header=soap.addressing("urn:any", "urn:uuid:42")),
-        "/wsn/subscriptions/x",
+        soap.envelope("<wsnt:Unsubscribe/>", header=soap.addressing("urn:any", "urn:uuid:42")), "/wsn/subscriptions/x"
     )
     assert answer.text("Action") == "http://docs.oasis-open.org/wsrf/fault"
     assert answer.text("RelatesTo") == "urn:uuid:42"

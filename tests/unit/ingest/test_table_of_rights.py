@@ -234,10 +234,7 @@ def named_inside(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[R
     def ask(world: World, who: str, path: str) -> str:
         address = f"<wsa:Address>{BASE}{path}</wsa:Address>"
         begin, end = body.rsplit("</", 1)
-        return world.post(
-            f"{begin}<wsnt:SubscriptionReference>{address}</wsnt:SubscriptionReference></{end}",
-            who,
-        )
+        return world.post(f"{begin}<wsnt:SubscriptionReference>{address}</wsnt:SubscriptionReference></{end}", who)
 
     yield Row((name_of(body), "BROKER"), may, ask, prepare, "SOAP, by reference")
 
@@ -479,11 +476,7 @@ def test_who_may_subscribe_by_zeromq(
     if not may:
         monkeypatch.setattr("arborcast.ingest.zeromq.edge._READY_S", 1.0)  # it ends with the error
     world = World(gate)
-    with (
-        zmq_edge(world.parts, who, SECRET, tmp_path) as ask,
-        zmq.Context() as context,
-        context.socket(zmq.SUB) as sub,
-    ):
+    with zmq_edge(world.parts, who, SECRET, tmp_path) as ask, zmq.Context() as context, context.socket(zmq.SUB) as sub:
         sub.setsockopt(zmq.LINGER, 0)
         sub.connect(f"ipc://{tmp_path}/edge-s")
         sub.subscribe(b"a/b")

@@ -14,18 +14,17 @@ from arborcast.core.security.signatures import check, key_of, new_secret
 from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY
 from arborcast.topic_model.records import control
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.records.control import SubscriptionRecord
+from tests.support import make
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import START, GatewayParts, HttpAnswer
+from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, only_subscription
 
 KEYS = KeyRing({"k1": b"k" * 32})
 GIVEN = new_secret()
-HTTPS = "https://consumer.example/"
 NOW_S = START.timestamp()
 
 
@@ -39,27 +38,28 @@ def policy(content: str) -> str:
     return f'<wsnt:SubscriptionPolicy xmlns:p="{ARBORCAST_POLICY}">{content}</wsnt:SubscriptionPolicy>'
 
 
-def signing(secret: str = "") -> str:
-    return policy(f"<p:Signing><p:Secret>{secret}</p:Secret></p:Signing>" if secret else "<p:Signing/>")
+SIGNING = policy("<p:Signing/>")
+SIGNING_WITH_GIVEN = policy(f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing>")
 
 
-def subscribe(parts: GatewayParts, more: str, to: str = HTTPS, soap_version: str = "1.1") -> HttpAnswer:
-    return parts.post(soap.envelope(soap.subscribe(to, soap.topic_expression("a"), more=more), soap_version))
+def subscribe(
+    parts: GatewayParts, more: str, to: str = "https://consumer.example/", version: str = "1.1"
+) -> HttpAnswer:
+    return parts.post(soap.envelope(soap.subscribe(to, soap.topic_expression("a"), more=more), version))
 
 
 def operation(parts: GatewayParts, name: str, content: str = "", attributes: str = "") -> HttpAnswer:
     body = f'<p:{name} xmlns:p="{ARBORCAST_POLICY}" {attributes}>{content}</p:{name}>'
-    return parts.post(soap.envelope(body), f"/wsn/subscriptions/{only(parts).id}")
+    return parts.post(soap.envelope(body), f"/wsn/subscriptions/{only_subscription(parts).id}")
 
 
-def only(parts: GatewayParts) -> Subscription:
-    (found,) = parts.table.subscriptions()
-    return found
+def push(parts: GatewayParts, later_s: float = 0) -> PushRequest:
+    vault = Vault(SecretSettings(), KEYS)
+    return Envelope(only_subscription(parts), vault).request([make.notification()], 1, NOW_S + later_s)
 
 
 def signed_by(parts: GatewayParts, secret: str, later_s: float = 0) -> bool:
-    notification = Notification("n1", TopicPath("a"), b"<x/>", 0)
-    request = Envelope(only(parts), Vault(SecretSettings(), KEYS)).request([notification], 1, NOW_S + later_s)
+    request = push(parts, later_s)
     try:
         headers = {name.lower(): value for name, value in request.headers}
         check([key_of(secret)], headers, request.body, NOW_S + later_s)
@@ -69,104 +69,91 @@ def signed_by(parts: GatewayParts, secret: str, later_s: float = 0) -> bool:
 
 
 def authorization(parts: GatewayParts) -> str | None:
-    notification = Notification("n1", TopicPath("a"), b"<x/>", 0)
-    request = Envelope(only(parts), Vault(SecretSettings(), KEYS)).request([notification], 1)
-    return dict(request.headers).get("Authorization")
+    return dict(push(parts).headers).get("Authorization")
+
+
+def assert_kept_secret(parts: GatewayParts, secret: str, log: str = "") -> None:
+    """Neither the log, nor the control records, nor any repr shows it."""
+    shown = [log, repr(only_subscription(parts)), repr(parts.control.records)]
+    shown += [str(control.encode(record)) for record in parts.control.records]
+    assert not [text for text in shown if secret in text or secret.removeprefix("whsec_") in text]
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_a_secret_that_we_make_is_told_in_the_answer_and_nowhere_else(
-    version: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("given", ["", GIVEN], ids=["made", "given"])
+def test_only_a_made_secret_is_in_the_answer_and_none_elsewhere(
+    version: str, given: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = gateway()
     with caplog.at_level(logging.DEBUG):
-        answer = subscribe(parts, signing(), soap_version=version)
-    secret = answer.text("Secret")
+        answer = subscribe(parts, SIGNING_WITH_GIVEN if given else SIGNING, version=version)
     assert answer.status == 200
-    assert secret is not None
+    assert (answer.text("Secret") is None) == bool(given)
+    secret = given or answer.text("Secret") or ""
     assert secret.startswith("whsec_")
     assert signed_by(parts, secret)
     assert_kept_secret(parts, secret, caplog.text)
-    properties = parts.post(
-        soap.envelope('<r:GetResourcePropertyDocument xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"/>'),
-        f"/wsn/subscriptions/{only(parts).id}",
-    )
+    document = '<r:GetResourcePropertyDocument xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"/>'
+    properties = parts.post(soap.envelope(document), f"/wsn/subscriptions/{only_subscription(parts).id}")
     assert properties.status == 200
     assert secret.encode() not in properties.body
-
-
-def assert_kept_secret(parts: GatewayParts, secret: str, log: str) -> None:
-    """Neither the log, nor the control records, nor any repr shows it."""
-    shown = [log, repr(only(parts)), repr(parts.control.records)]
-    shown += [str(control.encode(record)) for record in parts.control.records]
-    for text in shown:
-        assert secret not in text
-        assert secret.removeprefix("whsec_") not in text
-
-
-def test_a_secret_that_is_given_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
-    parts = gateway()
-    with caplog.at_level(logging.DEBUG):
-        answer = subscribe(parts, signing(GIVEN))
-    assert answer.text("Secret") is None
-    assert signed_by(parts, GIVEN)
-    assert_kept_secret(parts, GIVEN, caplog.text)
-    (value,) = [
-        control.encode(record)[1] for record in parts.control.records if isinstance(record, control.SubscriptionRecord)
-    ]
+    (value,) = [control.encode(each)[1] for each in parts.control.records if isinstance(each, SubscriptionRecord)]
     assert json.loads(value or b"")["record"]["subscription"]["protection"]["secrets"][0]["sealed"].startswith("k1:")
 
 
 def test_subscribing_again_changes_the_secret_of_the_same_subscription() -> None:
     parts = gateway()
-    subscribe(parts, signing(GIVEN))
-    before = only(parts)
-    subscribe(parts, signing(GIVEN))
-    assert only(parts) == before, "the same again is a repetition"
-    subscribe(parts, "")
-    assert only(parts) == before, "one that says nothing of it leaves it"
-    other = subscribe(parts, signing()).text("Secret") or ""
+    subscribe(parts, SIGNING_WITH_GIVEN)
+    before = only_subscription(parts)
+    for more in (SIGNING_WITH_GIVEN, ""):
+        subscribe(parts, more)
+        assert only_subscription(parts) == before
+    other = subscribe(parts, SIGNING).text("Secret") or ""
     assert signed_by(parts, other)
-    assert signed_by(parts, GIVEN, later_s=86_399)
-    assert not signed_by(parts, GIVEN, later_s=86_400)
+    assert (signed_by(parts, GIVEN, later_s=86_399), signed_by(parts, GIVEN, later_s=86_400)) == (True, False)
     for _ in range(10):
-        subscribe(parts, signing())
-    protection = only(parts).protection
+        subscribe(parts, SIGNING)
+    protection = only_subscription(parts).protection
     assert protection is not None
     assert len(protection.secrets) == 4, "a client in a loop does not fill the record"
 
 
 def test_rotation() -> None:
     parts = gateway()
-    subscribe(parts, signing(GIVEN))
+    subscribe(parts, SIGNING_WITH_GIVEN)
     answer = operation(parts, "RotateSecret", attributes='Overlap="PT1H"')
     fresh = answer.text("Secret") or ""
     assert answer.text("OldUntil") == "2026-01-01T01:00:00Z"
     assert signed_by(parts, fresh)
-    assert signed_by(parts, GIVEN, later_s=3_599)
-    assert not signed_by(parts, GIVEN, later_s=3_600)
+    assert (signed_by(parts, GIVEN, later_s=3_599), signed_by(parts, GIVEN, later_s=3_600)) == (True, False)
 
     given = new_secret()
     answer = operation(parts, "RotateSecret", f"<p:Secret>{given}</p:Secret>", 'Overlap="PT0S"')
-    assert answer.text("Secret") is None
-    assert answer.text("OldUntil") is None
-    assert signed_by(parts, given)
-    assert not signed_by(parts, fresh)
+    assert (answer.text("Secret"), answer.text("OldUntil")) == (None, None)
+    assert (signed_by(parts, given), signed_by(parts, fresh)) == (True, False)
 
     assert operation(parts, "RotateSecret", attributes='Overlap="soon"').fault == "Client"
     assert operation(parts, "RotateSecret", attributes='Overlap="P50Y"').text("OldUntil") == "2027-01-02T00:00:00Z"
 
 
+def test_rotation_of_a_subscription_without_a_secret_and_of_none() -> None:
+    parts = gateway()
+    body = soap.envelope(f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"/>')
+    for path in ("/wsn/subscriptions/unknown", "/wsn/NotificationBroker"):
+        assert parts.post(body, path).fault == "ResourceUnknownFault"
+    subscribe(parts, "")
+    assert only_subscription(parts).protection is None
+    assert signed_by(parts, operation(parts, "RotateSecret").text("Secret") or "")
+
+
 def test_credentials() -> None:
     parts = gateway()
     basic = "<p:Basic><p:User>user</p:User><p:Password>p\u00e4ss: word</p:Password></p:Basic>"
-    subscribe(
-        parts, policy(f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing><p:Credentials>{basic}</p:Credentials>")
-    )
+    signing = f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing>"
+    subscribe(parts, policy(f"{signing}<p:Credentials>{basic}</p:Credentials>"))
     assert authorization(parts) == "Basic dXNlcjpww6Rzczogd29yZA=="
-    assert_kept_secret(parts, "p\u00e4ss", "")
-    assert_kept_secret(parts, "dXNlcjpww6Rzczogd29yZA==", "")
-
+    assert_kept_secret(parts, "p\u00e4ss")
+    assert_kept_secret(parts, "dXNlcjpww6Rzczogd29yZA==")
     assert operation(parts, "SetCredentials", "<p:Bearer> abc.DEF-_~+/== </p:Bearer>").status == 200
     assert authorization(parts) == "Bearer abc.DEF-_~+/=="
     assert signed_by(parts, GIVEN), "signing is another matter"
@@ -174,65 +161,48 @@ def test_credentials() -> None:
     assert authorization(parts) is None
 
 
+def credentials(content: str) -> str:
+    return f"<p:Credentials>{content}</p:Credentials>"
+
+
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
         ("<p:Signing><p:Secret>whsec_short</p:Secret></p:Signing>", "Client"),
         ("<p:Signing><p:Secret/></p:Signing>", "Client"),
-        ("<p:Credentials><p:Basic><p:User>a:b</p:User></p:Basic></p:Credentials>", "Client"),
-        ("<p:Credentials><p:Basic><p:Password>hemlig</p:Password></p:Basic></p:Credentials>", "Client"),
-        (
-            "<p:Credentials><p:Basic><p:User>a</p:User><p:Password>hem&#10;lig</p:Password></p:Basic></p:Credentials>",
-            "Client",
-        ),
-        ("<p:Credentials><p:Bearer>hemlig&#13;&#10;X-Evil: 1</p:Bearer></p:Credentials>", "Client"),
-        ("<p:Credentials><p:Bearer/></p:Credentials>", "Client"),
-        ("<p:Credentials><p:Bearer>a</p:Bearer><p:Basic><p:User>a</p:User></p:Basic></p:Credentials>", "Client"),
-        (f"<p:Credentials><p:Bearer>hemlig{'a' * 9_000}</p:Bearer></p:Credentials>", "Client"),
-        (
-            "<p:Credentials><p:ClientCertificate>x</p:ClientCertificate></p:Credentials>",
-            "UnsupportedPolicyRequestFault",
-        ),
+        (credentials("<p:Basic><p:User>a:b</p:User></p:Basic>"), "Client"),
+        (credentials("<p:Basic><p:Password>hemlig</p:Password></p:Basic>"), "Client"),
+        (credentials("<p:Basic><p:User>a</p:User><p:Password>hem&#10;lig</p:Password></p:Basic>"), "Client"),
+        (credentials("<p:Bearer>hemlig&#13;&#10;X-Evil: 1</p:Bearer>"), "Client"),
+        (credentials("<p:Bearer/>"), "Client"),
+        (credentials("<p:Bearer>a</p:Bearer><p:Basic><p:User>a</p:User></p:Basic>"), "Client"),
+        (credentials(f"<p:Bearer>hemlig{'a' * 9_000}</p:Bearer>"), "Client"),
+        (credentials("<p:ClientCertificate>x</p:ClientCertificate>"), "UnsupportedPolicyRequestFault"),
         ("<p:Unheard/>", "UnrecognizedPolicyRequestFault"),
     ],
 )
-def test_what_is_refused_says_why_without_quoting_it(content: str, fault: str) -> None:
+def test_a_refusal_does_not_quote_secrets(content: str, fault: str) -> None:
     parts = gateway()
     answer = subscribe(parts, policy(content))
-    assert answer.fault == fault
+    assert (answer.fault, parts.control.records) == (fault, [])
     assert b"hemlig" not in answer.body
-    assert parts.control.records == []
 
 
-def test_credentials_are_not_sent_in_the_clear_unless_the_operator_says_so() -> None:
-    wanted = policy("<p:Credentials><p:Bearer>abc</p:Bearer></p:Credentials>")
+def test_protection_that_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Credentials without TLS, unless the operator permits it; secrets of a pull point; any without a key file."""
+    in_the_clear, http = policy(credentials("<p:Bearer>abc</p:Bearer>")), "http://consumer.example/"
     parts = gateway()
-    answer = subscribe(parts, wanted, "http://consumer.example/")
-    assert (answer.fault, parts.control.records) == ("UnsupportedPolicyRequestFault", [])
-    assert "https" in answer.reason
-    parts = gateway(SecretSettings(credentials_over_http=True))
-    assert subscribe(parts, wanted, "http://consumer.example/").status == 200
-
-
-def test_where_nothing_can_be_kept_nothing_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    parts = GatewayParts()
-    parts.gateway.protector = Protector(SecretSettings(key_file=str(tmp_path / "absent")))
-    answer = subscribe(parts, signing())
-    assert answer.fault == "UnsupportedPolicyRequestFault"
-    assert "absent" not in answer.reason, "where our files are is nobody's business"
-    assert "arborcast keys new" in caplog.text
+    answer = subscribe(parts, in_the_clear, http)
+    assert (answer.fault, "https" in answer.reason) == ("UnsupportedPolicyRequestFault", True)
     assert parts.control.records == []
-
-
-def test_an_unsigned_subscription_is_signed_from_a_rotation_on_and_strangers_change_nothing() -> None:
-    parts = gateway()
-    body = f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"/>'
-    assert parts.post(soap.envelope(body), "/wsn/subscriptions/unknown").fault == "ResourceUnknownFault"
-    assert parts.post(soap.envelope(body)).fault == "ResourceUnknownFault"
     point = parts.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
-    before = len(parts.control.records)
-    assert subscribe(parts, signing(), point).fault == "UnsupportedPolicyRequestFault"
-    assert len(parts.control.records) == before
-    subscribe(parts, "")
-    assert only(parts).protection is None
-    assert signed_by(parts, operation(parts, "RotateSecret").text("Secret") or "")
+    assert subscribe(parts, SIGNING, point).fault == "UnsupportedPolicyRequestFault"
+    assert len(parts.control.records) == 1
+    assert subscribe(gateway(SecretSettings(credentials_over_http=True)), in_the_clear, http).status == 200
+
+    parts.gateway.protector = Protector(SecretSettings(key_file=str(tmp_path / "absent")))
+    answer = subscribe(parts, SIGNING)
+    assert answer.fault == "UnsupportedPolicyRequestFault"
+    assert "absent" not in answer.reason, "where our files are is no matter of clients"
+    assert "arborcast keys new" in caplog.text
+    assert len(parts.control.records) == 1

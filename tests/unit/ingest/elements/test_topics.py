@@ -1,14 +1,23 @@
-"""Topics out of elements: remembered by the bytes that say them, within bounds."""
+"""Topics out of elements, which are remembered by their bytes; documents of all topics, written once for each view."""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
 
 import pytest
 from lxml import etree
 
 from arborcast.ingest.elements import topics
-from arborcast.ingest.elements.topics import TopicMemory
+from arborcast.ingest.elements.topics import Form, TopicMemory, TopicSets
+from arborcast.topic_model.grants import ALL, Caller, Grant, Identity
+from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.prefixes import KnownPrefixes
+from arborcast.topic_model.tree.tree import TopicTree
 from arborcast.wire.topics import PublishedTopic
+
+Writer = Callable[[Iterable[TopicPath], Grant, KnownPrefixes], str]
 
 CONCRETE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Concrete"
 
@@ -25,22 +34,18 @@ def read(memory: TopicMemory, text: str, identity: bytes) -> TopicPath:
     return found.path
 
 
-def test_the_bytes_decide() -> None:
+def test_checked_topics_are_remembered_by_their_bytes() -> None:
     memory = TopicMemory()
     read(memory, "p:a", b"1")
-    assert read(memory, "never looked at", b"1") == "{urn:p}a"
+    assert read(memory, "not read", b"1") == "{urn:p}a"
     assert read(memory, "p:b", b"2") == "{urn:p}b"
-
-
-def test_only_what_was_checked_is_remembered() -> None:
-    memory = TopicMemory()
     unchecked: dict[bytes, PublishedTopic] = {}
-    assert memory.read(topic("p:mine"), b"1", unchecked).path == "{urn:p}mine"
-    assert memory.read(topic("looked up within the request"), b"1", unchecked).path == "{urn:p}mine"
-    assert memory.read(topic("p:theirs"), b"1", {}) == ("{urn:p}theirs", "p")
+    assert memory.read(topic("p:mine"), b"3", unchecked).path == "{urn:p}mine"
+    assert memory.read(topic("found within the request"), b"3", unchecked).path == "{urn:p}mine"
+    assert memory.read(topic("p:theirs"), b"3", {}) == ("{urn:p}theirs", "p")
 
 
-def test_it_holds_so_many_bytes_and_nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "_REMEMBERED_BYTES", 10_000)
     memory = TopicMemory()
     for number in range(1_000):
@@ -49,3 +54,67 @@ def test_it_holds_so_many_bytes_and_nothing_long(monkeypatch: pytest.MonkeyPatch
     memory = TopicMemory()
     read(memory, "p:a", b"x" * (topics._LONGEST + 1))
     assert not memory._topics
+
+
+def tree(*paths: str) -> TopicTree:
+    made = TopicTree()
+    for path in paths:
+        made.put(TopicRecord(TopicPath(path)))
+    return made
+
+
+def caller(name: str, **grants: Grant) -> Caller:
+    return Caller(Identity(name), **grants)
+
+
+def below(*anchors: str) -> Grant:
+    return Grant(frozenset(anchors))
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The thread of each document that is written."""
+    found: list[int] = []
+    for form, writer in list(topics._WRITERS.items()):
+
+        def noted(paths: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes, writer: Writer = writer) -> str:
+            found.append(threading.get_ident())
+            return writer(paths, grant, prefixes)
+
+        monkeypatch.setitem(topics._WRITERS, form, noted)
+    return found
+
+
+@pytest.mark.parametrize("form", ["set", "expressions"])
+async def test_a_document_is_written_once_for_equal_views(threads: list[int], form: Form) -> None:
+    there, sets = tree("{urn:t}a/b", "{urn:t}c", "{urn:u}d"), TopicSets()
+    anna = caller("anna", subscribe=below("{urn:t}a"), publish=below("{urn:t}c"))
+    bert = caller("bert", subscribe=below("{urn:t}a", "{urn:t}c"))
+    whole = {await sets.text(form, there, who) for who in (None, None, caller("olga", manage=ALL))}
+    assert (len(whole), len(threads)) == (1, 1)
+    parts = {await sets.text(form, there, who) for who in (anna, bert, anna)}
+    assert (len(parts), len(threads)) == (1, 2)
+    assert parts != whole
+    assert threading.get_ident() not in threads, "not on the event loop"
+
+
+async def test_a_change_of_topics_is_seen_at_once(threads: list[int]) -> None:
+    there, sets = tree("{urn:t}a"), TopicSets()
+    found = ["<c" in await sets.text("set", there, None)]
+    there.put(TopicRecord(TopicPath("{urn:t}a/c")))
+    found.append("<c" in await sets.text("set", there, None))
+    there.remove(TopicPath("{urn:t}a/c"))
+    found.append("<c" in await sets.text("set", there, None))
+    assert (found, len(threads)) == ([False, True, False], 3)
+
+
+async def test_kept_documents_are_bounded_and_the_oldest_is_dropped(threads: list[int]) -> None:
+    there, sets = tree(*(f"{{urn:t}}a{number}" for number in range(10))), TopicSets(cached=1_000)
+    callers = [caller(str(number), subscribe=below(f"{{urn:t}}a{number}")) for number in range(10)]
+    for who in callers:
+        await sets.text("set", there, who)
+    assert 1 <= len(sets._written) < 10
+    assert sum(len(each.text) for each in sets._written.values()) <= 1_000
+    for who, written in ((callers[-1], 10), (callers[0], 11)):
+        await sets.text("set", there, who)
+        assert len(threads) == written

@@ -1,3 +1,5 @@
+"""Requests at the gateway's application: its health, failures, metrics and memory, and requests of web pages."""
+
 from __future__ import annotations
 
 import asyncio
@@ -13,11 +15,15 @@ from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.wire.envelope import Request
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import GatewayParts
+from tests.support.gateway_parts import GatewayParts, HttpAnswer
+
+BROKER = "/wsn/NotificationBroker"
+NOTIFY, SUBSCRIBE = soap.envelope(soap.notify()), soap.envelope(soap.subscribe())
+UNSUBSCRIBE = soap.envelope("<wsnt:Unsubscribe/>")
+UNKNOWN = soap.envelope("<x/>")
 
 
-def test_alive_even_when_not_ready() -> None:
-    parts = GatewayParts()
+def test_alive_even_when_not_ready(parts: GatewayParts) -> None:
     parts.obstacle = "the Kafka broker does not answer"
     assert parts.get("/health/live").status == 200
     answer = parts.get("/health/ready")
@@ -26,41 +32,39 @@ def test_alive_even_when_not_ready() -> None:
     assert parts.get("/health/ready").body == b"ready\n"
 
 
-@pytest.mark.parametrize("body", [soap.notify(), soap.subscribe(), "<wsnt:Unsubscribe/>"])
-def test_before_the_log_is_read_nothing_is_judged_by_it(body: str) -> None:
-    parts = GatewayParts()
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [(NOTIFY, BROKER), (SUBSCRIBE, BROKER), (UNSUBSCRIBE, "/wsn/subscriptions/x")],
+    ids=["Notify", "Subscribe", "Unsubscribe"],
+)
+def test_requests_wait_until_the_log_is_read(parts: GatewayParts, body: bytes, path: str) -> None:
     parts.started = False
-    path = "/wsn/subscriptions/x" if "Unsubscribe" in body else "/wsn/NotificationBroker"
-    answer = parts.post(soap.envelope(body), path)
+    answer = parts.post(body, path)
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
-    assert parts.control.records == []
-    assert parts.notifications.accepted == []
+    assert (parts.control.records, parts.notifications.accepted) == ([], [])
 
 
-def test_metrics_count_what_was_answered() -> None:
-    parts = GatewayParts()
-    parts.post(soap.envelope(soap.notify()))
-    parts.post(soap.envelope("<wsnt:Unsubscribe/>"), "/wsn/subscriptions/x")
-    parts.post(b"<a/>")
-    lines = parts.get("/metrics").body.decode().splitlines()
-    assert 'arborcast_gateway_requests_total{operation="Notify",status="202"} 1' in lines
-    assert 'arborcast_gateway_requests_total{operation="Unsubscribe",status="500"} 1' in lines
-    assert 'arborcast_gateway_requests_total{operation="unknown",status="400"} 1' in lines
-    assert "arborcast_gateway_notify_seconds_count 1" in lines
+def test_metrics_count_answers(parts: GatewayParts) -> None:
+    for body, path in ((NOTIFY, BROKER), (UNSUBSCRIBE, "/wsn/subscriptions/x"), (b"<a/>", BROKER)):
+        parts.post(body, path)
+    assert {
+        'arborcast_gateway_requests_total{operation="Notify",status="202"} 1',
+        'arborcast_gateway_requests_total{operation="Unsubscribe",status="500"} 1',
+        'arborcast_gateway_requests_total{operation="unknown",status="400"} 1',
+        "arborcast_gateway_notify_seconds_count 1",
+    } <= set(parts.get("/metrics").body.decode().splitlines())
 
 
 def test_a_body_in_pieces_is_read_up_to_the_limit() -> None:
-    body = soap.envelope(soap.notify())
     for size in (1, 7, 1_000):
-        pieces = [body[start : start + size] for start in range(0, len(body), size)]
-        assert asyncio.run(GatewayParts().request("POST", "/wsn/NotificationBroker/", pieces=pieces)).status == 202
+        pieces = [NOTIFY[start : start + size] for start in range(0, len(NOTIFY), size)]
+        assert asyncio.run(GatewayParts().request("POST", f"{BROKER}/", pieces=pieces)).status == 202
     parts = GatewayParts(GatewaySettings(max_body_bytes=1024))
-    answer = asyncio.run(parts.request("POST", "/wsn/NotificationBroker", pieces=[b"x" * 600 for _ in range(1_000)]))
+    answer = asyncio.run(parts.request("POST", BROKER, pieces=[b"x" * 600] * 1_000))
     assert (answer.status, answer.headers[b"connection"]) == (413, b"close")
 
 
-def test_a_client_that_goes_away_gets_no_answer_and_changes_nothing() -> None:
-    parts = GatewayParts()
+def test_a_client_that_leaves_gets_no_answer_and_changes_nothing(parts: GatewayParts) -> None:
     sent: list[object] = []
 
     async def receive() -> dict[str, object]:
@@ -69,37 +73,29 @@ def test_a_client_that_goes_away_gets_no_answer_and_changes_nothing() -> None:
     async def send(message: object) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/wsn/NotificationBroker", "headers": []}
-    asyncio.run(parts.app(scope, receive, send))
-    assert sent == []
-    assert parts.notifications.accepted == []
+    asyncio.run(parts.app({"type": "http", "method": "POST", "path": BROKER, "headers": []}, receive, send))
+    assert (sent, parts.notifications.accepted) == ([], [])
 
 
-def test_a_defect_shows_no_details_and_is_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = GatewayParts()
+def test_failures(parts: GatewayParts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect is logged without details in the answer; what an operator must mend is 503."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
     monkeypatch.setattr(parts.notifications, "append", broken)
     with caplog.at_level(logging.ERROR):
-        answer = parts.post(soap.envelope(soap.notify()))
-    assert answer.status == 500
-    assert answer.fault == "Server"
-    assert answer.reason == "internal error"
+        answer = parts.post(NOTIFY)
+    assert (answer.status, answer.fault, answer.reason) == (500, "Server", "internal error")
     assert "secret detail" in caplog.text
-
-
-def test_a_failure_that_needs_an_operator_is_still_503() -> None:
-    parts = GatewayParts()
     parts.control.error = RecordVersionError("upgrade first")
-    answer = parts.post(soap.envelope(soap.subscribe()))
+    answer = parts.post(SUBSCRIBE)
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"30")
 
 
-def test_while_a_thread_parses_the_event_loop_waits_less_for_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interpreter_switches_more_often_while_a_thread_parses(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual, parse, seen = sys.getswitchinterval(), app._parse_large, []
 
     def watched(body: bytes, content_type: bytes) -> Request:
@@ -108,27 +104,25 @@ def test_while_a_thread_parses_the_event_loop_waits_less_for_the_interpreter(mon
 
     monkeypatch.setattr(app, "_parse_large", watched)
     large = soap.notify(soap.message(payload=f"<a>{'x' * 100_000}</a>"))
-    assert GatewayParts().post(soap.envelope(large)).status == 202
+    assert parts.post(soap.envelope(large)).status == 202
     assert seen[0] < usual == sys.getswitchinterval()
 
 
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (soap.envelope(soap.notify()), 202),
+        (NOTIFY, 202),
         (soap.envelope(soap.notify(soap.message("t:a//b"))), 500),
         (soap.envelope("<x/>"), 500),
         (b"<x>", 400),
     ],
     ids=["accepted", "refused", "unknown", "malformed"],
 )
-def test_a_request_leaves_nothing_for_the_garbage_collector(body: bytes, status: int) -> None:
-    parts = GatewayParts()
-
+def test_a_request_leaves_nothing_for_the_garbage_collector(parts: GatewayParts, body: bytes, status: int) -> None:
     async def left() -> list[object]:
         gc.collect()
         gc.set_debug(gc.DEBUG_SAVEALL)
-        assert (await parts.request("POST", "/wsn/NotificationBroker", body)).status == status
+        assert (await parts.request("POST", BROKER, body)).status == status
         gc.collect()
         return [each for each in gc.garbage if isinstance(each, (Request, Reservation, BaseException))]
 
@@ -137,3 +131,74 @@ def test_a_request_leaves_nothing_for_the_garbage_collector(body: bytes, status:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+
+
+WANTED = "https://pages.example"
+
+
+def asked(parts: GatewayParts, method: str, path: str, body: bytes = b"", **headers: str) -> HttpAnswer:
+    return asyncio.run(parts.request(method, path, body, headers))
+
+
+def shared(answer: HttpAnswer) -> dict[str, str]:
+    """The headers by which a browser shares the answer with a page."""
+    return {
+        name.decode().removeprefix("access-control-"): value.decode()
+        for name, value in answer.headers.items()
+        if name.startswith(b"access-control")
+    }
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"origin": "https://evil.example", "sec_fetch_site": "cross-site"}, id="a page elsewhere"),
+        pytest.param({"origin": "http://127.0.0.1:9000", "sec_fetch_site": "same-site"}, id="a page on another port"),
+        pytest.param({"origin": "https://evil.example"}, id="an older browser"),
+        pytest.param({"host": "evil.example:8080", "origin": "http://evil.example:8080"}, id="a name that leads here"),
+    ],
+)
+def test_a_foreign_page_does_and_reads_nothing(headers: dict[str, str]) -> None:
+    for method, path, body in (
+        ("POST", BROKER, SUBSCRIBE),
+        ("POST", BROKER, NOTIFY),
+        ("POST", "/wsn/CreatePullPoint", SUBSCRIBE),
+        ("POST", "/publish/a", b"<a/>"),
+        ("POST", "/results/x", b"{}"),
+        ("GET", "/metrics", b""),
+        ("GET", f"{BROKER}?wsdl", b""),
+        ("GET", "/health/ready", b""),
+        ("OPTIONS", BROKER, b""),
+    ):
+        parts = GatewayParts()
+        answer = asked(parts, method, path, body, content_type="text/plain;charset=utf-8", **headers)
+        assert (answer.status, shared(answer)) == (403, {}), (method, path)
+        assert b"gateway." in answer.body, "it has the setting that admits it"
+        assert answer.headers[b"connection"] == b"close", "what follows is the body, and no request"
+        assert (parts.control.records, parts.notifications.accepted, parts.app.inflight.taken) == ([], [], 0)
+        assert 'arborcast_gateway_refused_total{reason="PageRefused"} 1' in parts.metrics.text().splitlines()
+
+
+def test_a_permitted_page_asks_before_and_reads_the_answer() -> None:
+    parts = GatewayParts(GatewaySettings(page_origins=f"https://other.example, {WANTED}"))
+    question = {
+        "origin": WANTED,
+        "access_control_request_method": "POST",
+        "access_control_request_headers": "content-type,soapaction",
+        "access_control_request_private_network": "true",
+    }
+    answer = asked(parts, "OPTIONS", BROKER, b"", **question)
+    permitted = shared(answer)
+    assert (answer.status, "POST" in permitted.pop("allow-methods")) == (204, True)
+    permitted.pop("max-age", None)
+    assert permitted == {
+        "allow-origin": WANTED,
+        "allow-headers": "content-type,soapaction",
+        "allow-private-network": "true",
+    }
+    answer = asked(parts, "POST", BROKER, SUBSCRIBE, origin=WANTED, sec_fetch_site="cross-site")
+    assert (answer.status, shared(answer)["allow-origin"]) == (200, WANTED)
+    assert answer.headers[b"vary"] == b"origin", "a cache gives it to no other page"
+    fault = asked(parts, "POST", BROKER, b"<x/>", origin=WANTED)
+    assert (fault.status, shared(fault)["allow-origin"]) == (400, WANTED)
+    assert shared(asked(parts, "POST", BROKER, SUBSCRIBE)) == {}

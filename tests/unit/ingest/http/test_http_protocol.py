@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -56,24 +56,19 @@ def test_connect_is_refused(sent: bytes, packet: int, connection: BareConnection
 
 
 @pytest.mark.parametrize(("version", "interim"), [(b"1.1", True), (b"1.0", False)])
-def test_an_interim_answer_is_for_a_client_of_http_1_1(
-    version: bytes, interim: bool, connection: BareConnection
-) -> None:
+def test_interim_answers(version: bytes, interim: bool, connection: BareConnection) -> None:
     connection.send(b"POST / HTTP/%b\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n" % version)
     connection.send(b"x")
-    assert (b"100 Continue" in connection.answered) == interim
-    assert b" 200 OK" in connection.answered
+    assert ((b"100 Continue" in connection.answered), b" 200 OK" in connection.answered) == (interim, True)
 
 
-def test_a_parser_that_takes_the_head_for_an_offer_again_ends_the_connection(
+def test_an_offer_is_parsed_twice_at_most(
     connection: BareConnection, app: Noting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whatever the parser may find in it: it is asked once more, and then no more.
     monkeypatch.setattr(http_protocol, "_UPGRADE", frozenset())
     connection.send(OFFER)
     assert connection.answered.startswith(b"HTTP/1.1 400 ")
-    assert connection.wire.closed
-    assert app.asked == []
+    assert (connection.wire.closed, app.asked) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +92,7 @@ def test_trailers_and_extensions_of_chunks_end(
     assert [whole for *_, whole in app.asked] == [False]
 
 
-def test_long_bodies_in_small_pieces_are_none_of_that(connection: BareConnection, app: Noting) -> None:
+def test_long_bodies_in_small_pieces(connection: BareConnection, app: Noting) -> None:
     connection.send(CHUNKED)
     for _ in range(500):
         connection.send(b"1;a=b\r\nx", turns=1)
@@ -106,18 +101,39 @@ def test_long_bodies_in_small_pieces_are_none_of_that(connection: BareConnection
     assert [(body, whole) for *_, body, whole in app.asked] == [(b"x" * 500, True)]
 
 
-def test_few_requests_are_taken_ahead(connection: BareConnection, app: Noting) -> None:
-    app.hold = asyncio.Event()
-    connection.send(b"".join(GET % number for number in range(1_000)))
-    assert len(app.asked) == 1
-    assert len(connection.protocol.pipeline) <= http_protocol._AHEAD
-    app.hold.set()
-    connection.settle()
-    # Those that were taken are answered, in their order.
+@pytest.fixture
+def held(connection: BareConnection, app: Noting) -> Callable[[bytes], bytes]:
+    """What is answered to these bytes, which all come before the first answer."""
+
+    def answered(sent: bytes) -> bytes:
+        app.hold = asyncio.Event()
+        connection.send(sent)
+        assert len(connection.protocol.pipeline) <= http_protocol._AHEAD
+        app.hold.set()
+        connection.settle()
+        assert b"connection: close" in connection.answered.rpartition(b"HTTP/1.1 ")[2]
+        return connection.answered
+
+    return answered
+
+
+def test_few_requests_are_taken_ahead(held: Callable[[bytes], bytes], app: Noting) -> None:
+    answered = held(b"".join(GET % number for number in range(1_000)))
     count = 1 + http_protocol._AHEAD
     assert [path for _, path, *_ in app.asked] == [f"/{number}" for number in range(count)]
-    assert connection.answered.count(b"HTTP/1.1 200 ") == count
-    assert b"connection: close" in connection.answered.rpartition(b"HTTP/1.1 ")[2]
+    assert answered.count(b"HTTP/1.1 200 ") == count
+
+
+@pytest.mark.parametrize(
+    ("bad", "before"), [(GET % 3 + b"no HTTP\r\n\r\n" + GET % 5, 3), (CHUNKED + b"zz", 2)], ids=["request", "body"]
+)
+def test_requests_before_a_bad_one_are_answered(
+    held: Callable[[bytes], bytes], app: Noting, bad: bytes, before: int
+) -> None:
+    answers = held(GET % 1 + GET % 2 + bad).split(b"HTTP/1.1 ")[1:]
+    assert [path for _, path, *_ in app.asked] == [f"/{number + 1}" for number in range(before)]
+    assert [each[:3] for each in answers[:before]] == [b"200"] * before
+    assert [b"connection: close" in each for each in answers][:-1] == [False] * (len(answers) - 1)
 
 
 def test_nothing_is_read_while_requests_wait_for_their_turn(connection: BareConnection, app: Noting) -> None:
@@ -134,25 +150,6 @@ def test_nothing_is_read_while_requests_wait_for_their_turn(connection: BareConn
     assert not any(read)
     connection.send(GET % 4)
     assert len(app.asked) == 4
-
-
-def test_of_several_requests_ahead_those_before_a_bad_one_are_answered(connection: BareConnection, app: Noting) -> None:
-    app.hold = asyncio.Event()
-    connection.send(GET % 1 + GET % 2 + GET % 3 + b"no HTTP\r\n\r\n" + GET % 5)
-    app.hold.set()
-    connection.settle()
-    answers = connection.answered.split(b"HTTP/1.1 ")[1:]
-    assert [answer[:3] for answer in answers] == [b"200"] * 3
-    assert [b"connection: close" in answer for answer in answers] == [False, False, True]
-
-
-def test_a_body_that_breaks_off_behind_others_is_let_go(connection: BareConnection, app: Noting) -> None:
-    app.hold = asyncio.Event()
-    connection.send(GET % 1 + GET % 2 + CHUNKED + b"zz")
-    app.hold.set()
-    connection.settle()
-    assert [path for _, path, *_ in app.asked] == ["/1", "/2"]
-    assert b"connection: close" in connection.answered.rpartition(b"HTTP/1.1 ")[2]
 
 
 def test_a_request_that_has_its_answer_gets_no_other(connection: BareConnection) -> None:

@@ -5,69 +5,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
+from collections.abc import Iterator
 
 import pytest
 import uvloop
 
 from arborcast.core.errors import ConfigError
-from arborcast.ingest.http.serving import listen, make_server
+from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+from arborcast.ingest.http.serving import GatewayServer, listen, make_server, make_small_server
 from arborcast.ingest.settings import GatewaySettings
-from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import exchange, served
+from tests.support.served_app import BODY, LENGTH, NOTIFY, START, connected, exchange, served
 
 pytestmark = pytest.mark.slow
 
-BODY = soap.envelope(soap.notify())
-
 # As the JDK's HTTP client, and so Apache CXF, sends every POST.
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+CODING = b"Transfer-Encoding: chunked\r\n"
+CHUNKED = b"9\r\n" + BODY[:9] + b"\r\n%x\r\n" % (len(BODY) - 9) + BODY[9:] + b"\r\n0\r\n\r\n"
 
 
-def head(extra: bytes = b"", length: int | None = len(BODY)) -> bytes:
-    sized = b"Content-Length: %d\r\n" % length if length is not None else b"Transfer-Encoding: chunked\r\n"
-    return b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\n" + extra + sized + b"\r\n"
-
-
-def chunked(body: bytes) -> bytes:
-    half = len(body) // 2
-    parts = (body[:half], body[half:])
-    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+def head(extra: bytes = b"", size: bytes = LENGTH) -> bytes:
+    return START + extra + size + b"\r\n"
 
 
 @pytest.mark.parametrize(
     "pieces",
     [
-        pytest.param([head() + BODY], id="in one packet"),
+        pytest.param([NOTIFY], id="in one packet"),
         pytest.param([head(), BODY], id="head and body apart"),
-        pytest.param([head(length=None), chunked(BODY)], id="chunked"),
+        pytest.param([head(size=CODING), CHUNKED], id="chunked"),
         pytest.param([head(H2C) + BODY], id="with an offer of h2c"),
         pytest.param([head(H2C), BODY], id="with an offer of h2c, body apart"),
         pytest.param([head(H2C)[:70], head(H2C)[70:], BODY[:9], BODY[9:]], id="with an offer of h2c, in pieces"),
-        pytest.param([head(H2C, None), chunked(BODY)], id="with an offer of h2c, chunked"),
+        pytest.param([head(H2C, CODING), CHUNKED], id="with an offer of h2c, chunked"),
         pytest.param([head(b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n") + BODY], id="websocket"),
     ],
 )
-def test_the_body_arrives(pieces: list[bytes]) -> None:
-    parts = GatewayParts()
+def test_the_body_arrives(parts: GatewayParts, pieces: list[bytes]) -> None:
     with served(parts) as port:
         answer = exchange(port, *pieces)
     assert answer.startswith(b"HTTP/1.1 202 ")
     assert [one.payload for one in parts.notifications.accepted] == [b'<o:order xmlns:o="urn:o">1</o:order>']
 
 
-def test_a_connection_is_kept_over_requests_until_the_client_or_a_body_too_large_ends_it() -> None:
-    parts = GatewayParts()
+def test_how_long_a_connection_is_kept(parts: GatewayParts) -> None:
     with served(parts) as port:
-        answer = exchange(port, head(H2C) + BODY + head() + BODY + head(H2C) + BODY, times=3)
+        answer = exchange(port, head(H2C) + BODY + NOTIFY + head(H2C) + BODY, times=3)
         assert answer.count(b"HTTP/1.1 202 ") == len(parts.notifications.accepted) == 3
         answer = exchange(port, head(b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n") + BODY)
         assert b"connection: close" in answer.lower()
-        answer = exchange(port, head(length=GatewaySettings().max_body_bytes + 1))
+        answer = exchange(port, head(size=b"Content-Length: %d\r\n" % (GatewaySettings().max_body_bytes + 1)))
     assert (answer.startswith(b"HTTP/1.1 413 "), b"connection: close" in answer.lower()) == (True, True)
 
 
-def test_a_busy_port_and_an_address_of_somebody_else_are_named_with_their_setting() -> None:
+def test_settings_of_an_unusable_address_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port {port}: .*gateway\.port"):
@@ -76,10 +69,10 @@ def test_a_busy_port_and_an_address_of_somebody_else_are_named_with_their_settin
         listen(GatewaySettings(host="203.0.113.1", port=0))
 
 
-def test_connections_that_wait_are_accepted_together() -> None:
+def test_waiting_connections_are_accepted_together(parts: GatewayParts) -> None:
     settings = GatewaySettings(port=0)
     listener = listen(settings)
-    server = make_server(GatewayParts().app, settings)
+    server = make_server(parts.app, settings)
 
     async def accepted() -> int:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -95,6 +88,54 @@ def test_connections_that_wait_are_accepted_together() -> None:
 
     with contextlib.ExitStack() as stack:
         for _ in range(40):
-            stack.enter_context(socket.create_connection(listener.getsockname(), timeout=60))
+            stack.enter_context(connected(listener.getsockname()[1]))
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         assert runner.run(accepted()) == 40
+
+
+def sized(length: int) -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
+
+
+async def small_app(scope: Scope, receive: Receive, send: Send) -> None:
+    body = await read_body(scope["headers"], receive, 1_000_000)
+    await send_answer(send, 200, b"%d bytes\n" % len(body or b""), b"text/plain")
+
+
+@contextlib.contextmanager
+def serving_small(settings: GatewaySettings) -> Iterator[tuple[int, GatewayServer]]:
+    """The server of the console and the administrator."""
+    listener = listen(settings)
+    server = make_small_server(small_app, settings)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], server
+    finally:
+        server.stop()
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", sized(100_000) + b"x" * 70_000], ids=["nothing", "head", "body"])
+def test_a_small_server_closes_incomplete_requests_for_new_ones(sent: bytes) -> None:
+    settings = GatewaySettings(port=0, max_connections=8, request_timeout_s=600)
+    with serving_small(settings) as (port, server), contextlib.ExitStack() as held:
+        first = held.enter_context(connected(port))
+        first.sendall(sent)
+        for _ in range(3 * settings.max_connections):
+            held.enter_context(connected(port)).sendall(sent)
+        assert exchange(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+        with contextlib.suppress(ConnectionError):
+            assert first.recv(1) == b"", "the oldest was closed"
+        assert len(server.server_state.connections) <= settings.max_connections + 1
+
+
+def test_a_small_server_ends_idle_connections_and_gives_memory_back() -> None:
+    with serving_small(GatewaySettings(port=0, request_timeout_s=0.1)) as (port, _):
+        with connected(port) as idle:
+            assert idle.recv(1) == b""
+        assert b" 408 " in exchange(port, sized(100_000) + b"x" * 70_000)
+    with serving_small(GatewaySettings(port=0, max_body_bytes=200_000)) as (port, _):
+        for _ in range(5):  # more than fit at a time
+            assert b"150000 bytes" in exchange(port, sized(150_000), b"x" * 150_000, until=b"bytes\n")

@@ -1,13 +1,16 @@
-"""Real TLS on loopback: who is let in by a certificate, and certificates that change."""
+"""Real TLS on loopback: certificates of clients, certificates that change, and handshakes that go no further."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import errno
 import shutil
 import socket
 import ssl
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,16 +19,13 @@ from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.users import FileUsers, Guesses, Users
 from arborcast.ingest.access.users_file import User, write_users
-from arborcast.ingest.http.tls import ServerTls, certificate_names
+from arborcast.ingest.http.tls import HandshakeLimiter, ServerTls, certificate_names
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import served
-from tests.support.soap_messages import envelope, notify
+from tests.support.served_app import NOTIFY, connected, served
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-BODY = envelope(notify())
-REQUEST = b"POST /wsn/NotificationBroker HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
 
 
 @pytest.fixture(scope="module")
@@ -33,123 +33,96 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
-def tls_settings(certificates: Certificates, **more: str) -> TlsSettings:
-    return TlsSettings(certificates.certificate("server"), certificates.key("server"), **more)  # type: ignore[arg-type]
+def server_tls(certificates: Certificates, **more: Any) -> ServerTls:
+    return ServerTls(TlsSettings(certificates.certificate("server"), certificates.key("server"), **more))
 
 
-def asked(port: int, certificates: Certificates, client: str = "") -> tuple[bytes, dict[str, object]]:
-    """The first bytes of the answer, and the server's certificate."""
+def asked(
+    port: int, certificates: Certificates, client: str = "", source: str = "127.0.0.1"
+) -> tuple[bytes, dict[str, object]]:
+    """The first bytes of the answer to a Notify, and the server's certificate."""
     context = ssl.create_default_context(cafile=certificates.authority)
     if client:
         context.load_cert_chain(certificates.certificate(client), certificates.key(client))
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
-    ):
+    with connected(port, source) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
         shown: dict[str, object] = {**(connection.getpeercert() or {})}
         try:
-            connection.sendall(REQUEST)
+            connection.sendall(NOTIFY)
             return connection.recv(4096), shown
         except (ssl.SSLError, ConnectionError):
             # With TLS 1.3 a client learns only afterwards that its certificate was not good.
             return b"", shown
 
 
-def by_certificate(tmp_path: Path, **settings: str) -> GatewayParts:
+def is_served(port: int, certificates: Certificates) -> bool:
+    return asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
+
+
+def test_no_plain_http_and_no_older_versions(certificates: Certificates) -> None:
+    parts = GatewayParts()
+    tls = server_tls(certificates, minimum="1.3")
+    with served(parts, tls=tls) as port:
+        assert is_served(port, certificates)
+        with connected(port) as plain:
+            plain.sendall(NOTIFY)
+            assert not plain.recv(4096).startswith(b"HTTP/1.1 202")
+        context = ssl.create_default_context(cafile=certificates.authority)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with connected(port) as plain, pytest.raises(ssl.SSLError):
+            context.wrap_socket(plain, server_hostname="127.0.0.1")
+    assert len(parts.notifications.accepted) == 1
+    assert server_tls(certificates).context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(
+    ("settings", "accepted"),
+    [
+        ({}, {"client"}),
+        ({"certificate_name": "dns", "certificate_users": "any"}, {"elsewhere"}),  # the other has no name of this kind
+    ],
+    ids=["users", "any name of a kind"],
+)
+def test_client_certificates(
+    certificates: Certificates, tmp_path: Path, settings: dict[str, Any], accepted: set[str]
+) -> None:
     write_users({"client": User("client", groups=frozenset({"g"}))}, tmp_path / "users.toml")
     users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(50, 1_000))
     parts = GatewayParts()
-    access = AccessSettings(methods="certificate", **settings)  # type: ignore[arg-type]
-    parts.gateway.gate = Gate(None, Authenticator(access, users))
-    return parts
-
-
-def test_plain_tls(certificates: Certificates) -> None:
-    parts = GatewayParts()
-    with served(parts, tls=ServerTls(tls_settings(certificates))) as port:
-        assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
-            plain.sendall(REQUEST)
-            assert not plain.recv(4096).startswith(b"HTTP/1.1 202")
-    assert len(parts.notifications.accepted) == 1
-
-
-def test_old_versions_of_tls_are_not_spoken(certificates: Certificates) -> None:
-    with served(GatewayParts(), tls=ServerTls(tls_settings(certificates, minimum="1.3"))) as port:
-        context = ssl.create_default_context(cafile=certificates.authority)
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain, pytest.raises(ssl.SSLError):
-            context.wrap_socket(plain, server_hostname="127.0.0.1")
-    assert ServerTls(tls_settings(certificates)).context.minimum_version == ssl.TLSVersion.TLSv1_2
-
-
-def test_a_handshake_that_stalls_is_cut_off_and_counted(certificates: Certificates) -> None:
-    tls = ServerTls(dataclasses.replace(tls_settings(certificates), handshake_timeout_s=5))
-    with served(GatewayParts(), tls=tls) as port:
-        with (
-            socket.create_connection(("127.0.0.1", port), timeout=45) as silent,
-            socket.create_connection(("127.0.0.1", port), timeout=45) as halting,
-        ):
-            halting.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello
-            assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
-            assert (tls.handshakes.begun, tls.handshakes.succeeded) == (3, 1)
-            # Well before the minute that asyncio would give them, which is beyond the sockets' own patience.
-            for stalled in (silent, halting):
-                with contextlib.suppress(ConnectionError):
-                    assert stalled.recv(100) == b""
-        assert asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
-    assert (tls.handshakes.begun, tls.handshakes.succeeded) == (4, 2)
-
-
-def test_a_certificate_says_who_it_is(certificates: Certificates, tmp_path: Path) -> None:
-    parts = by_certificate(tmp_path)
-    tls = ServerTls(tls_settings(certificates, client_ca_file=certificates.authority))
-    with served(parts, tls=tls) as port:
-        assert asked(port, certificates)[0].startswith(b"HTTP/1.1 401")
-        # Signed by our authority, but nobody we know.
-        assert asked(port, certificates, "elsewhere")[0].startswith(b"HTTP/1.1 401")
-        assert asked(port, certificates, "stranger")[0] == b""
-        assert parts.notifications.accepted == []
-        assert asked(port, certificates, "client")[0].startswith(b"HTTP/1.1 202")
-    assert len(parts.notifications.accepted) == 1
-
-
-def test_a_name_may_count_for_itself(certificates: Certificates, tmp_path: Path) -> None:
-    parts = by_certificate(tmp_path, certificate_name="dns", certificate_users="any")
-    tls = ServerTls(tls_settings(certificates, client_ca_file=certificates.authority))
-    with served(parts, tls=tls) as port:
-        # It has no name of this kind.
-        assert asked(port, certificates, "client")[0].startswith(b"HTTP/1.1 401")
+    parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="certificate", **settings), users))
+    # One that another authority signed ends the connection; one of no known user is refused.
+    with served(parts, tls=server_tls(certificates, client_ca_file=certificates.authority)) as port:
+        found = {name: asked(port, certificates, name)[0][9:12] for name in ("", "elsewhere", "stranger", "client")}
+    assert found.pop("stranger") == b""
+    assert found == {name: b"202" if name in accepted else b"401" for name in ("", "elsewhere", "client")}
+    assert len(parts.notifications.accepted) == len(accepted)
 
 
 def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
     certificates: Certificates, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "served"
+    folder, again = tmp_path / "served", tmp_path / "again"
     folder.mkdir()
+    again.mkdir()
     for kind in ("pem", "key"):
         shutil.copy(certificates.folder / f"server.{kind}", folder / f"our.{kind}")
     tls = ServerTls(TlsSettings(str(folder / "our.pem"), str(folder / "our.key")))
-    again = tmp_path / "again"
-    again.mkdir()
     renewed = make_certificates(again)
     with served(GatewayParts(), tls=tls) as port:
         first = asked(port, certificates)[1]
         assert not tls.refresh()
-        # Only the certificate so far: it does not go with the key.
         shutil.copy(renewed.folder / "server.pem", folder / "our.pem")
-        assert not tls.refresh()
+        assert not tls.refresh(), "the certificate does not go with the key"
         assert asked(port, certificates)[1] == first
         shutil.copy(renewed.folder / "server.key", folder / "our.key")
         assert tls.refresh()
         assert asked(port, renewed)[1]["serialNumber"] != first["serialNumber"]
 
 
-def test_files_that_cannot_be_used_are_named(certificates: Certificates, tmp_path: Path) -> None:
+def test_settings_of_unusable_files_are_named(certificates: Certificates, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls\.certificate_file = /nowhere"):
         ServerTls(TlsSettings("/nowhere/cert.pem"))
     with pytest.raises(ConfigError, match=r"tls\.client_ca_file"):
-        ServerTls(tls_settings(certificates, client_ca_file=str(tmp_path / "none.pem")))
+        server_tls(certificates, client_ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(ConfigError, match=r"tls\.certificate_file must be set"):
         TlsSettings(client_ca_file="x")
 
@@ -159,9 +132,109 @@ def test_names_in_a_certificate() -> None:
         "subject": ((("countryName", "DE"),), (("organizationName", "A, B"),), (("commonName", "press 1"),)),
         "subjectAltName": (("DNS", "a.example"), ("DNS", "b.example"), ("email", "p@x"), ("URI", "spiffe://x/p")),
     }
-    assert certificate_names(certificate, "common_name") == ["press 1"]
-    assert certificate_names(certificate, "dns") == ["a.example", "b.example"]
-    assert certificate_names(certificate, "email") == ["p@x"]
-    assert certificate_names(certificate, "uri") == ["spiffe://x/p"]
+    assert {kind: certificate_names(certificate, kind) for kind in ("common_name", "dns", "email", "uri")} == {
+        "common_name": ["press 1"],
+        "dns": ["a.example", "b.example"],
+        "email": ["p@x"],
+        "uri": ["spiffe://x/p"],
+    }
     assert certificate_names(certificate, "subject") == ["CN=press 1,O=A\\, B,C=DE"]
     assert certificate_names({}, "common_name") == []
+
+
+# The beginning of a ClientHello.
+BEGINNING = b"\x16\x03\x01\x02\x00\x01"
+
+
+@contextlib.contextmanager
+def stalled(port: int, count: int, sources: list[str]) -> Iterator[None]:
+    """So many handshakes that go no further than their first bytes."""
+    with contextlib.ExitStack() as stack:
+        for number in range(count):
+            one = stack.enter_context(connected(port, sources[number % len(sources)]))
+            with contextlib.suppress(ConnectionError):  # it was refused already
+                one.sendall(BEGINNING)
+        yield
+
+
+@pytest.fixture
+def tls(certificates: Certificates) -> ServerTls:
+    # Longer than any test takes: nothing is cut off because of its time.
+    return server_tls(certificates, handshake_timeout_s=600, handshakes=100, handshakes_per_client=10)
+
+
+# On Linux this whole network is this machine; elsewhere only one address of it.
+@pytest.mark.skipif(sys.platform != "linux", reason="needs more than one loopback address")
+def test_stalled_handshakes_take_nothing_from_others(tls: ServerTls, certificates: Certificates) -> None:
+    with served(GatewayParts(), tls=tls) as port, stalled(port, 60, ["127.0.0.2"]):
+        wait_until(lambda: tls.handshakes.begun == 60)
+        assert tls.handshakes.refused == 50, "one address has ten"
+        assert is_served(port, certificates)
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            asked(port, certificates, source="127.0.0.2")
+    tls.handshakes = type(tls.handshakes)()
+    sources = [f"127.0.0.{number}" for number in range(2, 34)]
+    with served(GatewayParts(), tls=tls) as port, stalled(port, 160, sources):
+        wait_until(lambda: tls.handshakes.begun == 160)
+        assert tls.handshakes.refused == 60, "the oldest of all make room"
+        assert is_served(port, certificates)
+
+
+def test_ended_handshakes_make_room_and_a_stop_waits_for_none(tls: ServerTls, certificates: Certificates) -> None:
+    with contextlib.ExitStack() as stack, served(GatewayParts(), tls=tls) as port:
+        for _ in range(16):
+            with connected(port) as one:
+                one.sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS at all
+                with contextlib.suppress(ConnectionError):
+                    while one.recv(4096):
+                        pass
+        assert all(is_served(port, certificates) for _ in range(12))
+        assert (tls.handshakes.begun, tls.handshakes.succeeded, tls.handshakes.refused) == (28, 12, 0)
+        stack.enter_context(stalled(port, 5, ["127.0.0.1"]))
+        wait_until(lambda: tls.handshakes.begun == 33)
+
+
+def test_a_stalled_handshake_is_cut_off(certificates: Certificates) -> None:
+    tls = server_tls(certificates, handshake_timeout_s=2)
+    with served(GatewayParts(), tls=tls) as port:
+        with connected(port) as silent, connected(port) as halting:
+            halting.sendall(BEGINNING)
+            assert is_served(port, certificates)
+            assert (tls.handshakes.begun, tls.handshakes.succeeded) == (3, 1)
+            for one in (silent, halting):
+                one.settimeout(45)  # asyncio by itself would give them a minute
+                with contextlib.suppress(ConnectionError):
+                    assert one.recv(100) == b""
+        assert is_served(port, certificates)
+    assert (tls.handshakes.begun, tls.handshakes.succeeded) == (4, 2)
+
+
+def test_accepting_goes_on_after_descriptors_ran_out(
+    tls: ServerTls, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([OSError(errno.EMFILE, "Too many open files")])
+    accept = socket.socket.accept
+
+    def exhausted(listener: socket.socket) -> tuple[socket.socket, object]:
+        for error in failures:
+            raise error
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", exhausted)
+    monkeypatch.setattr("arborcast.ingest.http.tls._EXHAUSTED_S", 0.05)
+    with served(GatewayParts(), tls=tls) as port:
+        assert is_served(port, certificates)
+
+
+def test_the_oldest_handshake_makes_room_and_an_ipv6_network_is_one_client() -> None:
+    room = HandshakeLimiter(3, 2)
+    assert [room.enter(name, f"{host}.1.1.1") for name, host in (("a", 1), ("b", 1), ("c", 2))] == [None] * 3
+    assert (room.full_for("1.1.1.1"), room.full_for("2.1.1.1")) == (True, False)
+    assert room.enter("d", "3.3.3.3") == "a"
+    assert not room.full_for("1.1.1.1")
+    for name in "abcd":  # the first was removed already
+        room.leave(name)
+    assert len(room) == len(room._of) == 0
+    room.enter("a", "2001:db8::1")
+    room.enter("b", "2001:db8::2")
+    assert (room.full_for("2001:db8::3"), room.full_for("2001:db8:0:1::1")) == (True, False)

@@ -1,0 +1,272 @@
+"""ZeroMQ at the gateway: publications, prefixes of subscribers, retries, and the connection behind the sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arborcast.client.framed import Connection, ConnectionFactory
+from arborcast.client.values import FaultReceived
+from arborcast.ingest.zeromq.edge import _Publication, _Retries
+from arborcast.ingest.zeromq.messages import Form, MessageError, expression_of, read_publication, written_topic
+from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes, is_open, peer_of
+from arborcast.ingest.zeromq.upstream import FramedUpstream
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import frames
+from arborcast.wire.frames import LOOSE, PublishBody
+from tests.support.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("parts", "body", "flags"),
+    [
+        ([b"a/b", b"<x/>"], PublishBody("a/b", b"<x/>"), 0),
+        ([b"ALL:ALARM", b" <?xml"], PublishBody("ALL:ALARM", b" <?xml"), 0),
+        ([b"a", b"4 < 5"], PublishBody("a", b"4 < 5"), LOOSE),
+        ([b"a", b"< 5"], PublishBody("a", b"< 5"), LOOSE),
+        ([b"a", b""], PublishBody("a", b""), LOOSE),
+        ([b"a", b"<x/>", b'{"unit": "bar"}'], PublishBody("a", b"<x/>", {"unit": "bar"}), 0),
+        ([b"a", b"<x/>", b""], PublishBody("a", b"<x/>"), 0),
+    ],
+)
+def test_publications(parts: list[bytes], body: PublishBody, flags: int) -> None:
+    assert read_publication(parts) == (body, flags)
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ([], "parts"),
+        ([b"a"], "parts"),
+        ([b"a", b"<x/>", b"{}", b""], "parts"),
+        ([b"", b"<x/>"], "topic"),
+        ([b" ", b"<x/>"], "topic"),
+        ([b"\xff", b"<x/>"], "topic"),
+        ([b"a", b"<x/>", b"no"], "properties"),
+        ([b"a", b"<x/>", b'{"a": 1}'], "properties"),
+        ([b"a", b"<x/>", b"[" * 100_000], "properties"),
+    ],
+)
+def test_messages_that_are_no_publications(parts: list[bytes], reason: str) -> None:
+    with pytest.raises(MessageError) as wrong:
+        read_publication(parts)
+    assert wrong.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expression"),
+    [
+        (b"", ""),
+        (b"ALL", ""),
+        (b"ALL:ALARM", "ALL//."),
+        (b"ALL:ALARM:", "ALL/ALARM//."),
+        (b"ALL/ALARM/x", "ALL/ALARM//."),
+        (b"{urn:t}a", ""),
+        (b"{urn:t}a/b", "{urn:t}a//."),
+        (b"a*/b", ""),
+        (b"a|b/c", ""),
+        (b"/a/", ""),
+        (b"\xff/", ""),
+    ],
+)
+def test_expressions_of_prefixes(prefix: bytes, expression: str) -> None:
+    assert expression_of(prefix) == expression
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "ab", "ALARM", "ALARM2"]), min_size=1, max_size=4)
+
+
+@given(NAMES, st.sampled_from(["slash", "colon"]), st.integers(0, 20))
+def test_topics_with_a_prefix_match_its_expression(names: list[str], form: Form, length: int) -> None:
+    path = TopicPath("/".join(names))
+    prefix = written_topic(path, form)[:length]
+    expression = expression_of(prefix)
+    assert not expression or parse_normal(parse_friendly(expression).normal).matches(path)
+
+
+@given(st.binary(max_size=30))
+def test_expressions_of_prefixes_are_legal(prefix: bytes) -> None:
+    expression = expression_of(prefix)
+    assert not expression or parse_friendly(expression)
+
+
+def publication(name: str, lost: int = 0) -> _Publication:
+    return _Publication("pipeline", PublishBody(name, b""), 0, "", lost)
+
+
+def test_failed_publications_are_sent_again_in_order() -> None:
+    """One that was sent on several lost connections is sent by itself."""
+    retries = _Retries()
+    for name in ("n0", "n1", "n2"):
+        retries.add(publication(name), 10.0)
+    assert (len(retries), retries.due(10.4)) == (3, [])
+    assert [each.body.topic for each in retries.due(10.5)] == ["n0", "n1", "n2"]
+    assert not retries
+    for name, lost in (("n0", 0), ("n1", 3), ("n2", 0)):
+        retries.add(publication(name, lost), 10.0)
+    assert [each.body.topic for each in retries.due(10.5)] == ["n0"]
+    assert retries.due(99.0) == [], "one is under way"
+    retries.answered(None)
+    assert [each.body.topic for each in retries.due(10.6)] == ["n1"], "at once after a success"
+    retries.answered(MessageError("x", "lost again"))
+    assert retries.due(11.0) == []
+    assert [each.body.topic for each in retries.due(11.1)] == ["n2"]
+
+
+class Peers:
+    """Connections that tests close."""
+
+    def __init__(self) -> None:
+        self.closed: set[Peer] = set()
+        self.asked = 0
+
+    def is_alive(self, peer: Peer) -> bool:
+        self.asked += 1
+        return peer not in self.closed
+
+
+A, B, C = (1, 10), (2, 20), (3, 30)
+
+
+def test_a_prefix_lasts_from_its_first_to_its_last_connection() -> None:
+    peers = Peers()
+    prefixes = Prefixes(peers.is_alive)
+    assert [prefixes.begin(b"p", A), prefixes.begin(b"p", B), prefixes.begin(b"p", A)] == [True, False, False]
+    peers.closed.add(B)
+    # Nor does a later connection with the same number of a file end a prefix of another.
+    for stranger in (C, B, (2, 21), (1, 11), None):
+        assert not prefixes.end(b"p", stranger)
+    assert list(prefixes.sweep()) == []
+    assert [prefixes.end(b"p", A), prefixes.end(b"p", A)] == [True, False]
+    peers.closed.clear()
+    assert [prefixes.begin(b"p", each) for each in (C, A, B)] == [True, False, False]
+    prefixes.begin(b"q", B)
+    assert [prefixes.end(b"p", C), prefixes.end(b"p", C)] == [False, False]
+    peers.closed.add(B)
+    assert list(prefixes.sweep()) == [b"q"]
+    peers.closed.add(A)
+    assert list(prefixes.sweep()) == [b"p"]
+    assert len(prefixes) == 0
+
+
+def test_prefixes_are_bounded_in_length_in_number_and_by_connection() -> None:
+    prefixes, half = Prefixes(Peers().is_alive), MOST_PREFIXES // 2
+    with pytest.raises(MessageError, match="1024 bytes"):
+        prefixes.begin(b"x" * (LONGEST_PREFIX + 1), A)
+    assert all(prefixes.begin(b"%d" % number, A) for number in range(half))
+    with pytest.raises(MessageError, match="a connection has"):
+        prefixes.begin(b"half of all are left for others", A)
+    assert all(prefixes.begin(b"more %d" % number, (number, 1)) for number in range(half))
+    with pytest.raises(MessageError, match="no further one"):
+        prefixes.begin(b"one more", B)
+    assert len(prefixes) == MOST_PREFIXES
+    assert not prefixes.begin(b"0", B), "one that is there is no further one"
+    long = Prefixes(Peers().is_alive)
+    assert all(long.begin(b"%01024d" % number, (number, 1)) for number in range(256))
+    with pytest.raises(MessageError, match="262144 bytes"):
+        long.begin(b"x", B)
+
+
+def test_connections_that_come_and_go_leave_nothing_and_cost_a_look_each() -> None:
+    peers = Peers()
+    prefixes = Prefixes(peers.is_alive)
+    prefixes.begin(b"p", A)
+    for number in range(10_000):
+        peer = (4, number)
+        prefixes.begin(b"p", peer)
+        peers.closed.add(peer)
+    assert len(prefixes._peers[b"p"]) < 200
+    assert peers.asked < 30_000
+
+
+def test_a_connection_is_the_number_of_its_file_and_its_inode() -> None:
+    one, other = socket.socketpair()
+    file = one.fileno()
+    peer = peer_of(file)
+    assert peer is not None
+    assert is_open(peer)
+    one.close()
+    assert not is_open(peer)
+    os.dup2(other.fileno(), file)
+    assert not is_open(peer), "the number has another connection now"
+    os.close(file)
+    assert peer_of(file) is None
+    other.close()
+
+
+class FakeConnection:
+    """A connection on which each subscription is granted, or refused, with the handlers of those in force."""
+
+    def __init__(self, refuses: bool) -> None:
+        self.lost = threading.Event()
+        self.refuses = refuses
+        self.asked: list[str] = []
+        self.handlers: dict[str, object] = {}
+        self.at_end: list[str] | None = None
+
+    def request(self, kind: frames.FrameKind, body: frames.SubscribeBody | frames.UnsubscribeBody) -> frames.Frame:
+        if isinstance(body, frames.UnsubscribeBody):
+            self.at_end = sorted(self.handlers)
+            return frames.Frame(frames.FrameKind.RECEIPT, 0, 1, b"")
+        self.asked.append(body.expression)
+        if self.refuses:
+            raise FaultReceived("not allowed", "Forbidden", 0)
+        receipt = frames.encode(frames.FrameKind.RECEIPT, 1, frames.ReceiptBody(f"id of {body.expression}"))
+        return next(frames.Decoder(2**20).feed(receipt))
+
+    def handle(self, subscription: str, handler: object) -> None:
+        self.handlers[subscription] = handler
+        if handler is None:
+            del self.handlers[subscription]
+
+    def close(self) -> None:
+        self.lost.set()
+
+
+class Factory(ConnectionFactory):
+    MADE: ClassVar[list[FakeConnection]] = []
+
+    def connection(self) -> Connection:
+        return cast(Connection, self.MADE.pop())
+
+
+@contextmanager
+def upstream(connection: FakeConnection) -> Iterator[FramedUpstream]:
+    Factory.MADE.append(connection)
+    made = FramedUpstream(Factory())
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_refusal_is_forgotten_with_its_subscription() -> None:
+    connection = FakeConnection(refuses=True)
+    with upstream(connection) as made:
+        for expression in ("a", "b"):
+            made.subscribe(frames.SubscribeBody(expression))
+        wait_until(lambda: sorted(made._failed) == ["a", "b"])
+        made.unsubscribe("a")
+        wait_until(lambda: list(made._failed) == ["b"])
+        assert sorted(connection.asked) == ["a", "b"]
+
+
+def test_a_subscription_has_its_handler_until_it_has_ended() -> None:
+    connection = FakeConnection(refuses=False)
+    with upstream(connection) as made:
+        made.subscribe(frames.SubscribeBody("a"))
+        wait_until(lambda: made.is_in_force("a"))
+        made.unsubscribe("a")
+        wait_until(lambda: connection.at_end is not None)
+        assert connection.at_end == ["id of a"], "messages that come until then are taken"
+        wait_until(lambda: not connection.handlers)

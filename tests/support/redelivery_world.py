@@ -12,9 +12,6 @@ from typing import Any, cast
 
 import msgspec
 
-from arborcast.core.security.keyring import KeyRing
-from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import (
     ATTEMPT_HEADER,
     CALLBACK_HEADER,
@@ -51,6 +48,7 @@ from arborcast.topic_model.subscriptions import (
     queue_topic,
 )
 from arborcast.topic_model.topics import TopicPath
+from tests.support.sealed import VAULT
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -63,8 +61,6 @@ OK = PushResult(202)
 REFUSED = PushResult(0, "connect", "refused")
 BROKEN = PushResult(500)
 LATER = PushResult(202, later=True)
-
-VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
 def retry(**settings: object) -> RetrySettings:

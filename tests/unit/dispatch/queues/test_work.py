@@ -21,18 +21,8 @@ from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_transport import FakeTransport
 from tests.support.make import notification, subscription
-from tests.support.redelivery_world import (
-    BROKEN,
-    DAY_MS,
-    HOUR_MS,
-    LATER,
-    OK,
-    REFUSED,
-    VAULT,
-    FakeEndpoint,
-    World,
-    retry,
-)
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, FakeEndpoint, World, retry
+from tests.support.sealed import VAULT
 
 LANE = "queue:q"
 CALLBACK_MS = int(PushSettings().callback_s * 1000)

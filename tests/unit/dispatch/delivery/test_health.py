@@ -208,8 +208,8 @@ def test_restored_health_replaces_no_newer_and_is_only_that_of_used_endpoints(bo
 def test_endpoints_that_are_well_take_no_memory(book: EndpointHealthRegistry) -> None:
     assert book.note(HERE, Sign("quick"), NOW_MS) == Health()
     assert book.everything() == {}
-    for kind, at_ms in [("slow", NOW_MS)] * 3 + [("quick", NOW_MS + 1_000)] * 3:
-        book.note(HERE, Sign(kind), at_ms)
+    for sign, at_ms in [(Sign("slow"), NOW_MS)] * 3 + [(Sign("quick"), NOW_MS + 1_000)] * 3:
+        book.note(HERE, sign, at_ms)
     assert list(book.everything()) == [HERE]  # a relapse would be its second
     book.note(HERE, Sign("quick"), NOW_MS + 2_000_000)
     assert book.everything() == {}
@@ -218,7 +218,8 @@ def test_endpoints_that_are_well_take_no_memory(book: EndpointHealthRegistry) ->
 def test_degraded_and_watched_endpoints(book: EndpointHealthRegistry) -> None:
     book.note(HERE, Sign("failing", "a"), NOW_MS)
     book.note(SLOW, Sign("slow"), NOW_MS)
-    assert (book.degraded(), book.watched()) == ({SLOW}, {HERE, SLOW})
+    assert book.degraded() == {SLOW}
+    assert book.watched() == {HERE, SLOW}
 
 
 def test_a_resumed_endpoint_is_probed_at_once_and_has_the_whole_time_again(book: EndpointHealthRegistry) -> None:
@@ -241,7 +242,8 @@ def test_an_endpoint_without_a_subscription_is_forgotten(book: EndpointHealthReg
     book.forget(HERE)
     book.forget("http://never/")
     assert list(book.everything()) == [THERE]
-    assert (book.degraded(), book.watched(), book.get(HERE)) == ({THERE}, {THERE}, Health())
+    assert book.degraded() == book.watched() == {THERE}
+    assert book.get(HERE) == Health()
     # Also when a push ends later.
     assert book.note(HERE, Sign("unreachable", "late"), NOW_MS) == Health()
     assert not book.begin_push(HERE)

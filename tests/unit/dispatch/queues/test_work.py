@@ -246,7 +246,7 @@ def test_a_server_gets_a_mark_for_the_pull_point_where_an_answer_is_awaited() ->
     point = EndpointReference("http://gateway/wsn/pullpoints/p1")
 
     def asked(number: int, reply_point: str = "p1", valid_until_ms: int = 0) -> Notification:
-        facts = {"message_id": f"urn:{number}", "reply_to": point, "reply_point": reply_point}
+        facts: dict[str, Any] = {"message_id": f"urn:{number}", "reply_to": point, "reply_point": reply_point}
         return notification(f"n{number}", accepted_ms=1_000, valid_until_ms=valid_until_ms, **facts)
 
     def body(server: Subscription, now_s: float = 2.0) -> bytes:

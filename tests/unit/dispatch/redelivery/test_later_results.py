@@ -165,7 +165,8 @@ def test_a_push_under_way_in_a_worker_holds_its_lane_until_its_result() -> None:
     promise = under_way(world)
     world.park("s", "behind")
     world.run(10_000)
-    assert (pushed(world), world.lanes.for_workers()[0]) == ([], {"s"})
+    assert pushed(world) == []
+    assert world.lanes.for_workers()[0] == {"s"}
     world.redelivery.reported(Result(promise, "delivered", world.now_ms))
     world.run(100)
     assert (pushed(world), rows(world)) == (["behind"], [DELIVERED_ROW])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_no_stored_text_begins_a_header(
         addressing=True,
     )
     names = ["n1", evil, "n3"] if field == "several" else [evil if field == "notification" else "n1"]
-    marks = {name: evil for name in ("replay", "traceparent") if name == field}
+    marks: dict[str, Any] = {name: evil for name in ("replay", "traceparent") if name == field}
     stored = [notification(name, f"a/{evil}" if field == "topic" else "a", **marks) for name in names]
     before, connections = len(receiver.requests), receiver.connections
     signed = protected(target, (b"s" * 32, None), authorization=b"Bearer abc")

@@ -12,9 +12,6 @@ from typing import Any, cast
 
 import msgspec
 
-from arborcast.core.security.keyring import KeyRing
-from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import (
     ATTEMPT_HEADER,
     CALLBACK_HEADER,
@@ -51,6 +48,7 @@ from arborcast.topic_model.subscriptions import (
     queue_topic,
 )
 from arborcast.topic_model.topics import TopicPath
+from tests.support.sealed import VAULT
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -63,8 +61,6 @@ OK = PushResult(202)
 REFUSED = PushResult(0, "connect", "refused")
 BROKEN = PushResult(500)
 LATER = PushResult(202, later=True)
-
-VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
 def retry(**settings: object) -> RetrySettings:
@@ -309,6 +305,35 @@ class World:
         """The endpoint of a subscription."""
         return self.endpoints[self.subscriptions[name].consumer.address]
 
+    def answers(
+        self, name: str, answer: PushResult | Callable[[tuple[str, ...]], PushResult], takes_ms: int = 0
+    ) -> None:
+        """From now on the endpoint of a subscription answers like this, and in this time where one is given."""
+        endpoint = self.endpoint(name)
+        endpoint.answer = (lambda _: answer) if isinstance(answer, PushResult) else answer
+        endpoint.takes_ms = takes_ms or endpoint.takes_ms
+
+    def change(self, name: str, **fields: object) -> None:
+        """A subscription has other values, and the redelivery has read so."""
+        self.subscriptions[name] = msgspec.structs.replace(self.subscriptions[name], **fields)
+        self.hear()
+
+    def end(self, name: str) -> None:
+        """A subscription is over, and the redelivery has read so."""
+        del self.subscriptions[name]
+        self.hear()
+
+    def suspend(self) -> None:
+        """What the redelivery wanted suspended is so in the control log."""
+        self.suspended_now |= self.suspended_said.keys()
+        self.suspended_said.clear()
+        self.redelivery.suspensions_written()
+
+    def resume(self, *names: str) -> None:
+        """These are resumed."""
+        self.suspended_now -= set(names)
+        self.hear()
+
     def fall(self, name: str) -> None:
         """Batches find that the endpoint of a subscription is away, until its breaker opens."""
         endpoint = self.subscriptions[name].consumer.address
@@ -352,6 +377,11 @@ class World:
             self.redelivery.found(lane)
         return delivery
 
+    def park_some(self, name: str, count: int, *more: str, **facts: Any) -> None:
+        """A batch parks `n0`, `n1` and so on, and then those that are named."""
+        for notification in (*(f"n{number}" for number in range(count)), *more):
+            self.park(name, notification, **facts)
+
     def serve(self, name: str, queue: str = "q", capacity: int = 1, takes_ms: int = 10) -> Subscription:
         """A server of a queue, by itself at its endpoint."""
         address = f"http://{name}/"
@@ -365,6 +395,11 @@ class World:
     def ask(self, request: str, queue: str = "q", **said: Any) -> Delivery:
         """A batch parks a request."""
         return self.park(queue_of(TopicPath(queue)).id, request, topic=queue, **said)
+
+    def ask_some(self, count: int, *more: str, **said: Any) -> None:
+        """A batch parks the requests `r0`, `r1` and so on, and then those that are named."""
+        for request in (*(f"r{number}" for number in range(count)), *more):
+            self.ask(request, **said)
 
     def repark(self, delivery: Delivery, tries: Tries) -> None:
         """A batch that was cut off has pushed it again, and parks it once more."""

@@ -1,3 +1,5 @@
+"""The health of endpoints: breakers, probes and trials, and how long it is known."""
+
 from __future__ import annotations
 
 import itertools
@@ -6,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.dispatch.delivery.health import HEALTHY, Health, Kind, Sign, after, probing
+from arborcast.dispatch.delivery.health import HEALTHY, EndpointHealthRegistry, Health, Kind, Sign, after, probing
 from arborcast.dispatch.settings import RetrySettings
 
 SETTINGS = RetrySettings(breaker_failures=3, first_probe_s=2.0, longest_probe_s=10.0)
+FORGIVEN_MS = 1_800_000
+REFUSED = Sign("unreachable", "m")
 
 
 def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
@@ -31,7 +35,7 @@ def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
         (("failing", "failing", "failing"), "open", True),
     ],
 )
-def test_failures_in_a_row_open_the_breaker_and_the_first_takes_an_endpoint_out_of_the_batches(
+def test_failures_in_a_row_open_the_breaker_and_the_first_degrades(
     kinds: tuple[Kind, ...], breaker: str, degraded: bool
 ) -> None:
     health = having(HEALTHY, *kinds, now=1000)
@@ -39,27 +43,24 @@ def test_failures_in_a_row_open_the_breaker_and_the_first_takes_an_endpoint_out_
     assert (health.may_try(2999), health.may_try(3000)) == (breaker == "closed", True)
 
 
-def test_one_message_that_fails_again_and_again_opens_no_breaker() -> None:
+def test_one_message_that_always_fails_opens_no_breaker() -> None:
     health = HEALTHY
     for _ in range(20):
         health = after(health, Sign("failing", "poison"), 0, SETTINGS)
     assert (health.breaker, health.degraded) == ("closed", False)
+    # But an open one stays so, whichever message its probe fails with.
+    health = having(HEALTHY, "failing", "failing", "failing")
+    again = after(probing(health), Sign("failing", health.failed_message), 2_000, SETTINGS)
+    assert (again.breaker, again.probe_at_ms) == ("open", 6_000)
 
 
-def test_an_endpoint_that_asks_to_be_left_alone_is() -> None:
-    health = after(HEALTHY, Sign("unreachable", "m", wait_ms=30_000), 1_000, SETTINGS)
-
-    assert health.breaker == "open"
-    assert health.probe_at_ms == 31_000
-    again = after(probing(health), Sign("failing", "other"), 31_000, SETTINGS)
-    assert (again.breaker, again.probe_at_ms) == ("open", 35_000)
-
-
-@pytest.mark.parametrize(("asked_ms", "wait_ms"), [(500, 2_000), (10**12, 60_000)])
-def test_for_no_shorter_than_a_probe_waits_and_no_longer_than_is_obeyed(asked_ms: int, wait_ms: int) -> None:
+@pytest.mark.parametrize(("asked_ms", "wait_ms"), [(500, 2_000), (30_000, 30_000), (10**12, 60_000)])
+def test_retry_after_opens_the_breaker_within_bounds(asked_ms: int, wait_ms: int) -> None:
     settings = RetrySettings(first_probe_s=2.0, longest_retry_after_s=60.0)
-
-    assert after(HEALTHY, Sign("unreachable", "m", asked_ms), 1_000, settings).probe_at_ms == 1_000 + wait_ms
+    health = after(HEALTHY, Sign("unreachable", "m", asked_ms), 1_000, settings)
+    assert (health.breaker, health.probe_at_ms) == ("open", 1_000 + wait_ms)
+    again = after(probing(health), Sign("failing", "other"), 31_000, settings)
+    assert (again.breaker, again.probe_at_ms) == ("open", 35_000), "without one the wait is that of probes"
 
 
 def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
@@ -71,21 +72,11 @@ def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() ->
     assert waits == [2000, 4000, 8000, 10_000]
 
     health = having(probing(health), "slow")
-    assert health.breaker == "closed"
-    assert health.degraded
-
-
-def test_a_probe_that_fails_at_the_message_that_failed_last_opens_the_breaker_again() -> None:
-    health = having(HEALTHY, "failing", "failing", "failing")
-
-    again = after(probing(health), Sign("failing", health.failed_message), 2_000, SETTINGS)
-
-    assert (again.breaker, again.probe_at_ms) == ("open", 6_000)
+    assert (health.breaker, health.degraded) == ("closed", True)
 
 
 def test_recovered_after_quick_answers_and_the_quarantine() -> None:
     degraded = having(HEALTHY, "slow", now=10_000)
-
     assert degraded.degraded
     assert having(degraded, "quick", "quick", now=11_000).degraded
     assert having(degraded, "quick", "quick", "quick", now=11_000) == Health(relapses=1, relapsed_ms=10_000)
@@ -94,26 +85,16 @@ def test_recovered_after_quick_answers_and_the_quarantine() -> None:
         assert having(degraded, "quick", "quick", relapse, "quick", "quick", now=11_000).degraded
 
 
-def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven() -> None:
+@pytest.mark.parametrize(
+    ("again_ms", "quarantine_ms"), [(1_000, 2_000), (FORGIVEN_MS, 2_000), (FORGIVEN_MS + 1, 1_000)]
+)
+def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven(again_ms: int, quarantine_ms: int) -> None:
     recovered = having(having(HEALTHY, "unreachable", now=0), "quick", "quick", "quick", now=1000)
-    again = having(recovered, "unreachable", now=1000)
-
-    assert having(again, "quick", "quick", "quick", now=2999).degraded
-    assert not having(again, "quick", "quick", "quick", now=3000).degraded
-
-    late = having(recovered, "unreachable", now=1_800_000)
-    assert having(late, "quick", "quick", "quick", now=1_801_999).degraded
-    later = having(recovered, "unreachable", now=1_800_001)
-    assert having(later, "quick", "quick", "quick", now=1_801_000).degraded
-    assert not having(later, "quick", "quick", "quick", now=1_801_001).degraded
-
-
-def test_what_is_well_for_long_is_forgotten_and_what_is_not_as_long_as_nobody_says_that_it_is_over() -> None:
-    recovered = having(having(HEALTHY, "unreachable", now=0), "quick", "quick", "quick", now=1000)
-
-    assert not recovered.forgettable(1_800_000)
-    assert recovered.forgettable(1_800_001)
-    # These go with the last subscription (see test_health_book.py): no time makes them well.
+    again = having(recovered, "unreachable", now=again_ms)
+    assert having(again, "quick", "quick", "quick", now=again_ms + quarantine_ms - 1).degraded
+    assert not having(again, "quick", "quick", "quick", now=again_ms + quarantine_ms).degraded
+    assert [recovered.forgettable(now_ms) for now_ms in (FORGIVEN_MS, FORGIVEN_MS + 1)] == [False, True]
+    # These are dropped with the last subscription: no time makes them well.
     assert not having(HEALTHY, "failing").forgettable(10**10)
     assert not having(HEALTHY, "slow").forgettable(10**10)
 
@@ -132,12 +113,11 @@ def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[K
         now += pause
         if health.may_try(now):
             health = after(probing(health), Sign(kind, message), now, SETTINGS)
-
     assert health.may_try(now + int(SETTINGS.longest_probe_s * 1000))
 
 
 def trials_of(*signs: Sign, patient: bool = False) -> list[int]:
-    """When a degraded endpoint is on trial, in seconds, and what comes of each."""
+    """The times of the trials of a degraded endpoint, in seconds, with these outcomes."""
     health, now_ms, found = HEALTHY, 0, []
     for sign in signs:
         while health.degraded and not health.on_trial(now_ms, patient):
@@ -147,14 +127,14 @@ def trials_of(*signs: Sign, patient: bool = False) -> list[int]:
     return found
 
 
-REFUSED = Sign("unreachable", "m")
+def test_trials_of_a_degraded_endpoint_are_as_frequent_as_probes() -> None:
+    assert trials_of(*[REFUSED] * 7) == [0, 2, 6, 14, 24, 34, 44]
+    once = having(HEALTHY, "unreachable")
+    again = having(once, "unreachable", "unreachable", now=1)
+    assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000), "began before the trial"
 
 
-def test_a_degraded_endpoint_is_on_trial_now_and_then() -> None:
-    assert trials_of(*[REFUSED] * 7) == [0, 2, 6, 14, 24, 34, 44], "no more seldom than probes"
-
-
-def test_more_seldom_when_a_trial_costs_time_and_then_together_with_others() -> None:
+def test_trials_that_cost_time_are_rarer_and_at_the_same_time_as_others() -> None:
     late = trials_of(*[Sign("slow", late=True)] * 15)
     assert late[-1] - late[-2] == 600
     assert late[-1] % 600 == 0
@@ -162,14 +142,12 @@ def test_more_seldom_when_a_trial_costs_time_and_then_together_with_others() -> 
     waits = [later - earlier for earlier, later in itertools.pairwise(late)]
     assert all(wait <= 1.5 * 2 * 2**number for number, wait in enumerate(waits))
     assert trials_of(*[Sign("slow")] * 3)[-1] > 2
-
-
-def test_who_waits_for_no_push_leaves_a_slow_receiver_alone_only_when_it_takes_nothing() -> None:
+    # Where pushes are not waited for, a slow receiver is left alone only when it takes nothing.
     assert trials_of(*[Sign("slow")] * 4, patient=True) == [0, 0, 0, 0]
     assert trials_of(*[Sign("slow", late=True)] * 2, patient=True) != [0, 0]
 
 
-def test_an_endpoint_that_answers_quickly_has_all_that_is_timely_and_the_next_failure_ends_that() -> None:
+def test_a_quick_answer_allows_timely_pushes_until_the_next_failure() -> None:
     health = having(HEALTHY, "unreachable", "unreachable", now=1_000)
     health = having(health, "quick", now=4_000)
     assert health.degraded, "others go on through the redelivery for a while"
@@ -181,7 +159,94 @@ def test_an_endpoint_that_answers_quickly_has_all_that_is_timely_and_the_next_fa
     assert (health.trials, health.trial_at_ms, health.tried_ms, health.took) == (0, 0, 0, False)
 
 
-def test_what_began_before_a_trial_failed_does_not_put_the_next_one_off() -> None:
-    once = having(HEALTHY, "unreachable")
-    again = having(once, "unreachable", "unreachable", now=1)
-    assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000)
+# The registry of all endpoints
+
+HERE, THERE, SLOW = "http://here/", "http://there/", "http://slow/"
+NOW_MS = 1_700_000_000_000
+SICK = Health(degraded=True)
+
+
+@pytest.fixture
+def used() -> set[str]:
+    """The endpoints of subscriptions."""
+    return {HERE, THERE, SLOW}
+
+
+@pytest.fixture
+def book(used: set[str]) -> EndpointHealthRegistry:
+    return EndpointHealthRegistry(RetrySettings(), used.__contains__)
+
+
+def fall(book: EndpointHealthRegistry) -> Health:
+    """The breaker opens, and its probe begins."""
+    for message in "abc":
+        book.note(HERE, Sign("unreachable", message), NOW_MS)
+    assert book.begin_push(HERE)
+    health = book.get(HERE)
+    assert health.breaker == "half-open"
+    return health
+
+
+def test_a_probe_that_is_lost_is_followed_by_another(book: EndpointHealthRegistry) -> None:
+    known = fall(book)
+    book.note(THERE, REFUSED, NOW_MS)
+    closed = book.get(THERE)
+    book.forget_probes()
+    assert (book.get(HERE).breaker, book.get(THERE)) == ("open", closed)
+    restarted = EndpointHealthRegistry(RetrySettings(), {HERE}.__contains__)
+    restarted.restore({HERE: known})
+    assert restarted.get(HERE).breaker == "open"
+    assert restarted.get(HERE).may_try(restarted.get(HERE).probe_at_ms)
+
+
+def test_restored_health_replaces_no_newer_and_is_only_that_of_used_endpoints(book: EndpointHealthRegistry) -> None:
+    known = fall(book)
+    book.restore({HERE: Health(), THERE: SICK, "http://gone/": SICK})
+    assert book.everything() == {HERE: known, THERE: SICK}
+
+
+def test_endpoints_that_are_well_take_no_memory(book: EndpointHealthRegistry) -> None:
+    assert book.note(HERE, Sign("quick"), NOW_MS) == Health()
+    assert book.everything() == {}
+    for sign, at_ms in [(Sign("slow"), NOW_MS)] * 3 + [(Sign("quick"), NOW_MS + 1_000)] * 3:
+        book.note(HERE, sign, at_ms)
+    assert list(book.everything()) == [HERE]  # a relapse would be its second
+    book.note(HERE, Sign("quick"), NOW_MS + 2_000_000)
+    assert book.everything() == {}
+
+
+def test_degraded_and_watched_endpoints(book: EndpointHealthRegistry) -> None:
+    book.note(HERE, Sign("failing", "a"), NOW_MS)
+    book.note(SLOW, Sign("slow"), NOW_MS)
+    assert book.degraded() == {SLOW}
+    assert book.watched() == {HERE, SLOW}
+
+
+def test_a_resumed_endpoint_is_probed_at_once_and_has_the_whole_time_again(book: EndpointHealthRegistry) -> None:
+    for message in "abc":
+        book.note(HERE, Sign("unreachable", message), NOW_MS)
+    opened = book.get(HERE)
+    # A probe that is due already does not come later for it.
+    for endpoint, at_ms in ((HERE, NOW_MS + 10), (HERE, NOW_MS + 60_000), (THERE, NOW_MS)):
+        book.resume(endpoint, at_ms)
+    resumed = book.get(HERE)
+    assert (resumed.breaker, resumed.probe_at_ms, resumed.failing_since_ms) == ("open", NOW_MS + 10, 0)
+    assert resumed.failures == opened.failures
+    assert list(book.everything()) == [HERE]
+
+
+def test_an_endpoint_without_a_subscription_is_forgotten(book: EndpointHealthRegistry, used: set[str]) -> None:
+    fall(book)
+    book.note(THERE, Sign("slow"), NOW_MS)
+    used.remove(HERE)
+    book.forget(HERE)
+    book.forget("http://never/")
+    assert list(book.everything()) == [THERE]
+    assert book.degraded() == book.watched() == {THERE}
+    assert book.get(HERE) == Health()
+    # Also when a push ends later.
+    assert book.note(HERE, Sign("unreachable", "late"), NOW_MS) == Health()
+    assert not book.begin_push(HERE)
+    assert list(book.everything()) == [THERE]
+    used.add(HERE)
+    assert book.note(HERE, Sign("unreachable", "later"), NOW_MS).failures == 1

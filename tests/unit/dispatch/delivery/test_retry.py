@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,53 +11,92 @@ from arborcast.dispatch.delivery.outcomes import Outcome, blames_sender, classif
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, judge, policy_of, wait_ms
 from arborcast.dispatch.settings import RetrySettings
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from tests.support.make import notification
 
 NOW = 1_000_000
-PLAIN = RetrySettings(first_wait_s=1.0, factor=2.0, longest_wait_s=10.0, jitter=0.0, lifespan_s=3600.0)
+LIFESPAN_MS = 3_600_000
+PLAIN = RetrySettings(first_wait_s=1.0, factor=2.0, longest_wait_s=10.0, jitter=0.0, lifespan_s=LIFESPAN_MS / 1000)
 POLICY = policy_of(DEFAULT_POLICY, PLAIN)
+BROKEN = PushResult(500)
 
 FAULT_11 = b'<s:Envelope xmlns:s="x"><s:Body><s:Fault><faultcode>%s</faultcode><faultstring>no</faultstring>'
 FAULT_12 = b'<e:Envelope xmlns:e="x"><e:Body><e:Fault><e:Code><e:Value>%s</e:Value></e:Code>'
 
 
-def judged(
-    result: PushResult, counted: int = 1, companions: int = 0, policy: RetryPolicy = POLICY, accepted: int = NOW
-) -> Verdict:
-    push = Push(
-        "p", [notification(accepted_ms=accepted)] * (1 + companions), PushRequest("http://s/", (), b""), result, NOW
-    )
-    return judge(classify(result), policy, notification(accepted_ms=accepted), counted, push, NOW, 0.0)
+def judged(result: PushResult, policy: RetryPolicy = POLICY, counted: int = 1, accepted_ms: int = NOW) -> Verdict:
+    message = notification(accepted_ms=accepted_ms)
+    push = Push("p", [message], PushRequest("http://s/", (), b""), result, NOW)
+    return judge(classify(result), policy, message, counted, push, NOW, 0.0)
+
+
+# State after the first attempt, error, whether the endpoint is unreachable; the statuses and failures of such results.
+@pytest.mark.parametrize(
+    ("state", "error", "away", "results"),
+    [
+        # The receiver has taken it; what became of the rest of its answer does not matter.
+        ("delivered", "", False, [200, 202, 204, 299, (200, "timeout"), (202, "disconnected")]),
+        ("cancelled", "client-error", False, [410]),
+        ("dead", "client-error", False, [400, 401, 403, 404, 405, 413, 415]),
+        ("dead", "address", False, [(0, "address")]),
+        ("parked", "redirect", False, [301, 307]),
+        ("parked", "client-error", False, [402, 406, 408, 409, 422]),
+        ("parked", "client-error", True, [429]),
+        ("parked", "server-error", False, [500, 501, 599]),
+        ("parked", "server-error", True, [502, 503, 504, (503, "timeout")]),
+        *(("parked", failure, True, [(0, failure)]) for failure in ("timeout", "connect", "dns", "tls")),
+        *(("parked", failure, False, [(0, failure)]) for failure in ("disconnected", "protocol", "internal")),
+        ("parked", "protocol", False, [0, 101, 999]),
+    ],
+)
+def test_outcome_and_verdict_of_a_result(state: str, error: str, away: bool, results: list[Any]) -> None:
+    for each in results:
+        status, failure = each if isinstance(each, tuple) else (each, "")
+        result = PushResult(status, failure)
+        outcome = classify(result)
+        assert (outcome.error, outcome.delivered, outcome.endpoint_unreachable) == (error, not error, away), each
+        # A failure of the transport comes with a detail of its own.
+        assert bool(outcome.detail) is (not outcome.delivered and outcome.error != failure), each
+        verdict = judged(result)
+        assert (verdict.state, verdict.next_ms) == (state, NOW + 1_000 if state == "parked" else 0), each
 
 
 @pytest.mark.parametrize(
-    ("result", "expected"),
+    ("result", "by_ms", "error", "delivered", "taken"),
     [
-        (PushResult(410), Verdict("cancelled")),
-        *((PushResult(status), Verdict("dead")) for status in (400, 401, 403, 404, 405, 413, 415)),
-        (PushResult(0, "address"), Verdict("dead")),
-        (PushResult(500, response=FAULT_11 % b"s:Client"), Verdict("dead")),
-        (PushResult(500, response=FAULT_12 % b"e:Sender"), Verdict("dead")),
-        (PushResult(500, response=FAULT_11 % b"s:Server"), Verdict("parked", NOW + 1000)),
-        *(
-            (PushResult(status), Verdict("parked", NOW + 1000))
-            for status in (301, 307, 402, 406, 408, 409, 422, 429, 500, 501, 502, 503, 504, 599)
-        ),
-        *(
-            (PushResult(0, failure), Verdict("parked", NOW + 1000))
-            for failure in ("dns", "connect", "tls", "timeout", "disconnected", "protocol", "internal")
-        ),
+        (PushResult(202, later=True), NOW, "later", False, True),
+        (PushResult(202, later=True), 0, "", True, True),
+        (PushResult(202), NOW, "", True, True),
+        (BROKEN, NOW, "server-error", False, False),
     ],
 )
-def test_what_follows_from_the_first_failure(result: PushResult, expected: Verdict) -> None:
-    assert judged(result) == expected
+def test_outcome_where_a_result_may_come_later(
+    result: PushResult, by_ms: int, error: str, delivered: bool, taken: bool
+) -> None:
+    outcome = classify(result, by_ms)
+    assert (outcome.error, outcome.delivered, outcome.taken) == (error, delivered, taken)
+    assert not outcome.blames_message
+    assert not outcome.endpoint_unreachable
 
 
 def test_five_numbered_retransmissions_ever_longer_apart_then_given_up() -> None:
-    waits = [judged(PushResult(500), counted) for counted in range(1, 7)]
+    verdicts = [judged(BROKEN, counted=counted) for counted in range(7)]
+    waits = (1000, 1000, 2000, 4000, 8000, 10_000)  # the first after a push that did not count
+    assert verdicts == [*(Verdict("parked", NOW + wait) for wait in waits), Verdict("dead")]
 
-    assert waits == [*(Verdict("parked", NOW + wait) for wait in (1000, 2000, 4000, 8000, 10_000)), Verdict("dead")]
+
+def test_a_delivery_that_would_be_too_old_at_its_next_try_has_expired() -> None:
+    almost = NOW - LIFESPAN_MS + 1000
+    assert judged(BROKEN, accepted_ms=almost) == Verdict("expired")
+    assert judged(BROKEN, accepted_ms=almost + 1) == Verdict("parked", NOW + 1000)
+
+
+def test_limits_of_a_subscription() -> None:
+    policy = policy_of(DeliveryPolicy(maximum_attempts=2, lifespan_ms=1500), PLAIN)
+    assert judged(BROKEN, policy) == Verdict("parked", NOW + 1000)
+    assert judged(BROKEN, policy, counted=2) == Verdict("dead")
+    assert judged(BROKEN, policy, accepted_ms=NOW - 501) == Verdict("expired")
 
 
 @pytest.mark.parametrize(
@@ -63,90 +104,60 @@ def test_five_numbered_retransmissions_ever_longer_apart_then_given_up() -> None
 )
 def test_retry_after_is_obeyed_within_bounds(retry_after: float, wait: int) -> None:
     policy = policy_of(DEFAULT_POLICY, RetrySettings(first_wait_s=1.0, jitter=0.0, longest_retry_after_s=120.0))
-
-    assert judged(PushResult(503, retry_after_s=retry_after), policy=policy) == Verdict("parked", NOW + wait)
-
-
-def test_what_would_be_too_old_at_its_next_try_has_expired() -> None:
-    almost = NOW - 3_600_000 + 1000
-
-    assert judged(PushResult(500), accepted=almost) == Verdict("expired")
-    assert judged(PushResult(500), accepted=almost + 1) == Verdict("parked", NOW + 1000)
+    assert judged(PushResult(503, retry_after_s=retry_after), policy) == Verdict("parked", NOW + wait)
 
 
-def test_a_push_that_did_not_count_is_followed_by_the_first_wait() -> None:
-    assert judged(PushResult(500), counted=0) == judged(PushResult(500), counted=1) == Verdict("parked", NOW + 1000)
-
-
-def test_subscription_may_ask_for_its_own_limits() -> None:
-    policy = policy_of(DeliveryPolicy(maximum_attempts=2, lifespan_ms=1500), PLAIN)
-
-    assert judged(PushResult(500), 1, policy=policy) == Verdict("parked", NOW + 1000)
-    assert judged(PushResult(500), 2, policy=policy) == Verdict("dead")
-    assert judged(PushResult(500), 1, policy=policy, accepted=NOW - 501) == Verdict("expired")
-
-
-def test_table_of_permanent_answers_is_a_setting() -> None:
+def test_permanent_statuses_are_a_setting() -> None:
     policy = policy_of(DEFAULT_POLICY, RetrySettings(permanent_statuses="404 500"))
+    assert [judged(PushResult(status), policy).state for status in (500, 400, 410)] == ["dead", "parked", "cancelled"]
+    for statuses in ("4xx", "400,404", "200", "99", "600"):
+        with pytest.raises(ConfigError, match="permanent_statuses"):
+            RetrySettings(permanent_statuses=statuses)
 
-    assert judged(PushResult(500), policy=policy) == Verdict("dead")
-    assert judged(PushResult(400), policy=policy).state == "parked"
-    assert judged(PushResult(410), policy=policy) == Verdict("cancelled")
 
-
-@pytest.mark.parametrize("status", [401, 403, 404, 405])
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 413])
 def test_a_wrong_key_or_url_of_a_link_gives_no_message_up(status: int) -> None:
     outcome = Outcome("client-error", "", status)
-    assert is_permanent(outcome, policy_of(DEFAULT_POLICY, PLAIN))
-    assert not is_permanent(outcome, policy_of(DEFAULT_POLICY, PLAIN, link=True))
-    assert is_permanent(Outcome("client-error", "", 413), policy_of(DEFAULT_POLICY, PLAIN, link=True))
-
-
-@pytest.mark.parametrize("statuses", ["4xx", "400,404", "200", "99", "600"])
-def test_nonsense_in_the_table_is_refused(statuses: str) -> None:
-    with pytest.raises(ConfigError, match="permanent_statuses"):
-        RetrySettings(permanent_statuses=statuses)
+    assert is_permanent(outcome, POLICY)
+    assert is_permanent(outcome, policy_of(DEFAULT_POLICY, PLAIN, link=True)) == (status == 413)
 
 
 @given(
     counted=st.integers(1, 10**9),
     chance=st.floats(0, 1, exclude_max=True),
     retry_after=st.floats(0, 1e300),
-    accepted=st.integers(0, 2 * NOW),
-    first=st.floats(0.001, 86_400),
-    factor=st.floats(1, 100),
-    longest=st.floats(0.001, 604_800),
+    message=st.builds(lambda accepted_ms: notification(accepted_ms=accepted_ms), st.integers(0, 2 * NOW)),
+    settings=st.builds(
+        RetrySettings,
+        first_wait_s=st.floats(0.001, 86_400),
+        factor=st.floats(1, 100),
+        longest_wait_s=st.floats(0.001, 604_800),
+    ),
     attempts=st.integers(1, 2 * 10**9),
     error=st.sampled_from([Outcome("timeout", ""), Outcome("server-error", "", 503)]),
 )
-def test_any_decision_is_within_its_bounds(
+def test_any_verdict_is_within_its_bounds(
     counted: int,
     chance: float,
     retry_after: float,
-    accepted: int,
-    first: float,
-    factor: float,
-    longest: float,
+    message: Notification,
+    settings: RetrySettings,
     attempts: int,
     error: Outcome,
 ) -> None:
-    settings = RetrySettings(first_wait_s=first, factor=factor, longest_wait_s=longest)
     policy = policy_of(DeliveryPolicy(maximum_attempts=attempts), settings)
-
     result = PushResult(error.status, retry_after_s=retry_after)
-    push = Push("p", [notification(accepted_ms=accepted)], PushRequest("http://s/", (), b""), result, NOW)
+    push = Push("p", [message], PushRequest("http://s/", (), b""), result, NOW)
 
-    verdict = judge(error, policy, notification(accepted_ms=accepted), counted, push, NOW, chance)
-
-    match verdict:
+    match judge(error, policy, message, counted, push, NOW, chance):
         case Verdict("parked", at_ms):
             assert counted < attempts
-            assert NOW <= at_ms < policy.expires_ms(notification(accepted_ms=accepted))
-            bound = settings.longest_retry_after_s if retry_after else longest
+            assert NOW <= at_ms < policy.expires_ms(message)
+            bound = settings.longest_retry_after_s if retry_after else settings.longest_wait_s
             assert at_ms - NOW <= bound * 1000 * (1 + settings.jitter)
         case Verdict("dead"):
             assert counted >= attempts
-        case _:
+        case verdict:
             assert verdict == Verdict("expired")
 
 
@@ -170,6 +181,7 @@ def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -
         (b'<SOAP-ENV:Fault><faultcode xmlns:q="x">q:Client</faultcode>', True),
         (FAULT_12 % b"SOAP-ENV.x:Sender", True),
         (FAULT_12 % b"soap:Receiver", False),
+        (FAULT_11 % b"s:Server", False),
         (FAULT_11 % b"soap:Server.Client", False),
         (FAULT_11 % b"soap:Clientele", False),
         (FAULT_11 % b"soap:MustUnderstand", False),
@@ -179,5 +191,6 @@ def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -
         (b"", False),
     ],
 )
-def test_whom_a_fault_blames(response: bytes, blamed: bool) -> None:
+def test_a_fault_that_blames_the_sender_is_permanent(response: bytes, blamed: bool) -> None:
     assert blames_sender(response) is blamed
+    assert judged(PushResult(500, response=response)).state == ("dead" if blamed else "parked")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from arborcast.dispatch.delivery.outcomes import DELIVERED, Outcome, failed
 from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, at_once, expired, settle, unpushed
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, Verdict, policy_of
-from arborcast.dispatch.logs.attempts import State
+from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, Verdict, attempt, policy_of, untried
+from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import notification, subscription
 
 NOW_MS = 100_000_000
 SETTINGS = RetrySettings(retransmissions=2, first_wait_s=1.0, factor=2.0, jitter=0.0, lifespan_s=60.0)
@@ -35,7 +36,7 @@ class Waiting(NamedTuple):
 
 
 def message(age_ms: int = 0, valid_until_ms: int = 0) -> Notification:
-    return Notification("n", TopicPath("a"), b"<x/>", NOW_MS - age_ms, valid_until_ms=valid_until_ms)
+    return notification("n", "a", accepted_ms=NOW_MS - age_ms, valid_until_ms=valid_until_ms)
 
 
 def push(messages: int = 1, answer_by_ms: int = 0, result_by_ms: int = 0, retry_after_s: float = 0.0) -> Push:
@@ -79,7 +80,7 @@ def test_decisions_after_a_push(
     assert decision.waits == (state == "parked")
 
 
-def test_the_decision_that_is_the_same_for_all_is_that_of_each() -> None:
+def test_a_decision_for_all_messages_of_a_push() -> None:
     for outcome in (DELIVERED, Outcome("", "", 202)):
         decision, same = settle(Waiting(message()), push(), outcome, POLICY, NOW_MS, 0.0), at_once(outcome)
         assert same is not None
@@ -87,7 +88,7 @@ def test_the_decision_that_is_the_same_for_all_is_that_of_each() -> None:
     assert [at_once(each) for each in (BROKEN, GONE, LATER, Outcome("", "sent as a datagram"))] == [None] * 4
 
 
-def test_only_a_probe_that_finds_the_endpoint_away_does_not_count() -> None:
+def test_a_probe_of_an_unreachable_endpoint_does_not_count() -> None:
     def counted(outcome: Outcome, probe: bool) -> int:
         return settle(Waiting(message(), TRIED), push(), outcome, POLICY, NOW_MS, 0.0, probe=probe).tries.counted
 
@@ -104,13 +105,13 @@ def test_only_a_probe_that_finds_the_endpoint_away_does_not_count() -> None:
         (failed("waiting", "no answer yet"), "dropped", Outcome("timely", "no answer yet")),
     ],
 )
-def test_what_is_dropped_has_one_try_and_never_waits(outcome: Outcome, state: State, why: Outcome) -> None:
+def test_a_timely_delivery_has_one_try_and_never_waits(outcome: Outcome, state: State, why: Outcome) -> None:
     for made in (push(), push(answer_by_ms=NOW_MS + 5)):
         decision = settle(Waiting(message()), made, outcome, POLICY, NOW_MS, 0.0, drops=True)
         assert (decision.verdict, decision.why, decision.letter) == (Verdict(state), why, False)
 
 
-def test_what_is_too_old_leaves_a_dead_letter_unless_its_publisher_has_said_so() -> None:
+def test_an_expired_delivery_leaves_a_dead_letter_within_its_validity() -> None:
     ours, publishers = Waiting(message(59_500)), Waiting(message(0, NOW_MS + 500))
     assert [settle(each, push(), BROKEN, POLICY, NOW_MS, 0.0).letter for each in (ours, publishers)] == [True, False]
 
@@ -128,3 +129,33 @@ def test_a_decision_without_a_push_keeps_the_tries() -> None:
     timely = unpushed(Waiting(message(), TRIED), waits, why, drops=True)
     assert timely == Decision(Verdict("dropped"), TRIED, Outcome("timely", "behind another"))
     assert unpushed(Waiting(message()), Verdict("dead"), BROKEN).letter
+
+
+def test_rows_of_a_push_and_of_a_decision_without_one() -> None:
+    result = PushResult(500, "", "", 0.0123456, b"no", 4_000, True, 0.0)
+    made = Push("p", [message(7), message(7)], PushRequest("http://proxied/", (), b"12345"), result, NOW_MS)
+    waits = Verdict("parked", NOW_MS + 9)
+    row = attempt(subscription(), message(7), 3, waits, Outcome("server-error", "x" * 501, 500), made, 17)
+    common: dict[str, Any] = {
+        "notification": "n",
+        "subscription": "s",
+        "topic": TopicPath("a"),
+        "endpoint": "http://s/",
+    }
+    common |= {"state": "parked", "accepted_ms": NOW_MS - 7, "started_ms": NOW_MS, "batch": 17, "next_ms": NOW_MS + 9}
+    assert row == Attempt(
+        **common,
+        number=3,
+        push="p",
+        duration_ms=12.346,
+        error="server-error",
+        detail="x" * 500,
+        status=500,
+        messages=2,
+        request_bytes=5,
+        response_bytes=4_000,
+        response=b"no",
+        reused=True,
+    )
+    row = untried("s", "http://s/", message(7), 2, waits, failed("waiting", "y" * 501), NOW_MS, 17)
+    assert row == Attempt(**common, number=2, push="", duration_ms=0.0, error="waiting", detail="y" * 500)

@@ -1,4 +1,4 @@
-"""Receivers that accept a push and report its result later: what the redelivery makes of results, and of silence."""
+"""Receivers that accept a push and report its result later: results, and their absence, in the redelivery."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.results import Promise, Result, State
-from tests.support.redelivery_world import LATER, OK, World, one, retry
+from tests.support.redelivery_world import DAY_MS, LATER, OK, World, one, retry
 
 CALLBACK_MS = 60_000
 RESULT_TRANSIT_MS = 1_000
+LATER_ROW, DELIVERED_ROW = ("parked", "later", 1), ("delivered", "", 1)
 
 
 def world_of(answer: PushResult = LATER, form: str = "raw", **policy: Any) -> World:
@@ -26,12 +27,15 @@ def rows(world: World) -> list[tuple[str, str, int]]:
     return [(row.state, row.error, row.number) for row in world.attempts if row.notification == "n"]
 
 
+def pushed(world: World) -> list[str]:
+    return [" ".join(each.notifications) for each in world.arrivals]
+
+
 def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     world = world_of()
     world.park("s", "n")
     world.run(5_000)
-
-    assert rows(world) == [("parked", "later", 1)]
+    assert rows(world) == [LATER_ROW]
     (arrival,) = world.arrivals
     assert world.attempts[0].push == arrival.promise.push
     assert world.attempts[0].next_ms == arrival.promise.until_ms + RESULT_TRANSIT_MS
@@ -39,20 +43,18 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
 
     world.report(arrival, "delivered", "printed")
     world.run(0)
-
-    assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
+    assert rows(world) == [LATER_ROW, DELIVERED_ROW]
     assert world.attempts[-1].detail == "its receiver reported this after 5.0 s: printed"
     assert (world.log, world.redelivery.lanes, world.redelivery.outcomes.delivered) == ({}, 0, 1)
 
 
-def test_silence_is_a_failure_and_a_result_that_comes_after_it_is_ignored() -> None:
+def test_a_missing_result_is_a_failure_and_one_that_is_too_late_is_ignored() -> None:
     world = world_of()
     world.park("s", "n")
     world.run(CALLBACK_MS + RESULT_TRANSIT_MS - 1)
-    assert rows(world) == [("parked", "later", 1)]
+    assert rows(world) == [LATER_ROW]
     world.run(10)
-    assert rows(world) == [("parked", "later", 1), ("parked", "no-result", 1)]
-
+    assert rows(world) == [LATER_ROW, ("parked", "no-result", 1)]
     promise = world.arrivals[0].promise
     world.redelivery.reported(Result(promise, "delivered", promise.until_ms))
     world.run(3 * CALLBACK_MS)
@@ -69,122 +71,105 @@ def test_a_result_may_come_before_the_record_of_the_delivery(state: State, ended
     world.run(500)
     world.park("s", "n", Tries(1, 0, promise.until_ms, world.now_ms, promise.push))
     world.run(0)
-
     assert world.states() == {("s", "n"): ended}
+
+
+def test_a_repeated_batch_waits_for_the_result_of_the_push_that_it_made_last() -> None:
+    world = world_of()
+    first, second = (Tries(1, 0, world.now_ms + CALLBACK_MS, world.now_ms, push) for push in ("before", "after"))
+    world.repark(world.park("s", "n", first), second)
+    world.redelivery.reported(Result(Promise("s", "after", 0, world.now_ms + 1), "delivered", world.now_ms))
+    world.run(0)
+    assert world.states() == {("s", "n"): "delivered"}
 
 
 def test_a_result_before_the_answer_that_promises_it() -> None:
     world = world_of()
-    world.endpoint("s").takes_ms = 2_000
+    world.answers("s", LATER, takes_ms=2_000)
     world.park("s", "n")
     world.run(10)
     world.report(world.arrivals[0], "delivered")
     world.run(1_000)
     assert rows(world) == []
     world.run(1_000)
+    assert rows(world) == [LATER_ROW, DELIVERED_ROW]
 
-    assert rows(world) == [("parked", "later", 1), ("delivered", "", 1)]
 
-
-def test_several_messages_in_one_push_have_one_result_and_what_failed_is_tried_alone() -> None:
+def test_several_messages_in_one_push_have_one_result_and_are_tried_alone_after_a_refusal() -> None:
     world = world_of(form="notify")
-    for each in ("n1", "n2", "n3"):
-        world.park("s", each)
+    world.park_some("s", 3)
     world.run(100)
-    (together,) = world.arrivals
-    assert together.promise.messages == 3
-    world.report(together, "refused", "one of them is torn")
+    assert world.arrivals[0].promise.messages == 3
+    world.report(world.arrivals[0], "refused", "one of them is torn")
     world.run(100)
-
-    assert [arrival.notifications for arrival in world.arrivals[1:]] == [("n1",), ("n2",), ("n3",)]
-    assert world.buried == []
-    for arrival in world.arrivals[1:]:
-        world.report(arrival, "refused" if arrival.notifications == ("n2",) else "delivered")
+    assert (pushed(world), world.buried) == (["n0 n1 n2", "n0", "n1", "n2"], [])
+    for arrival, state in zip(world.arrivals[1:], ("delivered", "refused", "delivered"), strict=True):
+        world.report(arrival, state)  # type: ignore[arg-type]
     world.run(0)
-    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "dead", ("s", "n3"): "delivered"}
+    assert world.states() == {("s", "n0"): "delivered", ("s", "n1"): "dead", ("s", "n2"): "delivered"}
 
 
-def test_when_the_clock_is_put_back_results_and_answers_are_awaited_for_their_time_and_no_longer() -> None:
+def test_when_the_clock_is_put_back_results_and_answers_are_awaited_for_their_time() -> None:
     world = world_of()
     world.subscribe("slow")
     world.park("s", "later")
     answer_ms = int(world.push.total_timeout_s * 1000)
     world.park("slow", "slow", Tries(1, 0, world.now_ms + answer_ms, world.now_ms, f"{UNANSWERED_PUSH}p"))
     world.run(1_000)
-    world.set_clock(-86_400_000)
-    world.run(answer_ms - 1_000)
-    assert [each.notifications for each in world.arrivals] == [("later",)]
-    world.run(5_000)
-    assert [each.notifications for each in world.arrivals] == [("later",), ("slow",)]
-    world.run(CALLBACK_MS - answer_ms - 10_000)
-    assert len(world.arrivals) == 2
-    world.run(20_000)
-    assert [each.notifications for each in world.arrivals[2:]] == [("later",)]
+    world.set_clock(-DAY_MS)
+    for run_ms, expected in (
+        (answer_ms - 1_000, ["later"]),
+        (5_000, ["later", "slow"]),
+        (CALLBACK_MS - answer_ms - 10_000, ["later", "slow"]),
+        (20_000, ["later", "slow", "later"]),
+    ):
+        world.run(run_ms)
+        assert pushed(world) == expected
 
 
-def test_results_count_while_the_subscription_is_suspended_and_no_more_when_it_is_over() -> None:
+def test_results_count_for_a_suspended_subscription_and_not_for_one_that_is_over() -> None:
     world = world_of()
-    world.park("s", "n1")
-    world.park("s", "n2")
+    world.park_some("s", 2)
     world.run(100)
     world.suspended_now.add("s")
     world.hear()
     world.report(world.arrivals[0], "delivered")
     world.run(0)
-    assert world.states() == {("s", "n1"): "delivered", ("s", "n2"): "parked"}
-
-    del world.subscriptions["s"]
-    world.hear()
+    assert world.states() == {("s", "n0"): "delivered", ("s", "n1"): "parked"}
+    world.end("s")
     world.report(world.arrivals[1], "delivered")
     world.run(100)
-    assert world.states()["s", "n2"] == "cancelled"
-    assert world.redelivery.lanes == 0
-
-
-def test_a_repeated_batch_waits_for_the_push_that_it_made_last() -> None:
-    world = world_of()
-    due_ms = world.now_ms + CALLBACK_MS
-    first, second = (Tries(1, 0, due_ms, world.now_ms, push) for push in ("before the crash", "after it"))
-    world.repark(world.park("s", "n", first), second)
-    world.redelivery.reported(Result(Promise("s", "after it", 0, world.now_ms + 1), "delivered", world.now_ms))
-    world.run(0)
-
-    assert world.states() == {("s", "n"): "delivered"}
+    assert (world.states()["s", "n1"], world.redelivery.lanes) == ("cancelled", 0)
 
 
 def test_without_the_promise_in_the_push_its_202_is_the_result() -> None:
     world = one(LATER, push=PushSettings(callback_s=0))
     world.park("s", "n")
     world.run(100)
+    assert rows(world) == [DELIVERED_ROW]
 
-    assert rows(world) == [("delivered", "", 1)]
+
+# Pushes that a worker parks because they are still under way
 
 
-def under_way(world: World, name: str = "s", valid_ms: int = 0) -> Promise:
+def under_way(world: World, valid_ms: int = 0) -> Promise:
     """A worker parks the message that it still pushes."""
     push, now_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms
     tries = Tries(1, 0, now_ms + 16_000, now_ms, push)
-    world.park(name, "n", tries, valid_until_ms=now_ms + valid_ms if valid_ms else 0)
-    return Promise(name, push, now_ms - 2_000, now_ms)
+    world.park("s", "n", tries, valid_until_ms=now_ms + valid_ms if valid_ms else 0)
+    return Promise("s", push, now_ms - 2_000, now_ms)
 
 
-def pushed(world: World) -> list[tuple[str, ...]]:
-    return [each.notifications for each in world.arrivals]
-
-
-def test_a_push_that_is_under_way_in_a_worker_holds_its_lane_until_its_result() -> None:
+def test_a_push_under_way_in_a_worker_holds_its_lane_until_its_result() -> None:
     world = world_of(OK)
     promise = under_way(world)
     world.park("s", "behind")
     world.run(10_000)
     assert pushed(world) == []
     assert world.lanes.for_workers()[0] == {"s"}
-
     world.redelivery.reported(Result(promise, "delivered", world.now_ms))
     world.run(100)
-
-    assert pushed(world) == [("behind",)]
-    assert rows(world) == [("delivered", "", 1)]
+    assert (pushed(world), rows(world)) == (["behind"], [DELIVERED_ROW])
     assert world.attempts[0].detail == "answered after 12.0 s"
     assert world.lanes.for_workers()[0] == frozenset()
 
@@ -196,28 +181,23 @@ def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it
     world.run(15_999)
     assert pushed(world) == []
     world.run(1_000)
-    assert pushed(world) == [("behind",), ("n",)]
+    assert pushed(world) == ["behind", "n"]
     assert rows(world) == [("delivered", "", 2)]
 
 
-def test_without_its_worker_it_is_not_pushed_when_its_publisher_wants_it_no_more() -> None:
+def test_without_its_worker_it_is_not_pushed_after_its_validity() -> None:
     world = world_of(OK)
     under_way(world, valid_ms=5_000)
     world.run(20_000)
-    assert pushed(world) == []
-    assert [state for state, _, _ in rows(world)] == ["expired"]
-
-
-def test_over_a_link_a_push_under_way_in_a_worker_does_not_travel_with_those_before_it() -> None:
+    assert (pushed(world), [state for state, _, _ in rows(world)]) == ([], ["expired"])
+    # Over a link it does not travel with those before it either.
     world = World()
     world.link("s")
     world.park("s", "before", Tries(1, 1, world.now_ms + 1_000, world.now_ms))
     under_way(world, valid_ms=5_000)
-    world.run(15_000)
-    assert pushed(world) == [("before",)]
-    world.run(10_000)
+    world.run(25_000)
+    assert pushed(world) == ["before"]
     assert world.states() == {("s", "before"): "delivered", ("s", "n"): "expired"}
-    assert len(world.arrivals) == 1
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -233,5 +213,5 @@ def test_a_process_that_begins_pushes_again_what_has_no_result(known: bool) -> N
         assert pushed(world) == []
     world.redelivery.workers_ended()
     world.run(20_000 if known else 100)  # without a result at once, 16 s before its time
-    assert sorted(pushed(world)) == ([("behind",)] if known else [("behind",), ("n",)])
+    assert sorted(pushed(world)) == (["behind"] if known else ["behind", "n"])
     assert rows(world) == [("delivered", "", 1 if known else 2)]

@@ -57,7 +57,12 @@ def store() -> Iterator[ParkedStore]:
     opened.close()
 
 
-def test_of_several_partitions_what_was_parked_first_comes_first(store: ParkedStore) -> None:
+def park_all(store: ParkedStore, *deliveries: tuple[int, Tries], **facts: Any) -> None:
+    for offset, tries in deliveries:
+        park(store, delivery(offset), tries, **facts)
+
+
+def test_untried_deliveries_come_in_the_order_of_parking(store: ParkedStore) -> None:
     park(store, delivery(5, batch=7, partition=1))
     assert offsets(store.first("s")) == [5]
     # Its push may be under way, and then comes a crash: what another partition holds comes behind it.
@@ -68,11 +73,10 @@ def test_of_several_partitions_what_was_parked_first_comes_first(store: ParkedSt
     assert offsets(store.untried("s", 9)) == [5, 6, 8, 9, 4]
 
 
-def test_of_what_was_never_tried_the_higher_comes_first_and_equals_in_order(store: ParkedStore) -> None:
+def test_untried_deliveries_of_a_higher_priority_come_first(store: ParkedStore) -> None:
     for offset, priority in ((1, 0), (2, 5), (3, -5), (4, 5), (5, 0), (6, 100)):
         park(store, delivery(offset), priority=priority)
     park(store, delivery(7, lane="other"), priority=100)
-
     assert offsets(store.untried("s", 9)) == [6, 2, 4, 1, 5, 3]
     assert offsets(store.untried("s", 2)) == [6, 2]
     # What is parked later and belongs before an equal does not come before what may be under way elsewhere.
@@ -81,15 +85,24 @@ def test_of_what_was_never_tried_the_higher_comes_first_and_equals_in_order(stor
     assert offsets(store.untried("s", 9)) == [6, 0, 2, 4, 8, 1, 5, 3]
 
 
-def test_in_a_strict_lane_the_first_one_is_the_first_whatever_the_priority(store: ParkedStore) -> None:
-    for offset, priority in ((1, 0), (2, 5)):
-        park(store, delivery(offset), priority=priority)
-    assert offsets(store.first("s")) == [1]
-    park(store, delivery(3), Tries(1, 1, 900), priority=-5)
-    assert offsets(store.first("s")) == [3]
+def test_the_first_of_a_strict_lane_is_a_tried_one_then_the_first_in_order(store: ParkedStore) -> None:
+    def first() -> list[int]:
+        return offsets(store.first("s"))
+
+    assert first() == []
+    park(store, delivery(3), priority=5)
+    park(store, TWO)
+    assert first() == [2], "whatever the priority"
+    assert store.tried(TWO, Tries(1, 1, 5))
+    park(store, ONE)  # a repeated batch, in another order than before
+    assert first() == [2]
+    store.remove(TWO)
+    assert first() == [1]
+    park(store, delivery(4), Tries(1, 1, 900), priority=-5)
+    assert first() == [4]
 
 
-def test_of_a_link_many_are_pushed_together_and_in_order(store: ParkedStore) -> None:
+def test_over_a_link_many_are_pushed_together_and_in_order(store: ParkedStore) -> None:
     """What was tried and failed is together again, and nothing behind it travels with it."""
     plain = subscription(policy=DeliveryPolicy("strict"))
     link = msgspec.structs.replace(plain, form="peer", peer=Peer("G/a", "G/b"))
@@ -107,7 +120,7 @@ def test_of_a_link_many_are_pushed_together_and_in_order(store: ParkedStore) -> 
     assert choice.of(lane, link, 3_000, probing=False) == []
 
 
-def test_the_newest_batch_of_what_waits_is_read_beside_who_writes(tmp_path: Path) -> None:
+def test_the_newest_batch_is_read_beside_a_writer(tmp_path: Path) -> None:
     file = tmp_path / "parked #1.sqlite"
     with pytest.raises(InfrastructureError):
         newest_batch(file)
@@ -133,23 +146,29 @@ def test_a_delivery_parked_twice_waits_once_and_its_tries_are_kept(store: Parked
     assert (waiting.tries, store.count) == (Tries(2, 1, 50), 1)
 
 
-def test_tried_ones_come_when_due_the_longest_due_first(store: ParkedStore) -> None:
-    for offset, due in ((1, 30), (2, 10), (3, 20), (4, 99)):
-        park(store, delivery(offset), Tries(1, 1, due))
+def test_tried_deliveries_when_they_are_due(store: ParkedStore) -> None:
+    numbers = ((1, 5, 30), (2, 1, 99), (3, 3, 10), (4, 3, 5))
+    park_all(store, *((offset, Tries(number, number, due)) for offset, number, due in numbers))
     park(store, delivery(5))
-
-    assert offsets(store.due("s", 40, 10)) == [2, 3, 1]
-    assert offsets(store.due("s", 40, 1, {TWO})) == [3]
-    assert store.next_due_ms("s") == 10
-    assert store.next_due_ms("s", {TWO, delivery(3), ONE}) == 99
+    three, four = delivery(3), delivery(4)
+    assert offsets(store.due("s", 40, 10)) == [4, 3, 1], "the longest due first"
+    assert offsets(store.due("s", 40, 1, {four})) == [3]
+    assert store.next_due_ms("s") == 5
+    assert store.next_due_ms("s", {ONE, three, four}) == 99
     assert offsets(store.untried("s", 10)) == [5]
+
+    def least(now_ms: int, *excluded: Delivery) -> int | None:
+        found = store.least_tried("s", now_ms, excluded)
+        return found and found.delivery.place.offset
+
+    assert (least(30), least(99), least(30, four, three), least(-1)) == (4, 2, 1, None)
 
 
 def test_what_was_tried_later_than_now_is_due_behind_the_others(store: ParkedStore) -> None:
-    park(store, ONE, Tries(2, 2, 900_000, 600_000))
-    park(store, TWO, Tries(3, 3, 800_000, 500_000))
-    park(store, delivery(3), Tries(4, 4, 10, 5))
-    park(store, delivery(4), Tries(1, 1, 110_000, 100_000 + TOLERANCE_MS))
+    """The clock was put back."""
+    later = Tries(1, 1, 110_000, 100_000 + TOLERANCE_MS)
+    tries = (Tries(2, 2, 900_000, 600_000), Tries(3, 3, 800_000, 500_000), Tries(4, 4, 10, 5), later)
+    park_all(store, *enumerate(tries, 1))
 
     def due(limit: int, *excluded: Delivery) -> list[int]:
         return offsets(store.due("s", 100_000, limit, excluded))
@@ -160,33 +179,7 @@ def test_what_was_tried_later_than_now_is_due_behind_the_others(store: ParkedSto
     assert offsets([each for each in least if each]) == [3, 2, 1]
 
 
-def test_the_least_tried_of_those_that_are_due(store: ParkedStore) -> None:
-    for offset, number, due in ((1, 5, 0), (2, 1, 99), (3, 3, 10), (4, 3, 5)):
-        park(store, delivery(offset), Tries(number, number, due))
-
-    def least(now_ms: int, *excluded: Delivery) -> int | None:
-        found = store.least_tried("s", now_ms, excluded)
-        return found and found.delivery.place.offset
-
-    assert (least(10), least(99), least(10, delivery(4), delivery(3)), least(-1)) == (4, 2, 1, None)
-
-
-def test_what_was_tried_is_settled_first_then_comes_what_is_first_in_order(store: ParkedStore) -> None:
-    def first() -> list[int]:
-        return offsets(store.first("s"))
-
-    assert first() == []
-    park(store, delivery(3))
-    park(store, TWO)
-    assert first() == [2]
-    assert store.tried(TWO, Tries(1, 1, 5))
-    park(store, ONE)  # a repeated batch, in another order than before
-    assert first() == [2]
-    store.remove(TWO)
-    assert first() == [1]
-
-
-def test_the_oldest_in_time_wherever_they_are(store: ParkedStore) -> None:
+def test_the_oldest_in_time(store: ParkedStore) -> None:
     park(store, ONE, accepted_ms=300)
     park(store, TWO, Tries(1, 1, 5), accepted_ms=100)
     park(store, delivery(3), accepted_ms=200)
@@ -196,7 +189,7 @@ def test_the_oldest_in_time_wherever_they_are(store: ParkedStore) -> None:
     assert offsets(store.accepted_before("s", 200, 1, {TWO})) == [3]
 
 
-def test_the_first_whose_publisher_wants_it_no_more(store: ParkedStore) -> None:
+def test_the_first_whose_validity_ends(store: ParkedStore) -> None:
     park(store, ONE, accepted_ms=300, valid_until_ms=900)
     park(store, TWO, Tries(1, 1, 5), accepted_ms=200, valid_until_ms=800)
     park(store, delivery(3), accepted_ms=250)
@@ -231,7 +224,7 @@ def test_what_is_finished_waits_no_more(store: ParkedStore) -> None:
     assert park(store, TWO) == "s"
 
 
-def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Path) -> None:
+def test_a_restart_finds_what_was_committed(tmp_path: Path) -> None:
     file = tmp_path / "new" / "parked.db"
     first = ParkedStore(file, "log")
     park(first, ONE)
@@ -245,7 +238,10 @@ def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Path) -> 
     second = ParkedStore(file, "log")
 
     assert (offsets(second.untried("s", 10)), second.count, second.positions()) == ([1], 1, {0: 11})
-    assert (second.recall("health"), second.recall("nothing")) == (b"\x00x", None)
+    second.forget()
+    assert (second.count, second.positions(), second.untried("s", 9)) == (0, {}, [])
+    assert (second.recall("health"), second.recall("nothing")) == (b"\x00x", None), "facts are kept"
+    assert park(second, ONE) == "s"
     second.close()
 
 
@@ -296,9 +292,7 @@ class Recorded:
         (lambda store: list(Backlog(store).refused_by_all("s", "r")), "refused"),
     ],
 )
-def test_no_question_walks_over_what_it_does_not_want(
-    store: ParkedStore, read: Callable[[ParkedStore], object], indexes: str
-) -> None:
+def test_every_query_uses_its_index(store: ParkedStore, read: Callable[[ParkedStore], object], indexes: str) -> None:
     park(store, ONE)
     recorded = store._db = cast(Any, Recorded(store._db))
     read(store)
@@ -310,8 +304,7 @@ MB = 1024 * 1024
 
 
 def test_of_large_messages_few_are_read_at_a_time(store: ParkedStore) -> None:
-    for offset in range(10):
-        park(store, delivery(offset), payload=b"x" * MB)
+    park_all(store, *((offset, UNTRIED) for offset in range(10)), payload=b"x" * MB)
     for offset in (0, 1):
         park(store, delivery(offset, "huge"), payload=b"x" * 6 * MB)
 
@@ -336,24 +329,14 @@ def test_a_record_that_cannot_be_read_is_left_out_and_one_of_a_newer_version_is_
 def test_the_file_shrinks_when_much_is_finished(tmp_path: Path) -> None:
     file = tmp_path / "parked.sqlite"
     with closing(ParkedStore(file)) as store:
-        for offset in range(80):
-            park(store, delivery(offset), payload=b"x" * MB)
+        park_all(store, *((offset, UNTRIED) for offset in range(80)), payload=b"x" * MB)
         store.commit()
+        assert file.stat().st_size > 80 * MB
         for offset in range(80):
             store.remove(delivery(offset))
         for _ in range(20):
             store.commit()
     assert file.stat().st_size < 40 * MB
-
-
-def test_what_waits_is_forgotten_and_facts_are_not(store: ParkedStore) -> None:
-    park(store, ONE)
-    store.advance(0, 7)
-    store.remember("health", b"known")
-    store.forget()
-    assert (store.count, store.positions(), store.untried("s", 9)) == (0, {}, [])
-    assert store.recall("health") == b"known"
-    assert park(store, ONE) == "s"
 
 
 class Ended(Journal):
@@ -374,22 +357,22 @@ class Ended(Journal):
 
 @pytest.mark.parametrize("how", ["cancelled", "expired", "dropped"])
 def test_ending_much_takes_no_more_memory_than_ending_one(how: str, tmp_path: Path) -> None:
-    count, journal = 100, Ended()
+    count, journal = 40, Ended()
     with closing(ParkedStore(tmp_path / "parked.sqlite")) as store:
-        for offset in range(count):
-            park(store, delivery(offset), payload=b"x" * MB)
+        park_all(store, *((offset, UNTRIED) for offset in range(count)), payload=b"x" * MB)
         store.commit()
         alarm = cast(Any, SimpleNamespace(died=lambda *_: None))
         outcomes = RedeliveryOutcomes(store, cast(Any, journal), lambda: 0.0, alarm)
         lane, policy = RetryLane("s"), policy_of(DeliveryPolicy(lifespan_ms=1_000), RetrySettings())
         tracemalloc.start()
         try:
-            if how == "cancelled":
-                outcomes.cancel(lane, 5_000)
-            elif how == "expired":
-                outcomes.expire(lane, policy, 5_000)
-            else:
-                outcomes.shed(lane, cast(Any, SimpleNamespace(too_much=lambda _: "too much")), 5_000)
+            match how:
+                case "cancelled":
+                    outcomes.cancel(lane, 5_000)
+                case "expired":
+                    outcomes.expire(lane, policy, 5_000)
+                case _:
+                    outcomes.shed(lane, cast(Any, SimpleNamespace(too_much=lambda _: "too much")), 5_000)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -398,7 +381,7 @@ def test_ending_much_takes_no_more_memory_than_ending_one(how: str, tmp_path: Pa
     assert peak < 20 * MB
 
 
-def test_a_later_decision_about_the_known_tries_is_the_request_of_an_attempt(store: ParkedStore) -> None:
+def test_a_later_record_of_the_same_tries_is_the_request_of_an_attempt(store: ParkedStore) -> None:
     park(store, ONE, Tries(2, 1, 9_000, 5_000))
 
     def write(tries: Tries) -> set[str]:
@@ -417,11 +400,9 @@ def test_a_later_decision_about_the_known_tries_is_the_request_of_an_attempt(sto
     assert write(Tries(3, 2, 9_000, 9_000)) == set(), "its receiver is to report the result"
     store.remove(ONE)
     assert write(Tries(3, 2, 9_000, 9_000)) == set()
-
-
-def test_an_untried_delivery_stays_so_when_an_attempt_is_requested(store: ParkedStore) -> None:
-    park(store, ONE)
-    store.apply(ONE.tried_key(), parked.encode(Tried(UNTRIED.requested(6_000))), next(OFFSETS))
+    # An untried delivery stays so.
+    park(store, TWO)
+    store.apply(TWO.tried_key(), parked.encode(Tried(UNTRIED.requested(6_000))), next(OFFSETS))
     assert store.requested == {"s"}
     (untried,) = store.untried("s", 9)
     assert untried.tries == Tries(0, 0, 6_000, 6_000)

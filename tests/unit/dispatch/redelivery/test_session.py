@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
-import msgspec
 import pytest
 
 from arborcast.core.errors import InfrastructureError
@@ -23,22 +22,11 @@ from arborcast.dispatch.settings import PushSettings, RetrySettings
 from tests.support.make import notification
 from tests.support.redelivery_world import HOUR_MS, World
 
-DELIVERY = Delivery("s", Place(1, 0, 0))
-MESSAGE = notification("n", accepted_ms=1)
 
-
-@pytest.fixture
-def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what a session has opened, and closed again; its store has read nothing."""
-    names: list[str] = []
-    monkeypatch.setattr(session, "_opened", lambda file, log: opened("store", names))
-    monkeypatch.setattr(session, "_cursor", lambda kafka, log, positions: opened(f"reading {log}", names))
-    monkeypatch.setattr(session, "journal_for", lambda kafka: opened("journal", names))
-    return names
-
-
-def opened(name: str, closed: list[str]) -> SimpleNamespace:
-    return SimpleNamespace(close=lambda: closed.append(name), positions=dict, recall=lambda name: None)
+def record(offset: int, size: int = 1) -> Any:
+    """A parked delivery as it is read from the log."""
+    value = parked.encode(Parked(notification(payload=b"x" * size, accepted_ms=1), Tries()))
+    return SimpleNamespace(key=Delivery("s", Place(1, 0, offset)).key(), value=value, offset=offset)
 
 
 def parts(make_transport: Any, subscriptions: Any = None) -> SessionParts:
@@ -61,25 +49,29 @@ def parts(make_transport: Any, subscriptions: Any = None) -> SessionParts:
     )
 
 
-def test_what_was_open_when_the_next_could_not_be_opened_is_closed(closed: list[str]) -> None:
-    def no_transport() -> NoReturn:
+@pytest.mark.parametrize("failing", ["transport", "session"])
+def test_parts_that_are_open_when_a_session_cannot_begin_are_closed(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    def opened(name: str) -> SimpleNamespace:
+        return SimpleNamespace(close=lambda: closed.append(name), positions=dict, recall=lambda name: None)
+
+    def fails(*_: object) -> NoReturn:
         raise InfrastructureError("no certificates")
 
-    with pytest.raises(InfrastructureError, match="no certificates"), opened_session(parts(no_transport)):
+    monkeypatch.setattr(session, "_opened", lambda file, log: opened("store"))
+    monkeypatch.setattr(session, "_cursor", lambda kafka, log, positions: opened(f"reading {log}"))
+    monkeypatch.setattr(session, "journal_for", lambda kafka: opened("journal"))
+    expected = ["journal", "reading parked", "reading results", "store"]
+    used = parts(fails)
+    if failing == "session":
+        monkeypatch.setattr(session, "Redelivery", fails)
+        expected, used = [*expected, "transport"], parts(lambda: opened("transport"))
+    with pytest.raises(InfrastructureError, match="no certificates"), opened_session(used):
         pass
-    assert sorted(closed) == ["journal", "reading parked", "reading results", "store"]
-
-
-def test_what_was_open_when_a_session_could_not_be_made_is_closed(
-    closed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def spoilt(*_: object) -> NoReturn:
-        raise ValueError("its settings are wrong")
-
-    monkeypatch.setattr(session, "Redelivery", spoilt)
-    with pytest.raises(ValueError, match="settings"), opened_session(parts(lambda: opened("transport", closed))):
-        pass
-    assert sorted(closed) == ["journal", "reading parked", "reading results", "store", "transport"]
+    assert sorted(closed) == expected
 
 
 @pytest.mark.parametrize(("hours", "waits"), [(11, 1), (13, 0)])
@@ -90,7 +82,7 @@ def test_a_file_that_was_not_used_for_half_a_day_is_read_again(
     file, at = tmp_path / "parked.sqlite", 1_700_000_000_000
     monkeypatch.setattr(session, "time_ms", lambda: at + hours * HOUR_MS)
     with closing(ParkedStore(file, "log")) as store:
-        store.apply(DELIVERY.key(), parked.encode(Parked(MESSAGE, Tries())), 0)
+        store.apply(record(0).key, record(0).value, 0)
         store.advance(0, 1)
         store.remember("health", b"known")
         store.remember("read-ms", b"%d" % at)
@@ -101,11 +93,10 @@ def test_a_file_that_was_not_used_for_half_a_day_is_read_again(
 
 
 class Records:
-    """A log of large records, one in each answer."""
+    """A log of records of 4 MB, one in each answer."""
 
-    def __init__(self, records: int, size: int) -> None:
+    def __init__(self, records: int) -> None:
         self._left, self.positions = records, {0: 0}
-        self._message = msgspec.structs.replace(MESSAGE, payload=b"x" * size)
 
     def ends(self) -> dict[int, int]:
         return {0: self._left}
@@ -118,8 +109,7 @@ class Records:
         if offset >= self._left:
             return {}
         self.positions[0] += 1
-        key, value = Delivery("s", Place(1, 0, offset)).key(), parked.encode(Parked(self._message, Tries()))
-        return {0: [SimpleNamespace(key=key, value=value, offset=offset)]}
+        return {0: [record(offset, 4_000_000)]}
 
 
 def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +122,8 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
             commit()
 
         monkeypatch.setattr(store, "commit", committed)
-        used = parts(None, world)
-        reading, results = cast(Any, Records(30, 4_000_000)), cast(Any, Records(0, 0))
+        used, reading, results = parts(None, world), cast(Any, Records(15)), cast(Any, Records(0))
         begun = session.RedeliverySession(used, store, reading, results, world.journal, world)
         begun.read_to_end(lambda: False)
-        assert store.count == 30
+        assert store.count == 15
     assert max(sizes) < 40_000_000

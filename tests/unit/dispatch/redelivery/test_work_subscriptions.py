@@ -1,187 +1,165 @@
+"""Subscriptions that change while something waits for them, and what their subscribers and operators get of it."""
+
 from __future__ import annotations
+
+from typing import NoReturn
 
 import msgspec
 import pytest
 
+from arborcast.core.errors import SecretError
+from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.matching.filters import Subject
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.subscriptions import Subscription, XPathFilter
-from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, one, retry
+from arborcast.topic_model.topics import SYSTEM
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, START_MS, World, one, retry
 
 THREE = XPathFilter(XPATH_1, "/x/@n = 3", {})
 
 
-def test_gone_ends_the_subscription_and_cancels_what_waits() -> None:
+def test_410_ends_the_subscription_and_cancels_what_waits() -> None:
     world = one(PushResult(410))
-    for number in range(1_100):
-        world.park("s", f"n{number}")
-
+    world.park_some("s", 600)
     world.run(1_000)
-
-    assert len(world.arrivals) == 1
-    assert world.gone_said == ["s"]
+    assert (len(world.arrivals), world.gone_said) == (1, ["s"])
     assert [(event.kind, event.subscription) for event in world.told] == [("subscription-gone", "s")]
     assert set(world.states().values()) == {"cancelled"}
-    assert (len(world.states()), world.log, world.buried, world.redelivery.lanes) == (1_100, {}, [], 0)
+    assert (len(world.states()), world.log, world.buried, world.redelivery.lanes) == (600, {}, [], 0)
 
 
-def test_a_change_costs_a_look_at_what_has_changed_however_many_wait() -> None:
+def test_only_changed_subscriptions_are_looked_up_however_many_wait() -> None:
     world = World()
-    for number in range(300):
-        name = f"s{number}"
-        world.subscriptions[name] = msgspec.structs.replace(world.subscribe(name), paused=True)
-        world.park(name, f"n{number}")
+    for number in range(100):
+        world.subscribe(f"s{number}")
+        world.change(f"s{number}", paused=True)
+        world.park(f"s{number}", "n")
     world.run(1_000)
     world.hear()
     world.asked = 0
-
-    for number in range(300):
+    for number in range(100):
         world.subscribe(f"stranger{number}")  # nothing waits for these
-    world.subscriptions["s7"] = msgspec.structs.replace(world.subscriptions["s7"], paused=False)
-    world.hear()
-
+    world.change("s7", paused=False)
     assert world.asked == 1
     world.run(1_000)
-    assert world.arrived("s7") == ["n7"]
+    assert [arrival.subscription for arrival in world.arrivals] == ["s7"]
 
 
-def test_an_endpoint_whose_subscription_has_moved_away_holds_nothing_back_and_names_nobody_who_is_gone() -> None:
+def test_a_subscription_that_moves_leaves_the_endpoint_that_it_had() -> None:
     world = one(REFUSED)
     world.park("s", "a")
     world.run(10_000)
     assert world.health.get("http://s/").breaker == "open"
-
     world.subscribe("s", endpoint="moved")
     world.hear()
     world.run(HOUR_MS)
-
     assert world.states() == {("s", "a"): "delivered"}
     assert (world.redelivery.lanes, world.redelivery.next_turn_ms(), world.health.everything()) == (0, None, {})
 
 
-def test_what_was_accepted_in_time_is_tried_until_the_log_says_that_the_subscription_is_over() -> None:
-    """By the clock alone one that is being renewed at this moment, or within its grace, would lose it."""
-    world = World()
-    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), terminates_ms=START_MS + 1_000)
-    world.endpoint("s").answer = lambda ids: BROKEN
+def test_a_subscription_is_over_when_the_log_says_so() -> None:
+    """By the clock alone one that is being renewed at this moment, or within its grace, would lose its deliveries."""
+    world = one(BROKEN)
+    world.change("s", terminates_ms=START_MS + 1_000)
     world.park("s", "a")
-
     world.run(10_000)
     tried = len(world.arrivals)
     assert world.states() == {("s", "a"): "parked"}
     assert tried > 1
-    del world.subscriptions["s"]
-    world.hear()
+    world.end("s")
     world.run(100)
-
     assert (world.states(), len(world.arrivals)) == ({("s", "a"): "cancelled"}, tried)
 
 
-def test_an_endpoint_that_fails_for_days_suspends_its_subscriptions_until_they_are_resumed() -> None:
-    world = World(retry=retry(suspend_after_s=7_200.0, lifespan_s=7 * 86_400.0))
+def test_an_endpoint_that_fails_for_long_suspends_its_subscriptions() -> None:
+    world = World(retry=retry(suspend_after_s=1_200.0))
     for name in ("a", "b"):
         world.subscribe(name, endpoint="shared")
         world.park(name, f"{name}1")
-    world.endpoint("a").answer = lambda ids: REFUSED
-
-    world.run(2 * HOUR_MS + 120_000)
+    world.answers("a", REFUSED)
+    world.run(1_320_000)
     assert set(world.suspended_said) == {"a", "b"}
     assert world.suspended_said["a"] < START_MS + 10_000
     seen = len(world.arrivals)
-    world.suspended_now = {"a", "b"}
-    world.redelivery.suspensions_written()
-    world.run(12 * HOUR_MS)
+    world.suspend()
+    world.run(2 * HOUR_MS)
     assert len(world.arrivals) == seen
 
     # Resumed while still away: it has the whole time again. Then it is back.
-    world.suspended_now = {"b"}
-    world.hear()
-    world.run(HOUR_MS)
+    world.resume("a")
+    world.run(600_000)
     assert len(world.arrivals) > seen
-    assert len(world.suspended_said) == 2
-    world.endpoint("a").answer = lambda ids: OK
+    assert world.suspended_said == {}
+    world.answers("a", OK)
     world.run(HOUR_MS)
     assert world.states() == {("a", "a1"): "delivered", ("b", "b1"): "parked"}
 
 
-def test_a_subscription_that_is_resumed_is_tried_at_once_though_others_have_just_found_the_endpoint_away() -> None:
+def test_a_resumed_subscription_is_tried_at_once_though_others_have_just_failed() -> None:
     world = World(retry=retry(suspend_after_s=600.0))
     world.subscribe("a", endpoint="shared")
-    world.endpoint("a").answer = lambda ids: REFUSED
+    world.answers("a", REFUSED)
     world.park("a", "a1")
     world.run(700_000)
     assert set(world.suspended_said) == {"a"}
-    world.suspended_now = {"a"}
-    world.redelivery.suspensions_written()
+    world.suspend()
     world.subscribe("c", endpoint="shared")
     world.park("c", "c1")
     world.run(200_000)
     probes = len(world.arrived("c"))
     while len(world.arrived("c")) == probes:
         world.run(1_000)
-
-    world.endpoint("a").answer = lambda ids: OK
-    world.suspended_now.clear()
-    world.hear()
+    world.answers("a", OK)
+    world.resume("a")
     world.run(1_000)
-
     assert world.states()["a", "a1"] == "delivered"
 
 
 def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_time_again() -> None:
-    world = one(retry=retry(suspend_after_s=7_200.0, lifespan_s=7 * 86_400.0))
+    world = one(REFUSED, retry=retry(suspend_after_s=1_200.0, lifespan_s=7 * 86_400.0))
     world.park("s", "n")
-    world.endpoint("s").answer = lambda ids: REFUSED
-    world.run(2 * HOUR_MS + 120_000)
+    world.run(1_320_000)
     assert set(world.suspended_said) == {"s"}
     kept = world.health.everything()
 
-    world.now_ms += 24 * HOUR_MS
+    world.now_ms += DAY_MS
     world.restart()
     world.health.restore(kept)
-    world.run(HOUR_MS)
-
-    assert len(world.suspended_said) == 1
-    assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 1
-    world.run(2 * HOUR_MS)
-    assert len([event for event in world.told if event.kind == "subscription-suspended"]) == 2
+    for run_ms, suspensions in ((600_000, 1), (1_200_000, 2)):
+        world.run(run_ms)
+        assert [event.kind for event in world.told].count("subscription-suspended") == suspensions
 
 
-def test_one_message_that_always_fails_suspends_nobody() -> None:
-    world = one(BROKEN, retry=retry(suspend_after_s=600.0, retransmissions=30, longest_wait_s=60.0))
+def test_one_message_that_always_fails_suspends_no_subscription() -> None:
+    world = one(BROKEN, retry=retry(suspend_after_s=600.0, retransmissions=20, longest_wait_s=60.0))
     world.park("s", "n")
-
     world.run(HOUR_MS)
-
     assert (world.states(), world.suspended_said) == ({("s", "n"): "dead"}, {})
 
 
-def test_what_was_parked_unjudged_is_judged_before_it_is_pushed() -> None:
-    world = World()
-    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), content=(THREE,))
+def test_conditions_of_what_was_parked_unjudged_are_checked_before_it_is_pushed() -> None:
+    world = one()
+    world.change("s", content=(THREE,))
     world.suspended_now.add("s")
+    world.hear()
     for number in range(6):
         world.park("s", f"n{number}", payload=b"<x n='%d'/>" % number, unjudged=True)
     world.park("s", "judged", payload=b"<x n='9'/>")
     world.run(1_000)
     assert (world.arrived("s"), world.attempts) == ([], [])
-
-    world.suspended_now.clear()
-    world.hear()
+    world.resume("s")
     world.run(1_000)
-
     assert world.arrived("s") == ["n3", "judged"]
-    ended = {(row.notification, row.state, row.error) for row in world.attempts if row.state == "cancelled"}
-    assert ended == {(f"n{number}", "cancelled", "skipped") for number in (0, 1, 2, 4, 5)}
+    ended = {(row.notification, row.error) for row in world.attempts if row.state == "cancelled"}
+    assert ended == {(f"n{number}", "skipped") for number in (0, 1, 2, 4, 5)}
     assert (world.log, world.redelivery.lanes) == ({}, 0)
 
 
-def test_what_costs_too_much_by_itself_is_not_asked_afterwards_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(push=PushSettings(owner_conditions_ms=1))
-    costly = XPathFilter(XPATH_1, " or ".join(["//x/@n = 3"] * 20), {})
-    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), content=(costly,))
+def test_a_condition_that_costs_too_much_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = one(push=PushSettings(owner_conditions_ms=1))
+    world.change("s", content=(XPathFilter(XPATH_1, " or ".join(["//x/@n = 3"] * 20), {}),))
     asked: list[str] = []
     passes = Subject.passes
 
@@ -192,9 +170,105 @@ def test_what_costs_too_much_by_itself_is_not_asked_afterwards_either(monkeypatc
     monkeypatch.setattr(Subject, "passes", counted)
     world.park("s", "large", payload=b"<x n='3'>" + b"<y/>" * 20_000 + b"</x>", unjudged=True)
     world.park("s", "small", payload=b"<x n='3'/>", unjudged=True)
-
     world.run(1_000)
-
-    assert world.arrived("s") == ["small"]
-    assert asked == ["s"]
+    assert (world.arrived("s"), asked) == (["small"], ["s"])
     assert world.states()["s", "large"] == "cancelled"
+
+
+def test_a_message_without_an_envelope_is_given_up_and_the_others_go_on() -> None:
+    world = one()
+    consumer = msgspec.structs.replace(world.subscriptions["s"].consumer, reference_parameters=("<torn",))
+    world.change("s", addressing=True, consumer=consumer)
+    world.subscribe("other")
+    world.park("s", "n")
+    world.park("other", "n")
+    world.run(1_000)
+    assert world.states() == {("s", "n"): "dead", ("other", "n"): "delivered"}
+    assert world.buried[0].error == "envelope"
+
+
+def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: object) -> NoReturn:
+        raise SecretError("the key is not there")
+
+    world = one()
+    world.park("s", "n")
+    with monkeypatch.context() as without_key:
+        without_key.setattr(Envelope, "request", locked)
+        world.run(1_000)
+    assert (world.states(), world.attempts[-1].error) == ({("s", "n"): "parked"}, "internal")
+    world.run(10_000)
+    assert world.states() == {("s", "n"): "delivered"}
+
+
+def test_events_for_operators_name_the_endpoint_the_subscription_and_the_reason() -> None:
+    world = one(REFUSED)
+    world.park("s", "n")
+    world.fall("s")
+    world.run(2_500)
+    world.answers("s", OK)
+    world.run(10_000)
+    world.answers("s", PushResult(400))
+    world.park_some("s", 2)
+    world.run(10)
+    assert [(each.kind, each.endpoint, each.subscription, each.count, each.detail) for each in world.told] == [
+        ("subscription-failing", "http://s/", "s", 0, ""),
+        ("breaker-closed", "http://s/", "", 0, ""),
+        ("subscription-recovered", "http://s/", "s", 0, ""),
+        ("dead-letters-growing", "http://s/", "s", 1, "HTTP 400"),
+    ]
+    assert world.told[0].at_ms == START_MS
+
+
+def test_a_dead_event_causes_no_event_and_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Envelope, "redact", lambda _, answer: answer.replace(b"hemligt", b"..."))
+    world = one(PushResult(400, response=b"not hemligt"))
+    world.park("s", "n", topic=f"{SYSTEM}/dead-letters")
+    world.run(1_000)
+    assert (world.states(), world.told) == ({("s", "n"): "dead"}, [])
+    assert [row.response for row in world.attempts] == [letter.response for letter in world.buried] == [b"not ..."]
+
+
+def test_a_delivery_that_an_erasure_has_ended_leaves_no_dead_letter() -> None:
+    world = one(REFUSED)
+    world.answers("s", REFUSED, takes_ms=1_000)
+    delivery = world.park("s", "n")
+    world.run(500)
+    assert world.in_flight == 1
+    del world.log[delivery.key()]
+    world.store.apply(delivery.key(), None, 99)
+    world.run(10_000)
+    assert (world.buried, world.attempts) == ([], [])
+
+
+def test_a_lane_whose_deliveries_another_process_has_ended_holds_nothing() -> None:
+    world = World(retry=retry(first_wait_s=3_600.0))
+    world.subscribe("s", order="strict")
+    world.answers("s", BROKEN)
+    deliveries = [world.park("s", "n1"), world.park("s", "n2")]
+    world.run(1_000)
+    assert "s" in world.lanes, "the second waits for the first"
+    for number, each in enumerate(deliveries):
+        world.store.apply(each.key(), None, 98 + number)
+    while world.store.ended_elsewhere:
+        world.redelivery.ended_elsewhere(world.store.ended_elsewhere.pop())
+    world.run(1_000)
+    assert ("s" in world.lanes, world.redelivery.lanes) == (False, 0), "an hour before its next try"
+
+
+def test_the_end_of_the_validity_leaves_no_dead_letter_and_that_of_the_lifespan_does() -> None:
+    world = one(REFUSED, retry=retry(lifespan_s=600.0))
+    world.park_some("s", 510, valid_until_ms=START_MS + 5_000)
+    for number in range(3):
+        world.park("s", f"long{number}", valid_until_ms=START_MS + DAY_MS)
+    world.run(5_000)
+    expired = [row for row in world.attempts if row.state == "expired"]
+    assert {row.notification for row in expired} == {f"n{number}" for number in range(510)}
+    assert {row.error for row in expired} <= {"lifespan", "connect"}
+    assert any("ended at 2023-11-14T22:13:25.000Z" in row.detail for row in expired)
+    assert (world.buried, world.store.count) == ([], 3)
+
+    world.run(600_000)
+    assert set(world.states().values()) == {"expired"}
+    assert [letter.notification.id for letter in world.buried] == ["long0", "long1", "long2"]
+    assert (world.log, world.redelivery.lanes) == ({}, 0)

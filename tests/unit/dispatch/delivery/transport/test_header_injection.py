@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import msgspec
 import pytest
 
 from arborcast.core.errors import ArborcastError
-from arborcast.core.security.keyring import KeyRing
-from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
-from arborcast.dispatch.delivery.transport import make_transport
-from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
-from arborcast.dispatch.settings import PushSettings
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, SoapVersion, Subscription
-from arborcast.topic_model.topics import TopicPath
-from tests.support.outbound import THIS_MACHINE
+from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.topic_model.subscriptions import EndpointReference, SoapVersion, Subscription
+from tests.support.make import notification
 from tests.support.receiver import Receiver
-from tests.unit.dispatch.delivery.transport.test_contract import finish
-
-KEYS = KeyRing({"k1": b"k" * 32})
+from tests.support.sealed import VAULT, protected
+from tests.support.transports import push
 
 # What makes a header of its own of the rest, for some reader or other, and what does not come through as it is.
 BREAKS = {
@@ -45,23 +37,10 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(params=["curl", "futures"])
-def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
-    made = make_transport(PushSettings(transport=request.param, total_timeout_s=10), THIS_MACHINE)
-    yield made
-    made.close()
-
-
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
     with Receiver() as running:
         yield running
-
-
-def signed(target: Subscription) -> Subscription:
-    context = target.sealing_context()
-    secrets = (SigningSecret(KEYS.seal(b"s" * 32, context)),)
-    return msgspec.structs.replace(target, protection=Protection(secrets, KEYS.seal(b"Bearer abc", context)))
 
 
 @pytest.mark.parametrize("how", BREAKS)
@@ -70,7 +49,7 @@ def signed(target: Subscription) -> Subscription:
 )
 @pytest.mark.parametrize("soap", ["1.1", "1.2"])
 def test_no_stored_text_begins_a_header(
-    transport: Transport, receiver: Receiver, field: str, how: str, soap: SoapVersion
+    make: Callable[..., Transport], receiver: Receiver, field: str, how: str, soap: SoapVersion
 ) -> None:
     evil = f"x{BREAKS[how]}{EVIL}"
     url = receiver.url("/")
@@ -86,26 +65,15 @@ def test_no_stored_text_begins_a_header(
         addressing=True,
     )
     names = ["n1", evil, "n3"] if field == "several" else [evil if field == "notification" else "n1"]
-    stored = [
-        Notification(
-            name,
-            TopicPath(f"a/{evil}" if field == "topic" else "a"),
-            b"<x/>",
-            0,
-            replay=evil if field == "replay" else "",
-            traceparent=evil if field == "traceparent" else "",
-        )
-        for name in names
-    ]
+    marks: dict[str, Any] = {name: evil for name in ("replay", "traceparent") if name == field}
+    stored = [notification(name, f"a/{evil}" if field == "topic" else "a", **marks) for name in names]
     before, connections = len(receiver.requests), receiver.connections
-    results: list[PushResult] = []
+    signed = protected(target, (b"s" * 32, None), authorization=b"Bearer abc")
     try:
-        request = Envelope(signed(target), Vault(SecretSettings(), KEYS)).request(stored, 1, 1_800_000_000.0)
+        request = Envelope(signed, VAULT).request(stored, 1, 1_800_000_000.0)
     except (ArborcastError, ValueError):
         return  # it did not even become a request
-    transport.submit(request, results.append)
-    finish(transport)
-    (result,) = results
+    result = push(make(total_timeout_s=10), request.url, request.body, request.headers)
     if field in ("path", "host"):
         assert result.failure == "address", "what no URL can hold is not called"
         assert receiver.connections == connections

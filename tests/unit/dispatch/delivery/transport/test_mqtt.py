@@ -18,10 +18,11 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResu
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
 from arborcast.dispatch.delivery.transport.mqtt import WithMqtt
 from arborcast.dispatch.settings import PushSettings
-from tests.support.certificates import Certificates, make_certificates
+from tests.support.certificates import Certificates
 from tests.support.mosquitto import Mosquitto, MosquittoInstall, running_mosquitto
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
+from tests.support.transports import finish, push
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -35,9 +36,9 @@ Make = Callable[..., WithMqtt]
 def make() -> Iterator[Make]:
     opened: list[WithMqtt] = []
 
-    def build(url: str, push: PushSettings = PUSH, policy: AddressPolicy = THIS_MACHINE, **more: str) -> WithMqtt:
+    def build(url: str, pushes: PushSettings = PUSH, policy: AddressPolicy = THIS_MACHINE, **more: str) -> WithMqtt:
         settings = MqttSettings(url=url, **more)  # type: ignore[arg-type]  # all of these are texts
-        opened.append(WithMqtt(CurlTransport(push, policy), push, policy, settings))
+        opened.append(WithMqtt(CurlTransport(pushes, policy), pushes, policy, settings))
         return opened[-1]
 
     yield build
@@ -45,20 +46,8 @@ def make() -> Iterator[Make]:
         transport.close()
 
 
-def finish(transport: WithMqtt) -> None:
-    deadline = time.monotonic() + 240
-    while transport.in_flight:
-        assert time.monotonic() < deadline, f"{transport.in_flight} pushes are still under way"
-        transport.drive(1.0)
-
-
 def pushed(transport: WithMqtt, url: str, body: bytes = b"<x/>", *headers: tuple[str, str]) -> PushResult:
-    results: list[PushResult] = []
-    transport.submit(PushRequest(url, headers, body), results.append)
-    assert not results, "the callback runs in drive"
-    finish(transport)
-    (result,) = results
-    return result
+    return push(transport, url, body, headers)
 
 
 def test_the_puback_is_the_result_and_headers_are_properties(mosquitto: Mosquitto, make: Make) -> None:
@@ -263,11 +252,6 @@ def test_what_cannot_be_an_mqtt_topic_is_a_failed_result(make: Make, path: str) 
     with contextlib.closing(Broker(b"")) as broker:
         assert pushed(make(broker.url), f"{broker.url}/{path}").failure == "address"
         assert broker.connections == 0
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def test_over_tls_certificate_and_name_are_verified(

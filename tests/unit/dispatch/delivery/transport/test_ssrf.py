@@ -7,18 +7,16 @@ means that nothing was connected to, not that nobody happened to listen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal
-from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.delivery.transport.contract import Transport
-from arborcast.dispatch.settings import PushSettings
 from tests.support import island
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver
-from tests.unit.dispatch.delivery.transport.test_contract import push
+from tests.support.transports import push
 
 pytestmark = pytest.mark.slow
 
@@ -54,91 +52,46 @@ FORBIDDEN = {
     "reserved": ["192.0.0.1", "240.0.0.1", "255.255.255.254", "2001:10::1", "5f00::1", "100::1", "4000::1", "e000::1"],
 }
 
-# What only a URL can say; the rule is that of its text. `{p}` is the trap's port.
-TRICKS = [
-    ("http://0x7f.1:{p}/", "spelling"),
-    ("http://0x7f000001:{p}/", "spelling"),
-    ("http://0X7F.0x0.0x0.0x1:{p}/", "spelling"),
-    ("http://2130706433:{p}/", "spelling"),
-    ("http://017700000001:{p}/", "spelling"),
-    ("http://0177.0.0.1:{p}/", "spelling"),
-    ("http://0177.0000.0000.0001:{p}/", "spelling"),
-    ("http://127.1:{p}/", "spelling"),
-    ("http://127.0.1:{p}/", "spelling"),
-    ("http://127.0.0.01:{p}/", "spelling"),
-    ("http://127.0x0.0.1:{p}/", "spelling"),
-    ("http://0:{p}/", "spelling"),
-    ("http://0x0:{p}/", "spelling"),
-    ("http://10.1:{p}/", "spelling"),
-    ("http://0xa9fea9fe:{p}/", "spelling"),
-    ("http://2852039166:{p}/", "spelling"),
-    ("http://0251.0376.0251.0376:{p}/", "spelling"),
-    ("http://169.16689662:{p}/", "spelling"),
-    ("http://4294967297:{p}/", "spelling"),
-    ("http://127.0.0.1.:{p}/", "loopback"),
-    ("http://127.0.0.1..:{p}/", "spelling"),
-    ("http://127.0.0.1%00.example:{p}/", "spelling"),
-    ("http://%31%32%37.0.0.1:{p}/", "spelling"),
-    ("http://127%2e0%2e0%2e1:{p}/", "spelling"),
-    ("http://①②⑦.⓪.⓪.①:{p}/", "spelling"),
-    ("http://127。0。0。1:{p}/", "spelling"),
-    ("http://\uff11\uff12\uff17.0.0.1:{p}/", "spelling"),
-    ("http://ⓛocalhost:{p}/", "spelling"),
-    ("http://[::1%25lo]:{p}/", "spelling"),
-    ("http://[fe80::1%25lo]:{p}/", "spelling"),
-    ("http://[fe80::1%lo]:{p}/", "spelling"),
-    ("http://[0:0:0:0:0:0:0:1]:{p}/", "loopback"),
-    ("http://[0000:0000:0000:0000:0000:0000:0000:0001]:{p}/", "loopback"),
-    ("http://[::ffff:127.1]:{p}/", "spelling"),
-    ("http://[127.0.0.1]:{p}/", "spelling"),
-    ("http://[v1.127]:{p}/", "spelling"),
-    ("http://[::1:{p}/", "spelling"),
-    ("http://::1:{p}/", "spelling"),
-    ("http://localhost:{p}/", "loopback"),
-    ("http://LOCALHOST:{p}/", "loopback"),
-    ("http://localhost.:{p}/", "loopback"),
-    ("http://anything.localhost:{p}/", "loopback"),
-    ("http://user@127.0.0.1:{p}/", "userinfo"),
-    ("http://93.184.216.34@127.0.0.1:{p}/", "userinfo"),
-    ("http://93.184.216.34:80@127.0.0.1:{p}/", "userinfo"),
-    ("http://@127.0.0.1:{p}/", "userinfo"),
-    ("http://127.0.0.1:{p}@93.184.216.34/", "userinfo"),
-    ("http://93.184.216.34\\@127.0.0.1:{p}/", "spelling"),
-    ("http://93.184.216.34 @127.0.0.1:{p}/", "spelling"),
-    ("http://127.0.0.1:{p}\\.example/", "spelling"),
-    ("http:\\\\127.0.0.1:{p}/", "spelling"),
-    ("http:/127.0.0.1:{p}/", "spelling"),
-    ("http:///127.0.0.1:{p}/", "spelling"),
-    ("http:127.0.0.1:{p}/", "spelling"),
-    ("//127.0.0.1:{p}/", "scheme"),
-    ("127.0.0.1:{p}/", "scheme"),
-    (" http://127.0.0.1:{p}/", "spelling"),
-    ("http://127.0.0.1:{p}/\r\nX-Injected: yes", "spelling"),
-    ("http://127.0.0.1\t:{p}/", "spelling"),
-    ("http://127.0.0.1\n:{p}/", "spelling"),
-    ("http://127.0.0.1:0{p}/", "loopback"),
-    ("http://127.0.0.1:{p}#@93.184.216.34/", "loopback"),
-    ("http://127.0.0.1:{p}?@93.184.216.34/", "loopback"),
-    ("http://127.0.0.1:{p};@93.184.216.34/", "userinfo"),
-    ("HTTP://127.0.0.1:{p}/", "loopback"),
-    ("https://127.0.0.1:{p}/", "loopback"),
-    ("gopher://127.0.0.1:{p}/_POST", "scheme"),
-    ("dict://127.0.0.1:{p}/", "scheme"),
-    ("ftp://127.0.0.1:{p}/", "scheme"),
-    ("file:///etc/passwd", "scheme"),
-    ("ldap://127.0.0.1:{p}/", "scheme"),
-    ("smb://127.0.0.1:{p}/", "scheme"),
-    ("unix:///var/run/docker.sock", "scheme"),
-    ("http://" + "a" * 64 + ".test:{p}/", "spelling"),
-    ("http://127.0.0.1:99999/", "spelling"),
-    ("http://127.0.0.1:0/", "spelling"),
-    ("http://127.0.0.1:-1/", "spelling"),
-    ("http://:{p}/", "spelling"),
-    ("", "scheme"),
-]
+# What only a URL can say, by the rule that refuses it. `{p}` is the trap's port.
+TRICKS = {
+    "spelling": [
+        *("http://93.184.216.34\\@127.0.0.1:{p}/", "http://93.184.216.34 @127.0.0.1:{p}/"),
+        *("http://127.0.0.1:{p}\\.example/", "http:\\\\127.0.0.1:{p}/", " http://127.0.0.1:{p}/"),
+        *("http://127.0.0.1:{p}/\r\nX-Injected: yes", "http://127.0.0.1\t:{p}/", "http://127.0.0.1\n:{p}/"),
+        *("http://" + "a" * 64 + ".test:{p}/", "http://\uff11\uff12\uff17.0.0.1:{p}/", "http://0x7f.1:{p}/"),
+        *("http://0x7f000001:{p}/", "http://0X7F.0x0.0x0.0x1:{p}/", "http://2130706433:{p}/"),
+        *("http://017700000001:{p}/", "http://0177.0.0.1:{p}/", "http://0177.0000.0000.0001:{p}/"),
+        *("http://127.1:{p}/", "http://127.0.1:{p}/", "http://127.0.0.01:{p}/", "http://127.0x0.0.1:{p}/"),
+        *("http://0:{p}/", "http://0x0:{p}/", "http://10.1:{p}/", "http://0xa9fea9fe:{p}/"),
+        *("http://2852039166:{p}/", "http://0251.0376.0251.0376:{p}/", "http://169.16689662:{p}/"),
+        *("http://4294967297:{p}/", "http://127.0.0.1..:{p}/", "http://127.0.0.1%00.example:{p}/"),
+        *("http://%31%32%37.0.0.1:{p}/", "http://127%2e0%2e0%2e1:{p}/", "http://①②⑦.⓪.⓪.①:{p}/"),
+        *("http://127。0。0。1:{p}/", "http://ⓛocalhost:{p}/", "http://[::1%25lo]:{p}/", "http://[fe80::1%25lo]:{p}/"),
+        *("http://[fe80::1%lo]:{p}/", "http://[::ffff:127.1]:{p}/", "http://[127.0.0.1]:{p}/"),
+        *("http://[v1.127]:{p}/", "http://[::1:{p}/", "http://::1:{p}/", "http:/127.0.0.1:{p}/"),
+        *("http:///127.0.0.1:{p}/", "http:127.0.0.1:{p}/", "http://127.0.0.1:99999/", "http://127.0.0.1:0/"),
+        *("http://127.0.0.1:-1/", "http://:{p}/"),
+    ],
+    "loopback": [
+        *("http://127.0.0.1.:{p}/", "http://[0:0:0:0:0:0:0:1]:{p}/"),
+        *("http://[0000:0000:0000:0000:0000:0000:0000:0001]:{p}/", "http://localhost:{p}/"),
+        *("http://LOCALHOST:{p}/", "http://localhost.:{p}/", "http://anything.localhost:{p}/"),
+        *("http://127.0.0.1:0{p}/", "http://127.0.0.1:{p}#@93.184.216.34/", "http://127.0.0.1:{p}?@93.184.216.34/"),
+        *("HTTP://127.0.0.1:{p}/", "https://127.0.0.1:{p}/"),
+    ],
+    "userinfo": [
+        *("http://user@127.0.0.1:{p}/", "http://93.184.216.34@127.0.0.1:{p}/"),
+        *("http://93.184.216.34:80@127.0.0.1:{p}/", "http://@127.0.0.1:{p}/"),
+        *("http://127.0.0.1:{p}@93.184.216.34/", "http://127.0.0.1:{p};@93.184.216.34/"),
+    ],
+    "scheme": [
+        *("", "//127.0.0.1:{p}/", "127.0.0.1:{p}/", "gopher://127.0.0.1:{p}/_POST", "dict://127.0.0.1:{p}/"),
+        *("ftp://127.0.0.1:{p}/", "file:///etc/passwd", "ldap://127.0.0.1:{p}/", "smb://127.0.0.1:{p}/"),
+        "unix:///var/run/docker.sock",
+    ],
+}
 
 needs_island = pytest.mark.skipif(not island.possible(), reason="no namespaces here: unshare, ip and mount are needed")
-both = pytest.mark.parametrize("transport", ["curl", "futures"])
 each = pytest.mark.parametrize("transport", ["curl", "futures", "calls"])
 
 
@@ -165,16 +118,17 @@ def in_both_spellings(addresses: Iterable[str]) -> list[str]:
     return [spelled(address) for address in addresses for spelled in (literal, named)]
 
 
+def tricks() -> dict[str, str]:
+    """The URLs of the tricks, and their rules."""
+    return {url.replace("{p}", str(island.PORT)): rule for rule, urls in TRICKS.items() for url in urls}
+
+
 @needs_island
 @each
-def test_forbidden_addresses_are_never_called(transport: str) -> None:
-    urls = {url: rule for rule, addresses in FORBIDDEN.items() for url in in_both_spellings(addresses)}
-
-    findings = island.explore(list(urls), transport)
-
-    for (url, rule), found in zip(urls.items(), findings, strict=True):
-        assert found.called == (), f"{url} was called"
-        assert found.failure == "address", (url, found)
+def test_forbidden_addresses_and_tricks_are_never_called(transport: str) -> None:
+    urls = {url: rule for rule, addresses in FORBIDDEN.items() for url in in_both_spellings(addresses)} | tricks()
+    for (url, rule), found in zip(urls.items(), island.explore(list(urls), transport), strict=True):
+        assert (found.called, found.failure) == ((), "address"), (url, found)
         assert f"(outbound rule: {rule})" in found.detail, (url, found)
 
 
@@ -190,20 +144,9 @@ def test_public_addresses_are_called(transport: str) -> None:
 
 @needs_island
 @each
-def test_tricks_are_seen_through(transport: str) -> None:
-    findings = island.explore([url.replace("{p}", str(island.PORT)) for url, _ in TRICKS], transport)
-
-    for (url, rule), found in zip(TRICKS, findings, strict=True):
-        assert (found.called, found.failure) == ((), "address"), (url, found)
-        assert f"(outbound rule: {rule})" in found.detail, (url, found)
-
-
-@needs_island
-@each
 def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transport: str) -> None:
-    """Each parser of URLs has its own mind; whatever it makes of a trick, it connects nowhere that it must not."""
-    urls = [url.replace("{p}", str(island.PORT)) for url, _ in TRICKS]
-    urls += [literal(address) for addresses in FORBIDDEN.values() for address in addresses]
+    """Parsers of URLs differ; whatever one makes of a trick, it connects nowhere that it must not."""
+    urls = [*tricks(), *(literal(address) for addresses in FORBIDDEN.values() for address in addresses)]
 
     findings = island.explore(urls, transport, blind=True)
 
@@ -237,16 +180,8 @@ def test_of_several_addresses_only_those_that_may_be_are_called(transport: str) 
 @pytest.mark.parametrize(
     ("settings", "rules"),
     [
-        (
-            {"scope": "private"},
-            {
-                "10.0.0.1": "",
-                "fd12::1": "",
-                "127.0.0.1": "loopback",
-                "fd00:ec2::254": "metadata",
-                "64:ff9b::a00:1": "translated",
-            },
-        ),
+        ({"scope": "private"}, {"10.0.0.1": "", "fd12::1": "", "127.0.0.1": "loopback"}),
+        ({"scope": "private"}, {"fd00:ec2::254": "metadata", "64:ff9b::a00:1": "translated"}),
         (
             {"scope": "loopback"},
             {"127.0.0.1": "", "::ffff:127.0.0.1": "", "10.0.0.1": "private", "64:ff9b::7f00:1": "translated"},
@@ -266,19 +201,6 @@ def test_what_the_settings_allow(transport: str, settings: dict[str, str | bool]
         assert bool(found.called) == (rule == ""), found
         assert found.failure == ("address" if rule else ""), found
         assert f"(outbound rule: {rule})" in found.detail or not rule
-
-
-@pytest.fixture(params=["curl", "futures"])
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
-    opened: list[Transport] = []
-
-    def build(policy: AddressPolicy, **push_settings: object) -> Transport:
-        opened.append(make_transport(PushSettings(transport=request.param, **push_settings), policy))  # type: ignore[arg-type]
-        return opened[-1]
-
-    yield build
-    for transport in opened:
-        transport.close()
 
 
 def test_this_machine_is_out_of_reach_by_default(make: Callable[..., Transport]) -> None:

@@ -162,7 +162,7 @@ steps: st.SearchStrategy[Callable[[World], None]] = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(steps, max_size=60), st.none() | st.integers(0, 40))
 def test_recipients_are_those_of_the_acceptance(history: list[Callable[[World], None]], restart: int | None) -> None:
     world = World()

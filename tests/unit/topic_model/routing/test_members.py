@@ -13,7 +13,7 @@ from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 
-MANY = 20_000
+MANY = 8_000
 A = TopicPath("a")
 
 

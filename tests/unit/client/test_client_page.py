@@ -149,7 +149,8 @@ def test_signed_pushes(parts: GatewayParts, url: str) -> None:
 
 
 def test_a_camera_is_registered(parts: GatewayParts, url: str) -> None:
-    execute(*examples("camera.md"), url)
+    (code,) = examples("camera.md")
+    execute(code, url)
     (registration,) = parts.registrations
     assert registration.demand
     assert [each.text for each in registration.topics] == ["tns1:RuleEngine/CellMotionDetector/Motion"]

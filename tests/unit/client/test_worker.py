@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -47,12 +48,14 @@ def asked(name: str = "n1", user: str = "http://user/", payload: bytes = b"<job/
     )
 
 
-def post(request: PushRequest, url: str, **headers: str) -> requests.Response:
-    return requests.post(url, request.body, headers={**dict(request.headers), **headers}, timeout=120)
+def post(request: PushRequest, url: str, headers: Mapping[str, str] | None = None) -> requests.Response:
+    return requests.post(url, request.body, headers={**dict(request.headers), **(headers or {})}, timeout=120)
 
 
-def push(worker: Worker, notification: Notification, attempt: int = 1, **headers: str) -> requests.Response:
-    return post(Envelope(SERVER).request([notification], attempt), worker.url, **headers)
+def push(
+    worker: Worker, notification: Notification, attempt: int = 1, headers: Mapping[str, str] | None = None
+) -> requests.Response:
+    return post(Envelope(SERVER).request([notification], attempt), worker.url, headers)
 
 
 class Heard:
@@ -205,29 +208,25 @@ def test_requests_are_done_answered_and_then_acknowledged(user: Heard) -> None:
 
 @pytest.mark.parametrize("later", [False, True])
 def test_a_repeat_of_what_is_being_done_waits_for_its_end(later: bool) -> None:
-    begun, go, done = threading.Event(), threading.Event(), list[int]()
-    reports, statuses = Posts(), list[int]()
+    begun, go, done, reports = threading.Event(), threading.Event(), list[int](), Posts()
+    named = {"Arborcast-Callback": "http://broker/results/x", "Arborcast-Push": "p"} if later else {}
 
     def handle(request: ReceivedMessage) -> None:
         begun.set()
         assert go.wait(120)
         done.append(request.sequence)
 
-    with Worker(handle, transport=reports, later=later) as worker:
-
-        def send(attempt: int) -> None:
-            named = {"Arborcast-Callback": "http://broker/results/x", "Arborcast-Push": "p"} if later else {}
-            statuses.append(push(worker, asked(user=""), attempt, **named).status_code)
-
-        pushes = [threading.Thread(target=send, args=(attempt,)) for attempt in (1, 2, 3)]
-        for each in pushes:
-            each.start()
+    with Worker(handle, transport=reports, later=later) as worker, ThreadPoolExecutor(3) as threads:
+        pushes = []
+        for attempt in (1, 2, 3):
+            pushes.append(threads.submit(push, worker, asked(user=""), attempt, named))
             assert begun.wait(120)
+            if later:
+                assert pushes[-1].result(120).headers["Arborcast-Result"] == "later"
         go.set()
-        for each in pushes:
-            each.join(120)
+        assert [each.result(120).status_code for each in pushes] == [202] * 3
         results = [json.loads(reports.taken.get(timeout=120)[1])["state"] for _ in range(3 * later)]
-    assert (statuses, done, results) == ([202] * 3, [0], ["delivered"] * (3 * later))
+    assert (done, results) == ([0], ["delivered"] * (3 * later))
 
 
 def test_invalid_requests_are_refused_and_failed_ones_repeated() -> None:
@@ -366,7 +365,7 @@ def test_a_worker_acknowledges_requests_and_reports_results_later() -> None:
     with Worker(work, capacity=3, transport=reports, later=True) as worker:
         for name in ("done", "invalid", "broken"):
             named = {"Arborcast-Callback": f"http://broker/results/{name}", "Arborcast-Push": f"p-{name}"}
-            answer = push(worker, asked(name, user=""), **named)
+            answer = push(worker, asked(name, user=""), headers=named)
             assert (answer.status_code, answer.headers.get("Arborcast-Result")) == (202, "later")
         assert reports.taken.empty()
         go_on.set()

@@ -123,18 +123,31 @@ def test_flat_maps_against_dictionaries(entries: dict[str, bytes], other: str) -
 
 def test_every_field_survives_packing() -> None:
     rich = Subscription(
-        *("id-1", EndpointReference("http://c/", ("<a/>",), ("<m/>", "<n/>")), "http://broker/elsewhere"),
-        (
+        "id-1",
+        EndpointReference("http://c/", ("<a/>",), ("<m/>", "<n/>")),
+        address="http://broker/elsewhere",
+        topics=(
             TopicFilter("d1", "t:a/b", "{urn:t}a/b", {"t": "urn:t"}),
             TopicFilter("d2", "a//.", "a//."),
             TopicFilter("d2", "=", "="),
         ),
-        *((XPathFilter("x", "//p:a", {"p": "urn:p"}),), (XPathFilter("x", "1=1"),), "raw", "1.2", True),
-        *(DeliveryPolicy("strict", "strict", 7, 1, 2), 12, 34, True, "owner", "pull-1"),
-        Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
-        *(BoundEndpoint("pull-2", "a name"), ("{urn:plant}alarm", "reading")),
-        Trigger("t", TopicPath("a"), "<x/>", "x", "p", TriggerTarget(True, 1, True, ("x",))),
-        *(3, Peer("G/a", "G/b")),
+        content=(XPathFilter("x", "//p:a", {"p": "urn:p"}),),
+        producer=(XPathFilter("x", "1=1"),),
+        form="raw",
+        soap="1.2",
+        addressing=True,
+        policy=DeliveryPolicy("strict", "strict", 7, 1, 2),
+        created_ms=12,
+        terminates_ms=34,
+        paused=True,
+        owner="owner",
+        pull_point="pull-1",
+        protection=Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
+        endpoint=BoundEndpoint("pull-2", "a name"),
+        types=("{urn:plant}alarm", "reading"),
+        trigger=Trigger("t", TopicPath("a"), "<x/>", "x", "p", TriggerTarget(True, 1, True, ("x",))),
+        queue=3,
+        peer=Peer("G/a", "G/b"),
     )
     assert rich == Sharing().compact(rich)
     assert None not in msgspec.structs.astuple(rich), "every field is set here"

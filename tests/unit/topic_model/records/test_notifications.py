@@ -19,7 +19,7 @@ STORED = encode(ONE)[1]
 
 @pytest.mark.parametrize(("value", "found"), [(STORED, ONE), *dict.fromkeys((None, b"", b"\xc1", STORED[:-1])).items()])
 def test_a_damaged_record_is_none(value: bytes | None, found: Notification | None) -> None:
-    assert notification_in(SimpleNamespace(value=value)) == found  # type: ignore[arg-type]
+    assert notification_in(SimpleNamespace(value=value)) == found
 
 
 def test_a_record_of_a_newer_version_is_not_skipped() -> None:

@@ -163,7 +163,7 @@ def test_tombstones_of_others_are_ignored() -> None:
 def test_equal_subscriptions_are_found(others: int) -> None:
     def equal(*topics: str, **facts: object) -> str | None:
         found = table.find_equal(make_subscription("other", *topics, created_ms=9, **facts))  # type: ignore[arg-type]
-        return found and found.id
+        return None if found is None else found.id
 
     table = RoutingTable()
     assert equal("a") is None
@@ -208,8 +208,11 @@ def test_remembered_answers_are_freed_bit_by_bit() -> None:
 )
 def test_a_change_concerns_the_topics_of_its_selector(expression: str, concerned: list[str], others: list[str]) -> None:
     table = RoutingTable()
-    changes = SubscriptionRecord(make_subscription("s", expression)), SubscriptionEnded("s", "unsubscribed", 0)
-    for offset, record in zip((7, 9), changes, strict=True):
+    changes: dict[int, ControlRecord] = {
+        7: SubscriptionRecord(make_subscription("s", expression)),
+        9: SubscriptionEnded("s", "unsubscribed", 0),
+    }
+    for offset, record in changes.items():
         table.apply(record, offset)
         assert {table.changed_before(TopicPath(each)) for each in concerned} == {offset + 1}
         assert {table.changed_before(TopicPath(each)) for each in others} <= {0}

@@ -1,4 +1,4 @@
-"""Folds over control records: pull points, registrations of publishers, owners, suspensions."""
+"""Folds over control records: pull points, registrations of publishers, owners, suspensions, erasures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.erasures import covering, covers, mentions, scopes_of
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.registrations import Registrations, permits
@@ -15,6 +17,8 @@ from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.publishers import Registration, Upstream
 from arborcast.topic_model.records.control import (
     ControlRecord,
+    Erasure,
+    ErasureScope,
     PullPointEnded,
     PullPointRecord,
     RegistrationEnded,
@@ -24,9 +28,13 @@ from arborcast.topic_model.records.control import (
     SubscriptionSuspended,
     Tombstone,
     TopicRecord,
+    decode,
+    encode,
+    erasure_key,
     subscription_key,
     suspension_key,
 )
+from arborcast.topic_model.records.notifications import Notification, replayed
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.make import subscription
@@ -157,3 +165,66 @@ def test_suspensions() -> None:
     ):
         ended = folded(Suspensions(), suspended, over, over)
         assert ("s" in ended, ended.get("s"), len(ended)) == (False, None, 0)
+
+
+OLD = Notification("n1", TopicPath("wards/a"), b'<p id="4711">Smith</p>', 1_000)
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "facts", "covered"),
+    [
+        (1_001, {}, True),
+        (1_000, {}, False),
+        (2_000, {"topic": "wards//."}, True),
+        (2_000, {"topic": "wards"}, False),
+        (2_000, {"notification": "n1"}, True),
+        (2_000, {"notification": "n2"}, False),
+        (2_000, {"subject": "4711"}, True),
+        (2_000, {"subject": "Smith"}, True),
+        (2_000, {"subject": "471"}, False),
+        (2_000, {"topic": "other", "subject": "4711"}, False),
+    ],
+)
+def test_notifications_that_an_erasure_covers(before_ms: int, facts: dict[str, str], covered: bool) -> None:
+    scope = ErasureScope("e", before_ms, **facts)
+    assert covers(scope, OLD) is covered
+    assert covering([ErasureScope("no", 0), scope], OLD) == ("e" if covered else "")
+
+
+def test_a_replay_is_covered_as_the_notification_is() -> None:
+    assert covers(ErasureScope("e", 10_000, notification="n1"), replayed(OLD, "r1", "s1", 9_000, 5))
+    made = "0196f0a0b3c07abc8def0123456789ab"  # the time in the id is before its redrive
+    at_ms = int(made[:12], 16)
+    assert covers(ErasureScope("e", at_ms + 1), Notification(made, TopicPath("a"), b"", at_ms + 60_000))
+
+
+@pytest.mark.parametrize(
+    ("fragment", "there"),
+    [
+        ("<a>M&#252;ller</a>", True),
+        ("<a>Müller</a>", True),
+        ('<a><b c=" Müller "/></a>', True),
+        ("<a>Herr Müller</a>", False),
+        ("<a><!-- Müller --></a>", False),
+        ("Müller <", True),
+        ("<a/>", False),
+    ],
+)
+def test_a_subject_is_a_whole_text_or_value(fragment: str, there: bool) -> None:
+    assert mentions("Müller", fragment.encode()) is there
+
+
+def test_erasures_are_open_until_they_are_done() -> None:
+    control = ControlView()
+    asked = Erasure(ErasureScope("e1", 5, topic="a"), "ann", 7)
+    done = Erasure(asked.scope, "ann", 7, {"waiting": 2}, 9, {"x": 11})
+    for offset, each in enumerate((asked, done)):
+        assert decode(*encode(each)) == each
+        control.apply(each, offset)
+        texts = control.erasures.for_workers
+        assert scopes_of(texts) == tuple(one.scope for one in control.erasures.open)
+        assert bool(texts) is not bool(each.done_ms)
+    assert (control.erasures.all(), control.erasures.scopes) == ([done], (asked.scope,))
+    control.apply(Tombstone(erasure_key("e1")), 2)
+    assert not control.erasures.all()
+    assert not control.erasures.scopes

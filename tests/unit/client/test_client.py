@@ -38,12 +38,14 @@ def test_a_whole_life(parts: GatewayParts, url: str, version: SoapVersion) -> No
         client.resume(subscription.address)
         client.unsubscribe(subscription.address)
         assert list(parts.table.subscriptions()) == []
-        with pytest.raises(FaultReceived, match="no subscription 'x'") as unknown:
+        with pytest.raises(FaultReceived) as unknown:
             client.unsubscribe(f"{url}/wsn/subscriptions/x")
         assert unknown.value.fault == "ResourceUnknownFault"
-        with pytest.raises(FaultReceived, match="exactly one") as nameless:
+        assert "no subscription 'x'" in unknown.value.reason
+        with pytest.raises(FaultReceived) as nameless:
             client.notify("a", "<n/><n/>")
         assert nameless.value.fault == ""
+        assert "exactly one" in nameless.value.reason
 
         point = client.create_pull_point()
         assert client.get_messages(point, 5, wait_s=0.01) == []

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import requests
 
-from arborcast.client import (
-    BrokerUnreachable,
-    Client,
-    Credentials,
-    Delivery,
-    FaultReceived,
-    FuturesClient,
-    Retries,
-)
+from arborcast.client import Client, Credentials, Delivery, FaultReceived, FuturesClient, HttpAnswer
 from arborcast.client.listener import Listener, ReceivedMessage, read_push
+from arborcast.client.testing import MemoryTransport
 from arborcast.core.errors import ConfigError
 from arborcast.topic_model.subscriptions import DeliveryPolicy, SoapVersion
 from tests.support import soap_messages as soap
@@ -30,8 +21,6 @@ from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
 
 pytestmark = pytest.mark.slow
-
-APART = Delivery(minimum_interval=timedelta(milliseconds=1_500))
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
@@ -49,51 +38,6 @@ def test_a_whole_life(parts: GatewayParts, url: str, version: SoapVersion) -> No
         client.resume(subscription.address)
         client.unsubscribe(subscription.address)
         assert list(parts.table.subscriptions()) == []
-
-
-@pytest.mark.parametrize(
-    ("delivery", "policy"),
-    [
-        (
-            Delivery(True, 3, timedelta(hours=2)),
-            DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000),
-        ),
-        (APART, DeliveryPolicy(interval_ms=1_500)),
-        (
-            dataclasses.replace(APART, interval_per_topic=False),
-            DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
-        ),
-        (Delivery.of("signal"), DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
-        (Delivery.of("command"), DeliveryPolicy(reliability="strict")),
-        (Delivery.of("state"), DeliveryPolicy(interval_ms=1_000)),
-        (Delivery.of("event"), DeliveryPolicy(reliability="strict")),
-        (Delivery.of("request"), DeliveryPolicy(reliability="strict", deadline_ms=5_000)),
-    ],
-)
-def test_a_delivery_becomes_the_policy_of_the_subscription(
-    delivery: Delivery, policy: DeliveryPolicy, parts: GatewayParts, url: str
-) -> None:
-    with Client(url) as client:
-        client.subscribe("a", to="http://h/1", delivery=delivery)
-    (subscription,) = parts.table.subscriptions()
-    assert subscription.policy == policy
-
-
-def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:
-    with Client(f"{url}/wsn/NotificationBroker") as client:
-        first = client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
-        others = client.notify_all([("a", b"<n>1</n>"), ("b", "<n>é</n>")])
-    assert [first, *others] == [one.id for one in parts.notifications.accepted]
-    assert [(one.topic, one.payload.decode()) for one in parts.notifications.accepted] == [
-        ("{urn:p}a/b", "<n a='1'/>"),
-        ("a", "<n>1</n>"),
-        ("b", "<n>é</n>"),
-    ]
-
-
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_faults_have_names(url: str, version: SoapVersion) -> None:
-    with Client(url, soap=version) as client:
         with pytest.raises(FaultReceived) as unknown:
             client.unsubscribe(f"{url}/wsn/subscriptions/x")
         assert unknown.value.fault == "ResourceUnknownFault"
@@ -103,36 +47,6 @@ def test_faults_have_names(url: str, version: SoapVersion) -> None:
         assert nameless.value.fault == ""
         assert "exactly one" in nameless.value.reason
 
-
-HEADERS = {"Arborcast-Notification-Id": "n1,n2", "Arborcast-Attempt": "3"}
-
-
-def pushed(*payloads: str) -> str:
-    """A Notify as our own dispatch sends it."""
-    address = "<wsnt:SubscriptionReference><wsa:Address>http://b/s</wsa:Address></wsnt:SubscriptionReference>"
-    messages = [soap.message(payload=payload).replace("<wsnt:Topic", address + "<wsnt:Topic") for payload in payloads]
-    return soap.notify(*messages)
-
-
-@pytest.mark.parametrize(
-    ("header", "expected"), [("-,r1", ["", "r1"]), ("r1,r1", ["r1", "r1"]), ("r1", ["r1", ""]), ("-,r1,r2", ["", "r1"])]
-)
-def test_a_listener_tells_what_is_replayed(header: str, expected: list[str]) -> None:
-    got: list[ReceivedMessage] = []
-    with Listener(got.append) as listener:
-        headers = HEADERS | {"Arborcast-Replay": header}
-        requests.post(listener.url, soap.envelope(pushed("<a/>", "<b/>")), headers=headers, timeout=60)
-    assert [message.replay for message in got] == expected
-
-
-def test_a_raw_push_is_the_payload_and_another_kind_there_is_not() -> None:
-    assert read_push(soap.envelope('<o:n xmlns:o="urn:o"/>'), b"") == [ReceivedMessage(b'<o:n xmlns:o="urn:o"/>')]
-    with pytest.raises(ConfigError, match="'rumour' is not a kind of information"):
-        Delivery.of(cast(Any, "rumour"))
-
-
-def test_a_pull_point_from_beginning_to_end(url: str) -> None:
-    with Client(url) as client:
         point = client.create_pull_point()
         assert client.get_messages(point, 5, wait_s=0.01) == []
         client.destroy_pull_point(point)
@@ -142,50 +56,72 @@ def test_a_pull_point_from_beginning_to_end(url: str) -> None:
         assert client.current_message("a") is None
 
 
-def test_credentials_go_to_the_broker_and_to_nobody_else(tmp_path: Path) -> None:
-    seen: list[str | None] = []
-
-    class Consumer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            seen.append(self.headers["Authorization"])
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(202)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    consumer = HTTPServer(("127.0.0.1", 0), Consumer)
-    thread = threading.Thread(target=consumer.serve_forever)
-    thread.start()
-    try:
-        with served(guarded(tmp_path, Clock())) as port:
-            url = f"http://127.0.0.1:{port}"
-            with Client(url) as stranger, pytest.raises(FaultReceived, match="authentication is required") as refused:
-                stranger.notify("{urn:t}a/b", "<x/>")
-            assert refused.value.status == 401
-            with (
-                Client(url, credentials=Credentials("anna", "no")) as wrong,
-                pytest.raises(FaultReceived),
-            ):
-                wrong.notify("{urn:t}a/b", "<x/>")
-            with Client(url, credentials=Credentials("anna", "pa")) as anna:
-                anna.notify("{urn:t}a/b", "<x/>")
-                anna.notify("{urn:t}a/b", "<x/>", to=f"http://127.0.0.1:{consumer.server_address[1]}/")
-            with FuturesClient(url, credentials=Credentials("bert", "pb")) as bert:
-                bert.notify("{urn:t}a/b", "<x/>").result()
-    finally:
-        consumer.shutdown()
-        thread.join()
-        consumer.server_close()
-    assert seen == [None]
+APART = Delivery(minimum_interval=timedelta(milliseconds=1_500))
+DELIVERIES = [
+    (Delivery(True, 3, timedelta(hours=2)), DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000)),
+    (APART, DeliveryPolicy(interval_ms=1_500)),
+    (
+        dataclasses.replace(APART, interval_per_topic=False),
+        DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
+    ),
+    (Delivery.of("signal"), DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
+    (Delivery.of("command"), DeliveryPolicy(reliability="strict")),
+    (Delivery.of("state"), DeliveryPolicy(interval_ms=1_000)),
+    (Delivery.of("event"), DeliveryPolicy(reliability="strict")),
+    (Delivery.of("request"), DeliveryPolicy(reliability="strict", deadline_ms=5_000)),
+]
 
 
-def test_nobody_there_is_no_reason_to_repeat_for_somebody_who_waits() -> None:
-    with (
-        Client("http://127.0.0.1:9", retries=Retries(first_s=60, longest_s=60, unanswered=False)) as client,
-        pytest.raises(BrokerUnreachable) as away,
-    ):
-        client.notify("a", "<x/>")
-    assert away.value.reason == "no process listens there"
+def test_a_delivery_becomes_the_policy_of_the_subscription(parts: GatewayParts, url: str) -> None:
+    with Client(url) as client:
+        for delivery, policy in DELIVERIES:
+            made = client.subscribe("a", to="http://h/1", delivery=delivery)
+            (subscription,) = parts.table.subscriptions()
+            assert subscription.policy == policy, delivery
+            client.unsubscribe(made)
+    with pytest.raises(ConfigError, match="'rumour' is not a kind of information"):
+        Delivery.of(cast(Any, "rumour"))
+
+
+def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:
+    with Client(f"{url}/wsn/NotificationBroker") as client:
+        first = client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
+        others = client.notify_all([("a", b"<n>1</n>"), ("b", "<n>é</n>")])
+    assert [first, *others] == [one.id for one in parts.notifications.accepted]
+    published = [(one.topic, one.payload.decode()) for one in parts.notifications.accepted]
+    assert published == [("{urn:p}a/b", "<n a='1'/>"), ("a", "<n>1</n>"), ("b", "<n>é</n>")]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"), [("-,r1", ["", "r1"]), ("r1,r1", ["r1", "r1"]), ("r1", ["r1", ""]), ("-,r1,r2", ["", "r1"])]
+)
+def test_a_listener_marks_replayed_messages(header: str, expected: list[str]) -> None:
+    got: list[ReceivedMessage] = []
+    headers = {"Arborcast-Notification-Id": "n1,n2", "Arborcast-Attempt": "3", "Arborcast-Replay": header}
+    body = soap.envelope(soap.notify(soap.message(payload="<a/>"), soap.message(payload="<b/>")))
+    with Listener(got.append) as listener:
+        requests.post(listener.url, body, headers=headers, timeout=60)
+    assert [message.replay for message in got] == expected
+
+
+def test_a_raw_push_is_the_payload() -> None:
+    assert read_push(soap.envelope('<o:n xmlns:o="urn:o"/>'), b"") == [ReceivedMessage(b'<o:n xmlns:o="urn:o"/>')]
+
+
+def test_credentials_go_to_the_broker_only(tmp_path: Path) -> None:
+    with served(guarded(tmp_path, Clock())) as port:
+        url = f"http://127.0.0.1:{port}"
+        with Client(url) as stranger, pytest.raises(FaultReceived, match="authentication is required") as refused:
+            stranger.notify("{urn:t}a/b", "<x/>")
+        assert refused.value.status == 401
+        with Client(url, credentials=Credentials("anna", "no")) as wrong, pytest.raises(FaultReceived):
+            wrong.notify("{urn:t}a/b", "<x/>")
+        with Client(url, credentials=Credentials("anna", "pa")) as anna:
+            anna.notify("{urn:t}a/b", "<x/>")
+        with FuturesClient(url, credentials=Credentials("bert", "pb")) as bert:
+            bert.notify("{urn:t}a/b", "<x/>").result()
+    transport = MemoryTransport(HttpAnswer(202), HttpAnswer(202))
+    with Client("http://broker", transport=transport, credentials=Credentials("anna", "pa")) as anna:
+        anna.notify("{urn:t}a/b", "<x/>")
+        anna.notify("{urn:t}a/b", "<x/>", to="http://consumer/")
+    assert ["Authorization" in each.headers for each in transport.sent] == [True, False]

@@ -25,7 +25,7 @@ from arborcast.client import (
     Retries,
     UnreadableAnswer,
 )
-from arborcast.client.calls import Call, Calls, Lasts, notification_message
+from arborcast.client.calls import Call, Calls, notification_message
 from arborcast.client.futures import Gathering
 from arborcast.client.legacy import LegacyCalls
 from arborcast.client.received import (
@@ -53,18 +53,23 @@ def sent(call: Call[Any]) -> etree._Element:
     return parse(body).operation
 
 
-def test_a_base_address_is_completed_and_a_full_one_is_kept() -> None:
-    assert {Calls(url).broker.address for url in ("http://b:1", "http://b:1/")} == {"http://b:1/wsn/NotificationBroker"}
-    assert Calls("http://b:1/any/where").broker.address == "http://b:1/any/where"
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://b:1", "http://b:1/wsn/NotificationBroker"),
+        ("http://b:1/", "http://b:1/wsn/NotificationBroker"),
+        ("http://b:1/any/where", "http://b:1/any/where"),
+    ],
+)
+def test_address_of_the_broker(url: str, address: str) -> None:
+    assert Calls(url).broker.address == address
 
 
 @pytest.mark.parametrize(
     ("calls", "waiting", "futures", "other"),
     [(Calls, Client, FuturesClient, {"notify"}), (LegacyCalls, LegacyClient, LegacyFuturesClient, {"parts"})],
 )
-def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_result(
-    calls: type, waiting: type, futures: type, other: set[str]
-) -> None:
+def test_all_clients_have_all_operations(calls: type, waiting: type, futures: type, other: set[str]) -> None:
     operations = {name for name in vars(calls) if not name.startswith("_")} - other
     assert {"subscribe", "create_pull_point"} <= operations
     for name in operations:
@@ -74,31 +79,22 @@ def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_re
         assert inspect.signature(getattr(futures, name)) == made.replace(return_annotation=f"Future[{result}]")
 
 
-def test_topics_are_sent_with_the_prefixes_that_they_were_written_with() -> None:
-    root = etree.fromstring(
-        f'<m xmlns:wsnt="{WSNT}">{notification_message("on:a/b", "<n/>", {"on": "urn:on", "no": "urn:no"})}</m>'
-    )
-    topic = root.find(".//{*}Topic")
+def test_topics_are_sent_with_their_prefixes() -> None:
+    message = notification_message("on:a/b", "<n/>", {"on": "urn:on", "no": "urn:no"})
+    topic = etree.fromstring(f'<m xmlns:wsnt="{WSNT}">{message}</m>').find(".//{*}Topic")
     assert topic is not None
     assert (topic.text, topic.nsmap.get("on"), "no" in topic.nsmap) == ("on:a/b", "urn:on", False)
 
 
-def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() -> None:
-    element = sent(
-        CALLS.register_publisher(
-            "a", "p:b", publisher="http://p/", demand=True, until=timedelta(hours=1), namespaces={"p": "urn:p"}
-        )
+def test_registrations_end_at_a_moment() -> None:
+    """The schema has no duration there."""
+    call = CALLS.register_publisher(
+        "a", "p:b", publisher="http://p/", demand=True, until=timedelta(hours=1), namespaces={"p": "urn:p"}
     )
-    assert [etree.QName(child).localname for child in element] == [
-        "PublisherReference",
-        "Topic",
-        "Topic",
-        "Demand",
-        "InitialTerminationTime",
-    ]
-    assert element.findtext(f"{{{BR}}}Demand") == "true"
-    end = datetime.fromisoformat(element.findtext(f"{{{BR}}}InitialTerminationTime") or "")
-    assert timedelta(minutes=59) < end - datetime.now(UTC) < timedelta(minutes=61)
+    *others, end = ((etree.QName(child).localname, child.text) for child in sent(call))
+    assert [name for name, _ in others] == ["PublisherReference", "Topic", "Topic", "Demand"]
+    assert (others[-1][1], end[0]) == ("true", "InitialTerminationTime")
+    assert timedelta(minutes=59) < datetime.fromisoformat(end[1] or "") - datetime.now(UTC) < timedelta(minutes=61)
 
 
 def reply(body: str, status: int = 200, version: str = "1.1"):  # type: ignore[no-untyped-def]
@@ -110,8 +106,8 @@ PARAMETERS = ("<k xmlns='urn:k'>v</k>",)
 
 
 def test_references_are_kept_exactly() -> None:
-    body = f"<wsnt:R><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>"
-    body += "<wsnt:TerminationTime>2030-01-01T00:00:00Z</wsnt:TerminationTime></wsnt:R>"
+    ends = "<wsnt:TerminationTime>2030-01-01T00:00:00Z</wsnt:TerminationTime>"
+    body = f"<wsnt:R><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>{ends}</wsnt:R>"
     assert subscription(reply(body)) == RemoteSubscription("http://b/1", PARAMETERS, datetime(2030, 1, 1, tzinfo=UTC))
     point = f"<wsnt:R><wsnt:PullPoint>{EPR}</wsnt:PullPoint></wsnt:R>"
     assert pull_point(reply(point)) == RemotePullPoint("http://b/1", PARAMETERS)
@@ -130,20 +126,19 @@ def test_messages_out_of_a_pull_point_and_the_current_one() -> None:
     assert current_message(reply('<wsnt:R xmlns:o="urn:o"><o:n>1</o:n></wsnt:R>')) == b'<o:n xmlns:o="urn:o">1</o:n>'
 
 
+FAULT = "<s:Fault><faultcode>s:Client</faultcode><faultstring>why</faultstring></s:Fault>"
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
         (soap.envelope("<wsnt:SubscribeResponse/>"), UnreadableAnswer, "."),
         (soap.envelope("<wsnt:R><wsnt:SubscriptionReference/></wsnt:R>"), UnreadableAnswer, "."),
         (b"<p>welcome", UnreadableAnswer, "welcome"),
-        (
-            soap.envelope("<s:Fault><faultcode>s:Client</faultcode><faultstring>why</faultstring></s:Fault>"),
-            FaultReceived,
-            "why",
-        ),
+        (soap.envelope(FAULT), FaultReceived, "why"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error(answer: bytes, error: type[ClientError], words: str) -> None:
+def test_an_unreadable_answer_is_an_error(answer: bytes, error: type[ClientError], words: str) -> None:
     with pytest.raises(error, match=words):
         subscription(read_reply("http://b/", 200, "", "text/html", answer))
 
@@ -151,17 +146,17 @@ def test_an_answer_that_is_none_is_an_error(answer: bytes, error: type[ClientErr
 @pytest.mark.parametrize(
     ("header", "seconds"), [("4", 4), *dict.fromkeys(["", "soon", "-1", "1.5", "\u0664", "\xb2"]).items()]
 )
-def test_503_is_unavailable_and_its_retry_after_a_number_of_seconds(header: str, seconds: int | None) -> None:
+def test_retry_after_of_a_503(header: str, seconds: int | None) -> None:
     with pytest.raises(BrokerUnavailable) as caught:
         read_reply("http://b/", 503, header, "text/html", b"<p>busy")
     assert caught.value.retry_after == seconds
 
 
-def test_repetitions_cover_the_restart_of_a_gateway_and_a_retry_after_counts() -> None:
+def test_pauses_between_repetitions() -> None:
     pauses: list[float] = []
     while (pause := Retries().pause_after(len(pauses) + 1)) is not None:
         pauses.append(pause)
-    assert 30 <= sum(pauses) < 60
+    assert 30 <= sum(pauses) < 60, "a gateway restarts in that time"
     retries = Retries(attempts=3, first_s=1, longest_s=5)
     assert [retries.pause_after(1, 3), retries.pause_after(2, 1), retries.pause_after(1, 6)] == [3, 2, None]
     for wrong in (lambda: Retries(attempts=0), lambda: Retries(first_s=9), lambda: Batching(messages=0)):
@@ -169,29 +164,27 @@ def test_repetitions_cover_the_restart_of_a_gateway_and_a_retry_after_counts() -
             wrong()
 
 
-def test_a_batch_goes_when_it_is_full_or_due() -> None:
+def test_batches_by_number_size_and_time() -> None:
     gathering = Gathering(Batching(messages=2, bytes=10, linger_s=1))
+
+    def add(message: str, now: float) -> list[list[str]]:
+        return [each.messages for each in gathering.add(message, Future(), now)]
 
     def due() -> float | None:
         return gathering.due
 
     assert due() is None
-    assert gathering.add("a", Future(), 5.0) == []
-    assert due() == 6.0
-    (full,) = gathering.add("b", Future(), 5.5)
-    assert full.messages == ["a", "b"]
-    assert due() is None
-    gathering.add("1234567", Future(), 7.0)
-    (full,) = gathering.add("12345", Future(), 7.0)  # together they would be too large
-    assert full.messages == ["1234567"]
-    (rest,) = gathering.take()
-    assert rest.messages == ["12345"]
+    assert (add("a", 5.0), due()) == ([], 6.0)
+    assert (add("b", 5.5), due()) == ([["a", "b"]], None)
+    assert add("1234567", 7.0) == []
+    assert add("12345", 7.0) == [["1234567"]], "together they would be too large"
+    assert [each.messages for each in gathering.take()] == [["12345"]]
     (large,) = gathering.add("x" * 11, Future(), 8.0)
     assert large.size == 11
     assert gathering.take() == []
 
 
-def test_types_are_written_so_that_nothing_around_them_matters() -> None:
+def test_types_are_written_with_their_namespaces() -> None:
     call = CALLS.subscribe("a", to="http://h/", types=["p:reading", "{urn:x}alarm", "plain"], namespaces={"p": "urn:p"})
     assert sent(call).findtext(".//{urn:arborcast:policy}MessageType") == "{urn:p}reading {urn:x}alarm {}plain"
     assert len(sent(CALLS.subscribe(None, to="http://h/", types=["plain"])).findall(f"{{{WSNT}}}Filter")) == 1
@@ -208,12 +201,14 @@ def test_types_are_written_so_that_nothing_around_them_matters() -> None:
         ("PT1H", "PT1H"),
         (timedelta(minutes=1), "PT60.000S"),
         (datetime(2030, 1, 31, 12, tzinfo=UTC), "2030-01-31T12:00:00Z"),
+        *dict.fromkeys((True, float("inf"), b"PT1H", (1,))).items(),
     ],
 )
-def test_lasts_is_a_duration_seconds_a_time_or_iso_8601(lasts: Lasts, written: str) -> None:
+def test_lasts_is_a_duration_seconds_a_time_or_iso_8601(lasts: Any, written: str | None) -> None:
+    if written is None:
+        with pytest.raises(TypeError, match="lasts must be a timedelta, a number of seconds"):
+            CALLS.subscribe("a/b", to="http://h/", lasts=lasts)
+        return
     subscribed = sent(CALLS.subscribe("a/b", to="http://h/", lasts=lasts))
     assert subscribed.findtext(f"{{{WSNT}}}InitialTerminationTime") == written
     assert sent(CALLS.renew("http://b:1/s", lasts)).findtext(f"{{{WSNT}}}TerminationTime") == written
-    for wrong in (True, float("inf"), b"PT1H", (1,)):
-        with pytest.raises(TypeError, match="lasts must be a timedelta, a number of seconds"):
-            CALLS.subscribe("a/b", to="http://h/", lasts=wrong)  # type: ignore[arg-type]

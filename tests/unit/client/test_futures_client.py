@@ -1,14 +1,14 @@
-"""The asynchronous client against the gateway's application, and against brokers that misbehave."""
+"""The asynchronous client, its transport, and what both clients repeat."""
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from lxml import etree
@@ -18,69 +18,46 @@ from arborcast.client import (
     BrokerUnreachable,
     Client,
     ClientClosed,
+    ClientError,
+    Credentials,
     FaultReceived,
     FuturesClient,
+    HttpAnswer,
     Retries,
 )
+from arborcast.client.testing import MemoryTransport
 from arborcast.core.errors import ExpressionError
 from tests.support.gateway_parts import START, GatewayParts
+from tests.support.gateway_process import ROOT
 
 pytestmark = pytest.mark.slow
 
-SHORT = Retries(attempts=3, first_s=0.01, longest_s=1)
+URL = "http://broker:8080"
+SOON = Retries(attempts=3, first_s=0.0, longest_s=0.0)
+BUSY, AWAY, TAKEN = (
+    HttpAnswer(503, {"Retry-After": "0"}),
+    BrokerUnreachable("away"),
+    HttpAnswer(202, {"arborcast-notification-ID": "n1"}),
+)
 
 
-@dataclass
-class Script:
-    """A broker that answers what it is told, in turn; None hangs up without an answer. The last one stays."""
+class Held(MemoryTransport):
+    """Answers when it is let go."""
 
-    answers: list[int | None]
-    message_ids: list[str] = field(default_factory=list)
-    release: threading.Event = field(default_factory=threading.Event)
-    arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    port: int = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.arrived = threading.Semaphore(0)
+        self.threads: list[str] = []
 
-
-@contextmanager
-def scripted(*answers: int | None, held: bool = False) -> Iterator[Script]:
-    script = Script(list(answers))
-    if not held:
-        script.release.set()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            root = etree.fromstring(self.rfile.read(int(self.headers["Content-Length"])))
-            script.message_ids.append(root.findtext(".//{*}MessageID") or "")
-            script.arrived.release()
-            script.release.wait(120)
-            status = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
-            if status is None:
-                self.close_connection = True
-                return
-            self.send_response(status)
-            if status == 503:
-                self.send_header("Retry-After", "0")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    script.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield script
-    finally:
-        script.release.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        self.threads.append(threading.current_thread().name)
+        self.arrived.release()
+        assert self.go.wait(120)
+        return super().post(url, headers, body)
 
 
-def test_futures_and_callbacks(parts: GatewayParts, url: str) -> None:
+def test_futures_callbacks_and_refusals(parts: GatewayParts, url: str) -> None:
     called: list[Future[None]] = []
     with FuturesClient(url) as client:
         subscription = client.subscribe("a//.", to="http://h/").result(120)
@@ -91,90 +68,35 @@ def test_futures_and_callbacks(parts: GatewayParts, url: str) -> None:
         client.unsubscribe(subscription).result(120)
         with pytest.raises(FaultReceived):
             client.unsubscribe(subscription).result(120)
+        with pytest.raises(ExpressionError):  # at once
+            client.notify("a//.", "<n/>")
     assert called == [published]
     assert [one.topic for one in parts.notifications.accepted] == ["a/b"]
 
 
-def test_what_cannot_be_written_is_refused_at_once(url: str) -> None:
-    with FuturesClient(url) as client, pytest.raises(ExpressionError):
-        client.notify("a//.", "<n/>")
-
-
 def test_one_worker_keeps_the_order_with_batches(parts: GatewayParts, url: str) -> None:
+    payloads = ["<broken>" if number == 50 else f"<n>{number}</n>" for number in range(100)]
     with FuturesClient(url, workers=1, batching=Batching(messages=7)) as client:
-        futures = [client.notify("a", f"<n>{number}</n>") for number in range(100)]
+        futures = [client.notify("a", each) for each in payloads]
+    assert isinstance(futures.pop(50).exception(0), FaultReceived), "and no other of its batch"
     assert all(future.done() and future.exception() is None for future in futures)
-    assert [one.payload for one in parts.notifications.accepted] == [b"<n>%d</n>" % n for n in range(100)]
+    assert [one.payload.decode() for one in parts.notifications.accepted] == [*payloads[:50], *payloads[51:]]
     requests = {one.message_id for one in parts.notifications.accepted}
     assert 100 / 7 <= len(requests) < 50
 
 
-def test_a_bad_message_spoils_no_other_of_its_batch(parts: GatewayParts, url: str) -> None:
+def test_each_message_of_a_batch_has_its_own_properties(parts: GatewayParts, url: str) -> None:
     with FuturesClient(url, workers=1, batching=Batching(messages=4, linger_s=9)) as client:
-        futures = [client.notify("a", payload) for payload in ("<n>1</n>", "<broken>", "<n>2</n>", "<n>3</n>")]
-        assert isinstance(futures[1].exception(120), FaultReceived)
-        assert [futures[i].result(120) for i in (0, 2, 3)] == [None] * 3
-    assert [one.payload for one in parts.notifications.accepted] == [b"<n>1</n>", b"<n>2</n>", b"<n>3</n>"]
-
-
-@pytest.mark.parametrize("answers", [(503, 503, 202), (None, 202), (None, 503, 202)])
-def test_repetitions_carry_the_same_message_id(answers: tuple[int | None, ...]) -> None:
-    with scripted(*answers) as script, FuturesClient(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
-        client.notify("a", "<n/>").result(120)
-        client.notify("a", "<n/>").result(120)
-    *first, second = script.message_ids
-    assert len(first) == len(answers)
-    assert len(set(first)) == 1
-    assert second != first[0]
-
-
-def test_what_must_not_happen_twice_is_not_repeated_after_it_may_have_arrived() -> None:
-    with scripted(None, 202) as script, Client(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
-        with pytest.raises(BrokerUnreachable):
-            client.get_messages(f"http://127.0.0.1:{script.port}/p")
-        assert len(script.message_ids) == 1
-    with scripted(503, 202) as script, Client(f"http://127.0.0.1:{script.port}", retries=SHORT) as client:
-        client.unsubscribe(f"http://127.0.0.1:{script.port}/s")
-        assert len(script.message_ids) == 2
-
-
-def test_close_sends_what_has_gathered(parts: GatewayParts, url: str) -> None:
-    client = FuturesClient(url, batching=Batching(messages=1000, linger_s=60))
-    futures = [client.notify("a", f"<n>{number}</n>") for number in range(10)]
-    assert client.close() == 0
-    assert [future.result(0) for future in futures] == [None] * 10
-    with pytest.raises(ClientClosed):
-        client.notify("a", "<n/>")
-
-
-def test_what_close_gives_up_fails_and_is_counted() -> None:
-    with scripted(202, held=True) as script:
-        client = FuturesClient(f"http://127.0.0.1:{script.port}", workers=1)
-        futures = [client.notify("a", "<n/>") for _ in range(3)]
-        assert script.arrived.acquire(timeout=60)
-        assert client.close(timeout_s=0.05) == 3
-        for future in futures[1:]:
-            error = future.exception(120)
-            assert isinstance(error, ClientClosed)
-            assert not error.sent
-        script.release.set()
-        assert futures[0].exception(120) is None  # it was under way, and its answer came
-
-
-def test_too_many_wait_makes_the_next_wait_too() -> None:
-    with scripted(202, held=True) as script:
-        client = FuturesClient(f"http://127.0.0.1:{script.port}", workers=2, max_waiting=2)
-        for _ in range(2):
-            client.notify("a", "<n/>")
-        third: list[Future[None]] = []
-        thread = threading.Thread(target=lambda: third.append(client.notify("a", "<n/>")))
-        thread.start()
-        thread.join(0.2)
-        assert not third
-        script.release.set()
-        thread.join(120)
-        assert third[0].result(120) is None
-        client.close()
+        client.notify("a", "<n/>", lifespan=timedelta(seconds=2), type="{urn:x}alarm", priority=5)
+        client.notify("a", "<broken>", lifespan=timedelta(seconds=2)).add_done_callback(lambda each: each.exception())
+        client.notify("a", "<n/>", reliable=True)
+        client.notify("a", "<n/>", valid_until=START + timedelta(seconds=9))
+    start_ms = int(START.timestamp() * 1000)
+    accepted = parts.notifications.accepted
+    assert [each.valid_until_ms for each in accepted] == [start_ms + 2_000, 0, start_ms + 9_000]
+    assert [each.type for each in accepted] == ["{urn:x}alarm", "n", "n"]
+    assert [each.priority for each in accepted] == [5, 0, 0]
+    assert [each.reliable for each in accepted] == [False, True, False]
 
 
 def test_callbacks_may_publish(parts: GatewayParts, url: str) -> None:
@@ -195,15 +117,120 @@ def test_callbacks_may_publish(parts: GatewayParts, url: str) -> None:
     assert len(parts.notifications.accepted) == 4
 
 
-def test_each_message_of_a_batch_has_what_was_said_of_it(parts: GatewayParts, url: str) -> None:
-    with FuturesClient(url, workers=1, batching=Batching(messages=4, linger_s=9)) as client:
-        client.notify("a", "<n/>", lifespan=timedelta(seconds=2), type="{urn:x}alarm", priority=5)
-        client.notify("a", "<broken>", lifespan=timedelta(seconds=2)).add_done_callback(lambda each: each.exception())
-        client.notify("a", "<n/>", reliable=True)
-        client.notify("a", "<n/>", valid_until=START + timedelta(seconds=9))
-    start_ms = int(START.timestamp() * 1000)
-    accepted = parts.notifications.accepted
-    assert [each.valid_until_ms for each in accepted] == [start_ms + 2_000, 0, start_ms + 9_000]
-    assert [each.type for each in accepted] == ["{urn:x}alarm", "n", "n"]
-    assert [each.priority for each in accepted] == [5, 0, 0]
-    assert [each.reliable for each in accepted] == [False, True, False]
+@pytest.mark.parametrize("answers", [(BUSY, BUSY, TAKEN), (AWAY, TAKEN), (AWAY, BUSY, TAKEN)])
+def test_repetitions_carry_the_same_message_id(answers: tuple[HttpAnswer | Exception, ...]) -> None:
+    transport = MemoryTransport(*answers)
+    with FuturesClient(URL, transport=transport, retries=SOON) as client:
+        client.notify("a", "<n/>").result(120)
+        client.notify("a", "<n/>").result(120)
+    *first, second = (etree.fromstring(each.body).findtext(".//{*}MessageID") for each in transport.sent)
+    assert len(first) == len(answers)
+    assert len({*first}) == 1
+    assert second != first[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "attempts"),
+    [(AWAY, 1), (BrokerUnreachable("away", sent=False), 3), (BUSY, 3)],
+    ids=["lost", "unsent", "busy"],
+)
+def test_operations_that_may_have_arrived_are_not_repeated(answer: HttpAnswer | Exception, attempts: int) -> None:
+    transport = MemoryTransport(*[answer] * 3)
+    with Client(URL, transport=transport, retries=SOON) as client, pytest.raises(ClientError):
+        client.create_pull_point()
+    assert len(transport.sent) == attempts
+
+
+def test_connections_that_end_without_an_answer_or_are_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+
+        def hang_up() -> None:
+            connection, _ = listener.accept()
+            connection.recv(10)
+            connection.close()
+
+        done = threads.submit(hang_up)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(url, retries=Retries(attempts=1)) as client, pytest.raises(BrokerUnreachable) as lost:
+            client.notify("a", "<x/>")
+        done.result()
+        assert lost.value.sent
+    # The long pauses are for brokers that answer.
+    patient = Retries(first_s=60, longest_s=60, unanswered=False)
+    with Client("http://127.0.0.1:9", retries=patient) as client, pytest.raises(BrokerUnreachable) as away:
+        client.notify("a", "<x/>")
+    assert (away.value.reason, away.value.sent) == ("no process listens there", False)
+
+
+def test_close_sends_what_has_gathered() -> None:
+    client = FuturesClient(URL, transport=MemoryTransport(), batching=Batching(messages=1000, linger_s=60))
+    futures = [client.notify("a", f"<n>{number}</n>") for number in range(10)]
+    assert client.close() == 0
+    assert [future.result(0) for future in futures] == [None] * 10
+    with pytest.raises(ClientClosed):
+        client.notify("a", "<n/>")
+
+
+def test_calls_that_close_gives_up_fail_and_are_counted() -> None:
+    transport = Held()
+    client = FuturesClient(URL, transport=transport, workers=1)
+    futures = [client.notify("a", "<n/>") for _ in range(3)]
+    assert transport.arrived.acquire(timeout=60)
+    assert client.close(timeout_s=0.05) == 3
+    for future in futures[1:]:
+        error = future.exception(120)
+        assert isinstance(error, ClientClosed)
+        assert not error.sent
+    transport.go.set()
+    assert futures[0].exception(120) is None  # it was under way, and its answer came
+
+
+def test_calls_wait_where_too_many_wait() -> None:
+    transport = Held()
+    with FuturesClient(URL, transport=transport, workers=2, max_waiting=2) as client:
+        for _ in range(2):
+            client.notify("a", "<n/>")
+        third: list[Future[None]] = []
+        thread = threading.Thread(target=lambda: third.append(client.notify("a", "<n/>")))
+        thread.start()
+        thread.join(0.2)
+        assert not third
+        transport.go.set()
+        thread.join(120)
+        assert third[0].result(120) is None
+
+
+def test_a_synchronous_call_goes_through_the_transport_in_one_thread() -> None:
+    transport = Held()
+    transport.go.set()
+    with Client(URL, transport=transport, credentials=Credentials("u", "p")) as client:
+        client.notify("a", "<x/>")
+        client.notify("b", "<x/>")
+    sent = transport.sent[0]
+    assert (sent.url, transport.published) == (f"{URL}/wsn/NotificationBroker", [("a", b"<x/>"), ("b", b"<x/>")])
+    assert (sent.headers["Content-Type"], sent.headers["Authorization"]) == ("text/xml; charset=utf-8", "Basic dTpw")
+    assert transport.threads == ["wsn-client_0"] * 2
+    with pytest.raises(ClientClosed) as refused:
+        client.notify("a", "<x/>")
+    assert not refused.value.sent
+    with Client(URL, transport=MemoryTransport(TAKEN)) as client:
+        assert client.notify("a", "<x/>") == "n1", "names of headers are taken in any case"
+
+
+def test_a_client_works_in_a_forked_process() -> None:
+    """Its threads are not there."""
+    code = """
+import os
+from arborcast.client import Client
+from arborcast.client.testing import MemoryTransport
+
+client = Client("http://broker:8080", transport=MemoryTransport())
+client.notify("a", "<x/>")
+child = os.fork()
+if not child:
+    client.notify("a", "<x/>")
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout == "7\n", done.stderr

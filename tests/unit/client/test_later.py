@@ -1,4 +1,4 @@
-"""Callbacks that take a message for later: what the broker is answered, and what it is told in the end."""
+"""Callbacks that take a message for later: the answer to the push, and the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Broker(MemoryTransport):
     """Takes results of callbacks."""
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def results(self) -> list[dict[str, Any]]:
         for each in self.sent:
             assert (each.url, each.headers) == (ADDRESS, {"Content-Type": "application/json"})
         return [json.loads(each.body) for each in self.sent]
@@ -56,17 +56,26 @@ def taken(broker: Broker, body: bytes = ONE) -> list[Later]:
     return found
 
 
-def test_the_result_goes_to_the_address_in_the_push() -> None:
-    broker = Broker()
-    (later,) = taken(broker)
-    assert broker.told == []
-    later.delivered("printed")
-    later.failed("too late to change that")
-    assert broker.told == [{"push": "p-7", "state": "delivered", "text": "printed"}]
+@pytest.mark.parametrize("coroutine", [False, True])
+def test_the_result_goes_to_the_address_in_the_push(coroutine: bool) -> None:
+    broker, found = Broker(), list[Later]()
+
+    def received(message: ReceivedMessage) -> None:
+        found.append(message.later())
+
+    async def received_in_a_coroutine(message: ReceivedMessage) -> None:
+        found.append(message.later())
+
+    app = ListenerApp(received_in_a_coroutine if coroutine else received, transport=broker)
+    assert answered(app) == (202, "later")
+    assert broker.results == []
+    found[0].delivered("printed")
+    found[0].failed("too late to change that")
+    assert broker.results == [{"push": "p-7", "state": "delivered", "text": "printed"}]
 
 
 @pytest.mark.parametrize(
-    ("said", "state"),
+    ("results", "state"),
     [
         (("delivered", "delivered"), "delivered"),
         (("delivered", "failed"), "failed"),
@@ -74,69 +83,46 @@ def test_the_result_goes_to_the_address_in_the_push() -> None:
         (("failed", "refused"), "failed"),
     ],
 )
-def test_several_messages_have_one_result_with_the_last_of_them(said: tuple[str, ...], state: str) -> None:
+def test_several_messages_have_one_result(results: tuple[str, str], state: str) -> None:
     broker = Broker()
     first, second = taken(broker, TWO)
-    getattr(first, said[0])("one")
-    assert broker.told == []
-    getattr(second, said[1])("two")
-    assert broker.told == [{"push": "p-7", "state": state, "text": "one; two"}]
+    getattr(first, results[0])("one")
+    assert broker.results == []
+    getattr(second, results[1])("two")
+    assert broker.results == [{"push": "p-7", "state": state, "text": "one; two"}]
 
 
-@pytest.mark.parametrize(("said", "status"), [("delivered", 202), ("failed", 500), ("refused", 400)])
-def test_what_is_settled_before_the_answer_is_in_the_answer(said: str, status: int) -> None:
-    broker = Broker()
-
-    def received(message: ReceivedMessage) -> None:
-        getattr(message.later(), said)("at once")
-
-    assert answered(ListenerApp(received, transport=broker)) == (status, "")
-    assert broker.told == []
-
-
-def test_after_an_error_nothing_is_told() -> None:
-    broker = Broker()
-    found: list[Later] = []
+@pytest.mark.parametrize(("result", "status"), [("delivered", 202), ("failed", 500), ("refused", 400), ("raised", 500)])
+def test_an_early_result_or_error_is_in_the_answer(result: str, status: int) -> None:
+    broker, found = Broker(), list[Later]()
 
     def received(message: ReceivedMessage) -> None:
         found.append(message.later())
-        raise ValueError("not now")
+        if result == "raised":
+            raise ValueError("not now")
+        getattr(found[0], result)("at once")
 
-    assert answered(ListenerApp(received, transport=broker)) == (500, "")
+    assert answered(ListenerApp(received, transport=broker)) == (status, "")
     found[0].delivered()
-    assert broker.told == []
-
-
-def test_in_a_coroutine() -> None:
-    broker, pushed = Broker(), list[Later]()
-
-    async def received(message: ReceivedMessage) -> None:
-        pushed.append(message.later())
-
-    assert answered(ListenerApp(received, transport=broker)) == (202, "later")
-    pushed[0].delivered("printed")
-    assert broker.told == [{"push": "p-7", "state": "delivered", "text": "printed"}]
+    assert broker.results == []
 
 
 @pytest.mark.parametrize(
     "headers", [{}, {"Arborcast-Callback": "file:///etc/results/x"}, {"Arborcast-Callback": "http://h/x"}]
 )
-def test_where_no_result_is_wanted_the_callback_is_told(headers: dict[str, str]) -> None:
+def test_a_push_without_an_address_for_results(headers: dict[str, str]) -> None:
     def received(message: ReceivedMessage) -> None:
         with pytest.raises(ClientError, match="this push"):
             message.later()
-        kept.append(message)
 
-    kept: list[ReceivedMessage] = []
     assert answered(ListenerApp(received, transport=Broker()), headers=headers) == (202, "")
+
+
+def test_an_answered_message_and_its_copies_have_no_later() -> None:
+    kept: list[ReceivedMessage] = []
     answered(ListenerApp(kept.append, transport=Broker()))
     with pytest.raises(ClientError, match="already answered"):
-        kept[1].later()
-
-
-def test_a_message_may_still_be_copied_and_handed_to_another_process() -> None:
-    kept: list[ReceivedMessage] = []
-    answered(ListenerApp(kept.append, transport=Broker()))
+        kept[0].later()
     reread = pickle.loads(pickle.dumps(kept[0]))  # noqa: S301  # what this test has just written
     for copied in (reread, copy.deepcopy(kept[0])):
         assert copied == kept[0]
@@ -144,21 +130,19 @@ def test_a_message_may_still_be_copied_and_handed_to_another_process() -> None:
             copied.later()
 
 
-def test_a_broker_that_is_away_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_sent_until_the_broker_takes_or_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr("arborcast.client.later.time.sleep", waited.append)
     broker = Broker(BrokerUnreachable("no"), HttpAnswer(503, {"Retry-After": "3"}), HttpAnswer(429))
     (later,) = taken(broker)
     later.delivered()
-    assert broker.told[-1]["state"] == "delivered"
+    assert broker.results[-1]["state"] == "delivered"
     assert waited == [0.5, 3.0, 2.0]
 
     (later,) = taken(Broker(*[BrokerUnreachable("no")] * 10))
     with pytest.raises(BrokerUnreachable):
         later.failed()
 
-
-def test_a_result_that_comes_too_late_is_an_error() -> None:
     (later,) = taken(Broker(HttpAnswer(410, {}, b"until 5 s ago\n")))
     with pytest.raises(ResultNotTaken, match="until 5 s ago") as caught:
         later.delivered()

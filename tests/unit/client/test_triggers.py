@@ -1,10 +1,8 @@
-"""Somebody is called, waits or asks when a message of certain topics comes."""
+"""Callbacks, waits and questions for messages of certain topics."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -17,28 +15,26 @@ from arborcast.client.triggers import Triggers
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
+from tests.support.waiting import wait_until
 
 
 def message(topic: str | None, payload: bytes = b"<x/>") -> ReceivedMessage:
     return ReceivedMessage(payload, None if topic is None else TopicPath(topic))
 
 
-def test_those_who_want_a_topic_are_called_behind_the_one_who_wants_all() -> None:
+def test_callbacks_for_topics_follow_the_one_for_all() -> None:
     called: list[str] = []
     made = Triggers(lambda each: called.append(f"all {each.topic}"))
     end = made.on("plant//.", lambda each: called.append(f"below {each.topic}"))
     made.on("p:plant/line1|plant/line2", lambda each: called.append(f"one {each.topic}"), {"p": "urn:p"})
-    made(message("plant/line2"))
-    made(message("{urn:p}plant/line1"))
-    made(message("other"))
-    assert called == [
-        "all plant/line2",
-        "below plant/line2",
-        "one plant/line2",
-        "all {urn:p}plant/line1",
-        "one {urn:p}plant/line1",
-        "all other",
-    ]
+    for topic, expected in (
+        ("plant/line2", ["all plant/line2", "below plant/line2", "one plant/line2"]),
+        ("{urn:p}plant/line1", ["all {urn:p}plant/line1", "one {urn:p}plant/line1"]),
+        ("other", ["all other"]),
+    ):
+        called.clear()
+        made(message(topic))
+        assert called == expected
     called.clear()
     end()
     end()
@@ -46,33 +42,33 @@ def test_those_who_want_a_topic_are_called_behind_the_one_who_wants_all() -> Non
     assert called == ["all plant/line2", "one plant/line2"]
 
 
-def test_what_is_no_expression_is_refused_at_once() -> None:
+def test_expressions_are_checked_at_once() -> None:
     made = Triggers()
     for ask in (made.seen, lambda text: made.wait_for(text, 0), lambda text: made.on(text, print)):
         with pytest.raises(ExpressionError):
             ask("a//")
 
 
-def test_a_flag_is_up_once_for_each_who_asks_of_other_topics() -> None:
+def test_messages_are_seen_once_by_each_expression(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Triggers()
     assert not made.seen("a//.")
     made(message("a/b"))
     made(message("c"))
-    assert made.seen("c"), "it came before anybody asked"
+    assert made.seen("c"), "it came before the first question"
     assert [made.seen("a//."), made.seen("a//.")] == [True, False]
     made(message("a/b"))
     assert [made.seen("a/b"), made.seen("a//."), made.seen("c")] == [True, True, False]
 
-
-def test_topics_that_nobody_hears_of_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_TOPICS", 2)
     made = Triggers()
     for topic in ("a", "b", "a", "c"):
         made(message(topic))
-    assert [made.seen(each) for each in "abc"] == [True, False, True]
+    assert [made.seen(each) for each in "abc"] == [True, False, True], (
+        "the topic longest without a message is forgotten"
+    )
 
 
-def test_what_a_callback_fails_at_counts_for_nobody_as_seen() -> None:
+def test_a_message_whose_callback_fails_is_not_seen() -> None:
     made = Triggers()
     failing = [True]
 
@@ -89,48 +85,31 @@ def test_what_a_callback_fails_at_counts_for_nobody_as_seen() -> None:
     assert made.seen("a")
 
 
-def test_who_waits_gets_the_next_message_and_none_from_before() -> None:
+def test_waiting_ends_with_the_next_message() -> None:
     made = Triggers()
     made(message("a", b"<before/>"))
     with pytest.raises(TimeoutError, match=r"no message arrived on a within 0\.01 s"):
         made.wait_for("a", 0.01)
-    got: list[ReceivedMessage] = []
-    waiting = [threading.Thread(target=lambda: got.append(made.wait_for("a", 30))) for _ in range(2)]
-    for each in waiting:
-        each.start()
-    while len(made._waiting) < 2:
-        time.sleep(0.001)
-    made(message("b"))
-    made(message("a", b"<first/>"))
-    made(message("a", b"<second/>"))
-    for each in waiting:
-        each.join()
-    assert [each.payload for each in got] == [b"<first/>", b"<first/>"]
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(made.wait_for, "a", 30) for _ in range(2)]
+        wait_until(lambda: len(made._waiting) == 2)
+        for each in (message("b"), message("a", b"<first/>"), message("a", b"<second/>")):
+            made(each)
+    assert [each.result().payload for each in waiting] == [b"<first/>", b"<first/>"]
     assert made._waiting == []
 
 
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    with Listener() as started:
-        yield started
-
-
-def test_a_listener_needs_no_callback_for_all(listener: Listener) -> None:
+def test_a_listener_without_a_callback_for_all() -> None:
     called: list[str | None] = []
-    listener.on("{urn:t}a//.", lambda each: called.append(each.topic))
     body = soap.envelope(soap.notify(soap.message(payload="<x/>")))
-    answers: list[int] = []
-    pushing = threading.Timer(0.2, lambda: answers.append(requests.post(listener.url, body, timeout=30).status_code))
-    pushing.start()
-    assert listener.wait_for("t:a/b", timeout=30, namespaces={"t": "urn:t"}).payload == b"<x/>"
-    pushing.join()
-    assert (answers, called, listener.seen("//.")) == ([202], ["{urn:t}a/b"], True)
-
-
-def test_who_waits_is_let_go_when_the_listener_stops() -> None:
-    with Listener() as listener:
-        stopping = threading.Timer(0.1, listener.stop)
-        stopping.start()
-        with pytest.raises(ClientError, match="stopped before a message arrived on a"):
-            listener.wait_for("a")
-        stopping.join()
+    with Listener() as listener, ThreadPoolExecutor(2) as threads:
+        listener.on("{urn:t}a//.", lambda each: called.append(each.topic))
+        waiting = threads.submit(listener.wait_for, "t:a/b", timeout=30, namespaces={"t": "urn:t"})
+        stopped = threads.submit(listener.wait_for, "other")
+        wait_until(lambda: len(listener._triggers._waiting) == 2)
+        assert requests.post(listener.url, body, timeout=30).status_code == 202
+        assert waiting.result(30).payload == b"<x/>"
+        assert (called, listener.seen("//.")) == (["{urn:t}a/b"], True)
+        listener.stop()
+        with pytest.raises(ClientError, match="stopped before a message arrived on other"):
+            stopped.result(30)

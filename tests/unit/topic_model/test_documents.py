@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,14 +75,13 @@ def test_topic_namespace() -> None:
     )
 
 
-def test_written_topic_set_is_what_xpath_users_expect() -> None:
+def test_written_topic_set_for_users_of_xpath() -> None:
     document = etree.fromstring(
         write_topic_set([TopicRecord(TopicPath("{urn:t}a/b")), TopicRecord(TopicPath("{urn:t}a/{urn:x}c"))])
     )
     namespaces = {"tns": "urn:t", "x": "urn:x", "w": "http://docs.oasis-open.org/wsn/t-1"}
-    assert len(elements(document, "/w:TopicSet/tns:a/b[@w:topic='true']", namespaces)) == 1
-    assert len(elements(document, "//x:c[@w:topic='true']", namespaces)) == 1
-    assert len(elements(document, "//tns:a[@w:topic]", namespaces)) == 0
+    topics = ("/w:TopicSet/tns:a/b[@w:topic='true']", "//x:c[@w:topic='true']", "//tns:a[@w:topic]")
+    assert [len(elements(document, path, namespaces)) for path in topics] == [1, 1, 0]
 
 
 _names = st.sampled_from(["a", "b", "Ωmega", "c-1", "火"])
@@ -98,48 +99,39 @@ def _paths(draw: st.DrawFn) -> TopicPath:
 
 
 _message_types = st.one_of(st.just("{urn:m}Alarm"), st.just("Plain"), _texts, st.just("tns:not clark"))
-_records = st.builds(
-    TopicRecord,
-    _paths(),
+_policies = st.builds(
+    TopicPolicy,
+    st.none() | st.booleans(),
+    st.integers(-5, 5),
     _texts,
-    st.lists(_message_types, max_size=3).map(tuple),
+    st.lists(_texts, max_size=2).map(tuple),
     st.booleans(),
-    st.builds(
-        TopicPolicy,
-        st.none() | st.booleans(),
-        st.integers(-5, 5),
-        _texts,
-        st.lists(_texts, max_size=2).map(tuple),
-        st.booleans(),
-        st.booleans(),
-    ),
+    st.booleans(),
 )
+_types = st.lists(_message_types, max_size=3).map(tuple)
+_records = st.builds(TopicRecord, _paths(), _texts, _types, st.booleans(), _policies)
 _trees = st.lists(_records, max_size=8, unique_by=lambda record: record.path)
 
 
-def _sorted(records: list[TopicRecord]) -> tuple[TopicRecord, ...]:
-    return tuple(sorted(records, key=lambda record: record.path))
-
-
 @given(_trees)
-def test_topic_set_round_trip(records: list[TopicRecord]) -> None:
-    assert read_topic_set(write_topic_set(records)) == _sorted(records)
-
-
-@given(_trees)
-def test_topic_namespaces_round_trip(records: list[TopicRecord]) -> None:
+def test_documents_round_trip_in_a_stable_order(records: list[TopicRecord]) -> None:
+    expected = tuple(sorted(records, key=lambda record: record.path))
+    assert read_topic_set(write_topic_set(records)) == read_json(write_json(records)) == expected
+    assert write_json(records[::-1]) == write_json(records)
+    assert write_topic_set(records[::-1]) == write_topic_set(records)
     documents = write_topic_namespaces(records)
     assert set(documents) == {list(split_path(record.path))[-1][0] for record in records}
     back = [record for document in documents.values() for record in read_topic_namespace(document)]
-    assert _sorted(back) == _sorted(records)
+    assert tuple(sorted(back, key=lambda record: record.path)) == expected
+    for namespace, document in documents.items():
+        assert read_topic_namespace(write_topic_namespace(records, namespace)) == read_topic_namespace(document)
 
 
-@given(_trees)
-def test_json_round_trip_in_a_stable_order(records: list[TopicRecord]) -> None:
-    document = write_json(records)
-    assert read_json(document) == _sorted(records)
-    assert write_json(records[::-1]) == document
-    assert write_topic_set(records[::-1]) == write_topic_set(records)
+def topic_set(inside: bytes, more: bytes = b"") -> bytes:
+    return b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" %s>\n%s</t:TopicSet>' % (more, inside)
+
+
+OURS = b'xmlns:o="urn:arborcast:topic"'
 
 
 @pytest.mark.parametrize(
@@ -149,52 +141,18 @@ def test_json_round_trip_in_a_stable_order(records: list[TopicRecord]) -> None:
         (b"<a>", "not well-formed"),
         (b"<a/>", "root element is a"),
         (b'<TopicSet xmlns="urn:other"/>', "root element is {urn:other}TopicSet"),
-        (b'<!DOCTYPE TopicSet><TopicSet xmlns="http://docs.oasis-open.org/wsn/t-1"/>', "DOCTYPE"),
+        (b"<!DOCTYPE t:TopicSet>" + topic_set(b""), "DOCTYPE"),
+        (b'<!DOCTYPE t [<!ENTITY e SYSTEM "file:///etc/hostname">]>' + topic_set(b"&e;"), "DOCTYPE"),
+        (topic_set(b"<a>" * 300 + b"</a>" * 300), "not well-formed"),
+        (topic_set(b"<a>" * 64 + b'<a t:topic="true"/>' + b"</a>" * 64), "64 levels"),
         (
-            b'<!DOCTYPE t [<!ENTITY e SYSTEM "file:///etc/hostname">]>'
-            b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1">&e;</t:TopicSet>',
-            "DOCTYPE",
-        ),
-        (
-            b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1">'
-            + b"<a>" * 300
-            + b"</a>" * 300
-            + b"</t:TopicSet>",
-            "not well-formed",
-        ),
-        (
-            b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1">'
-            + b"<a>" * 64
-            + b'<a t:topic="true"/>'
-            + b"</a>" * 64
-            + b"</t:TopicSet>",
-            "64 levels",
-        ),
-        (
-            b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1">\n'
-            b'<a t:topic="true"/>\n<a t:topic="1"/></t:TopicSet>',
+            topic_set(b'<a t:topic="true"/>\n<a t:topic="1"/>'),
             "line [23]: the document has the topic a twice",
         ),
-        (
-            b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">\n'
-            b'<a t:topic="true" o:priority="high"/></t:TopicSet>',
-            "line 2: priority of topic a",
-        ),
-        (
-            '<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">'
-            '<a t:topic="true" o:priority="\u0661"/></t:TopicSet>'.encode(),
-            "priority of topic a",
-        ),
-        (
-            b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:arborcast:topic">'
-            b'<a t:topic="true" o:publishers="me"/></t:TopicSet>',
-            "publishers of topic a",
-        ),
-        (
-            b'<t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:o="urn:with{brace}">'
-            b'<o:a t:topic="true"/></t:TopicSet>',
-            "not a valid URI",
-        ),
+        (topic_set(b'<a t:topic="true" o:priority="high"/>', OURS), "line 2: priority of topic a"),
+        (topic_set('<a t:topic="true" o:priority="\u0661"/>'.encode(), OURS), "priority of topic a"),
+        (topic_set(b'<a t:topic="true" o:publishers="me"/>', OURS), "publishers of topic a"),
+        (topic_set(b'<o:a t:topic="true"/>', b'xmlns:o="urn:with{brace}"'), "not a valid URI"),
     ],
 )
 def test_illegal_topic_set(document: bytes, why: str) -> None:
@@ -203,21 +161,22 @@ def test_illegal_topic_set(document: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inside", "attributes", "why"),
+    ("inside", "namespace", "why"),
     [
         ("", "", "no targetNamespace"),
-        ("<Topic/>", 'targetNamespace="urn:t"', "no name"),
-        ('<Topic name="a b"/>', 'targetNamespace="urn:t"', "'a b' is not a legal topic name"),
-        ('<Topic name="a/b"/>', 'targetNamespace="urn:t"', "not a legal topic name"),
-        ('<Topic name="a"/><Topic name="a"/>', 'targetNamespace="urn:t"', " twice"),
-        ('<Topic name="a" parent="q:b"/>', 'targetNamespace="urn:t"', "@parent: .*'q' is not declared"),
-        ('<Topic name="a" parent="b//c"/>', 'targetNamespace="urn:t"', "@parent: "),
-        ('<Topic name="a" messageTypes="q:M"/>', 'targetNamespace="urn:t"', "prefix of 'q:M'"),
-        ('<Topic name="a"/>', 'targetNamespace="urn: t"', "not a valid URI"),
+        ("<Topic/>", "urn:t", "no name"),
+        ('<Topic name="a b"/>', "urn:t", "'a b' is not a legal topic name"),
+        ('<Topic name="a/b"/>', "urn:t", "not a legal topic name"),
+        ('<Topic name="a"/><Topic name="a"/>', "urn:t", " twice"),
+        ('<Topic name="a" parent="q:b"/>', "urn:t", "@parent: .*'q' is not declared"),
+        ('<Topic name="a" parent="b//c"/>', "urn:t", "@parent: "),
+        ('<Topic name="a" messageTypes="q:M"/>', "urn:t", "prefix of 'q:M'"),
+        ('<Topic name="a"/>', "urn: t", "not a valid URI"),
     ],
 )
-def test_illegal_topic_namespace(inside: str, attributes: str, why: str) -> None:
-    document = f'<TopicNamespace xmlns="http://docs.oasis-open.org/wsn/t-1" {attributes}>{inside}</TopicNamespace>'
+def test_illegal_topic_namespace(inside: str, namespace: str, why: str) -> None:
+    target = f'targetNamespace="{namespace}"' if namespace else ""
+    document = f'<TopicNamespace xmlns="http://docs.oasis-open.org/wsn/t-1" {target}>{inside}</TopicNamespace>'
     with pytest.raises(DocumentError, match=why):
         read_topic_namespace(document.encode())
 
@@ -240,7 +199,7 @@ def test_illegal_json(document: bytes, why: str) -> None:
         read_json(document)
 
 
-def test_what_xml_cannot_carry_is_refused_with_the_topic() -> None:
+def test_facts_that_xml_cannot_hold_are_refused() -> None:
     with pytest.raises(DocumentError, match="topic a"):
         write_topic_set([TopicRecord(TopicPath("a"), code="\x00")])
 
@@ -248,13 +207,5 @@ def test_what_xml_cannot_carry_is_refused_with_the_topic() -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for read in (read_json, read_topic_set, read_topic_namespace):
-        try:
+        with contextlib.suppress(DocumentError):
             read(data)
-        except DocumentError:
-            continue
-
-
-def test_a_namespace_writes_only_its_own_topics() -> None:
-    records = [TopicRecord(TopicPath("{urn:t}a")), TopicRecord(TopicPath("b"))]
-    assert [r.path for r in read_topic_namespace(write_topic_namespace(records, "urn:t"))] == ["{urn:t}a"]
-    assert [r.path for r in read_topic_namespace(write_topic_namespace(records, ""))] == ["b"]

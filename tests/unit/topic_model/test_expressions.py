@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,10 @@ CORPUS = tomllib.loads((Path(__file__).parent / "expressions.toml").read_text(en
 
 def _parse(entry: dict[str, Any]) -> Any:
     dialect = entry.get("dialect", "full")
-    return expressions.parse(
-        entry["text"],
-        DIALECTS.get(dialect, dialect) if dialect != "legacy" else SIMPLE,
-        {**NAMESPACES, **entry.get("namespaces", {})},
-        legacy=dialect == "legacy",
-    )
+    legacy = dialect == "legacy"
+    namespaces = {**NAMESPACES, **entry.get("namespaces", {})}
+    dialect = SIMPLE if legacy else DIALECTS.get(dialect, dialect)
+    return expressions.parse(entry["text"], dialect, namespaces, legacy=legacy)
 
 
 def _name(entry: dict[str, Any]) -> str:
@@ -77,33 +77,29 @@ def test_error_shows_the_surroundings_of_the_trouble_only() -> None:
         ("a" + "//b" * 17, "// 16 times"),
         ("a/" + "b" * 5_000, "4096 characters"),
         ("x" * 65_537, "65536 characters"),
+        ("|".join(f"l:t{number}" for number in range(100)), "namespaces written out"),
     ],
-    ids=["alternatives", "depth", "descendants", "path", "length"],
+    ids=["alternatives", "depth", "descendants", "path", "length", "namespaces"],
 )
 def test_bound_is_named(text: str, bound: str) -> None:
     with pytest.raises(ExpressionError, match=bound):
-        expressions.parse(text, FULL, {})
+        expressions.parse(text, FULL, {"l": "urn:" + "x" * 3_000})
 
 
-def test_just_within_the_bounds() -> None:
-    alternatives = "|".join(f"t{number}" for number in range(256))
-    assert expressions.parse(alternatives, FULL, {}).normal.count("|") == 255
-    assert expressions.parse("/".join(["a"] * 64), FULL, {}).normal.count("/") == 63
-    assert expressions.parse("a" + "//b" * 16, FULL, {}).normal.count("//") == 16
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [("|".join(f"t{number}" for number in range(256)), "|"), ("/".join(["a"] * 64), "/"), ("a" + "//b" * 16, "//")],
+)
+def test_just_within_the_bounds(text: str, sign: str) -> None:
+    assert expressions.parse(text, FULL, {}).normal.count(sign) == text.count(sign)
 
 
 @pytest.mark.parametrize("dialect", [SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH])
-def test_ten_megabytes_are_refused_for_their_length_and_not_repeated(dialect: str) -> None:
-    text = "tns:a\0" * 2_000_000  # illegal at position 5, but nobody should get that far
+def test_ten_megabytes_are_refused_for_their_length(dialect: str) -> None:
+    text = "tns:a\0" * 2_000_000  # illegal at position 5, but nothing reads that far
     with pytest.raises(ExpressionError, match="characters long, this one is 12000000") as caught:
         expressions.parse(text, dialect, {})
     assert len(str(caught.value)) < 500
-
-
-def test_namespaces_written_out_are_bounded_too() -> None:
-    text = "|".join(f"l:t{number}" for number in range(100))
-    with pytest.raises(ExpressionError, match="namespaces written out"):
-        expressions.parse(text, FULL, {"l": "urn:" + "x" * 3_000})
 
 
 def test_filter_keeps_only_the_declarations_that_it_uses() -> None:
@@ -144,19 +140,18 @@ _texts = st.builds(
 )
 
 
+def _or_none(read: Callable[[], str]) -> str | None:
+    try:
+        return read()
+    except ExpressionError:
+        return None
+
+
 @given(_texts, st.sampled_from([None, CONCRETE, FULL, CONCRETE_SET]), st.sampled_from(["", "urn:d", "urn:{}"]))
-def test_topic_of_a_notification_is_what_the_same_text_means_in_a_filter(
-    text: str, dialect: str | None, default: str
-) -> None:
+def test_topic_of_a_notification_against_a_filter(text: str, dialect: str | None, default: str) -> None:
     namespaces = {**NAMESPACES, "": default, "long": "urn:" + "x" * 4_090, "bad": "urn: "}
-    try:
-        expected: str | None = expressions.parse(text, FULL if dialect == FULL else CONCRETE, namespaces).normal
-    except ExpressionError:
-        expected = None
-    try:
-        found: str | None = expressions.concrete_topic(text, dialect, namespaces)
-    except ExpressionError:
-        found = None
+    expected = _or_none(lambda: expressions.parse(text, FULL if dialect == FULL else CONCRETE, namespaces).normal)
+    found = _or_none(lambda: expressions.concrete_topic(text, dialect, namespaces))
     wild = expected is not None and ("*" in expected or "//" in expected)  # no namespace of these has a slash
     assert found == (None if wild else expected)
 
@@ -168,12 +163,8 @@ def test_topic_of_a_legacy_notification() -> None:
 @pytest.mark.parametrize(
     ("text", "dialect"),
     [
-        ("tns:a//.", FULL),
-        ("tns:a|tns:b", FULL),
-        ("tns:a/*", FULL),
-        ("tns:*", FULL),
-        ("tns:a|tns:b", CONCRETE_SET),
-        ("//a", XPATH),
+        *((text, FULL) for text in ("tns:a//.", "tns:a|tns:b", "tns:a/*", "tns:*")),
+        *(("tns:a|tns:b", CONCRETE_SET), ("//a", XPATH)),
     ],
 )
 def test_topic_of_a_notification_must_be_one(text: str, dialect: str) -> None:
@@ -242,9 +233,50 @@ def test_unfriendly_forms(typed: str) -> None:
         expressions.parse_friendly(typed, NAMESPACES)
 
 
-def test_what_full_cannot_say_is_refused_and_not_changed() -> None:
+def test_expressions_beyond_full_are_refused() -> None:
     with pytest.raises(ExpressionError, match="all namespaces"):
         expressions.parse_friendly("//{urn:t}b")
+
+
+CODES = {"1.4.A": "all/alarm", "A.1": "{urn:t}a/{urn:u}b", "P1": "plant", "x-y": "odd"}
+
+
+def find(code: str) -> tuple[TopicPath, ...]:
+    return (TopicPath(CODES[code]), TopicPath("second")) if code in CODES else ()
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("code:1.4.A", "all/alarm"),
+        (" code:1.4.A//. ", "all/alarm//."),
+        ("code:A.1/*", "{urn:t}a/{urn:u}b/*"),
+        ("code:P1/line1/press", "plant/line1/press"),
+        ("code:P1 | p:x//y|a:b", "a/b|plant|{urn:p}x//y"),
+        ("code:none", "code/none"),
+        ("code:none:deeper", "code/none/deeper"),
+        ("code/P1", "code/P1"),
+        ("a:code:P1", "a/code/P1"),
+        ("//.", "//."),
+    ],
+)
+def test_topics_by_their_codes(text: str, normal: str) -> None:
+    namespaces = {"p": "urn:p"}
+    found = expressions.parse_friendly(expressions.with_codes(text, namespaces, find), namespaces)
+    assert found.normal == expressions.parse_friendly(normal).normal
+    assert expressions.with_codes("code:P1", {"code": "urn:c"}, find) == "code:P1", "a declared prefix"
+
+
+@pytest.mark.parametrize("text", ["code:1.5", "code:1.5//.", "a|code:", "code:1 4"])
+def test_unknown_codes_are_named(text: str) -> None:
+    with pytest.raises(ExpressionError, match="no topic has the code"):
+        expressions.with_codes(text, {}, find)
+
+
+@given(st.text("code:|/1P. {}*", max_size=20))
+def test_any_text_with_codes_is_read_or_refused(text: str) -> None:
+    with suppress(ExpressionError):
+        expressions.parse_friendly(expressions.with_codes(text, {}, find))
 
 
 _names = st.sampled_from(["a", "b", "Ω", "c-1"])

@@ -1,4 +1,4 @@
-"""Snapshots and overlays: base + overlay is the table, at any time and through pickle and file."""
+"""Snapshots, overlays and their packed form; that base and overlay are the table is in test_steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
@@ -31,7 +31,7 @@ from arborcast.topic_model.subscriptions import (
     XPathFilter,
 )
 from arborcast.topic_model.topics import TopicPath
-from tests.support.routing import histories, make_subscription, paths
+from tests.support.routing import make_subscription
 
 PATH = TopicPath("{urn:t}a/b")
 
@@ -47,23 +47,7 @@ def table_of(*records: ControlRecord) -> RoutingTable:
     return table
 
 
-@given(histories, st.lists(histories, max_size=3), st.lists(paths, min_size=1, max_size=10))
-def test_base_and_overlay_are_the_table(
-    before: list[ControlRecord], after: list[list[ControlRecord]], asked: list[TopicPath]
-) -> None:
-    table = table_of(*before)
-    checkpoint = table.checkpoint()
-    snapshot = pickle.loads(pickle.dumps(Snapshot.build(checkpoint)))  # noqa: S301
-    for more in ([], *after):
-        for record in more:
-            table.apply(record)
-        overlay = pickle.loads(pickle.dumps(checkpoint.overlay()))  # noqa: S301
-        view = SnapshotView(snapshot, overlay)
-        for path in (*asked, *asked):
-            assert view.match(path) == table.match(path)
-
-
-def test_what_came_and_went_leaves_no_trace_in_the_overlay() -> None:
+def test_ended_subscriptions_leave_nothing_in_the_overlay() -> None:
     table = table_of(subscribed(PATH))
     checkpoint = table.checkpoint()
     for topics in (["{urn:t}a"], ["{urn:t}a//b|b"], ["//a", "{urn:t}//."]):
@@ -82,22 +66,13 @@ def test_checkpoints_record_for_themselves_until_closed() -> None:
     first.close()
     first.close()
     table.apply(subscribed(PATH, number=3))
-    assert first.overlay().size == 2
-    assert second.overlay().size == 2
-    assert SnapshotView(Snapshot.build(second), second.overlay()).match(PATH) == table.match(PATH)
-
-
-def test_an_overlay_goes_with_its_own_snapshot_only() -> None:
-    table = table_of()
-    with pytest.raises(ValueError, match="is for snapshot"):
-        SnapshotView(Snapshot.build(table.checkpoint()), table.checkpoint().overlay())
-
-
-def test_a_checkpoint_is_taken_once() -> None:
-    checkpoint = table_of().checkpoint()
-    Snapshot.build(checkpoint)
+    assert (first.overlay().size, second.overlay().size) == (2, 2)
+    snapshot = Snapshot.build(second)
+    assert SnapshotView(snapshot, second.overlay()).match(PATH) == table.match(PATH)
     with pytest.raises(ValueError, match="was already taken"):
-        Snapshot.build(checkpoint)
+        Snapshot.build(second)
+    with pytest.raises(ValueError, match="is for snapshot"):
+        SnapshotView(snapshot, table.checkpoint().overlay())
 
 
 def test_a_snapshot_is_built_aside_while_the_table_goes_on() -> None:
@@ -114,32 +89,30 @@ def test_a_snapshot_is_built_aside_while_the_table_goes_on() -> None:
     assert SnapshotView(built[0], checkpoint.overlay()).match(TopicPath("a/t7")) == ()
 
 
-def test_a_mapped_file_is_read_like_bytes(tmp_path: Path) -> None:
+def test_a_snapshot_in_a_file(tmp_path: Path) -> None:
     table = table_of(subscribed(PATH), subscribed("{urn:t}a//b|{urn:t}a//.", number=2))
     Snapshot.build(table).write(tmp_path / "snapshot")
     mapped = Snapshot.open(tmp_path / "snapshot")
-    assert SnapshotView(mapped).match(PATH) == table.match(PATH)
+    for each in (mapped, pickle.loads(pickle.dumps(mapped))):  # noqa: S301
+        assert SnapshotView(each).match(PATH) == table.match(PATH)
     assert [file.name for file in tmp_path.iterdir()] == ["snapshot"]
-    assert SnapshotView(pickle.loads(pickle.dumps(mapped))).match(PATH) == table.match(PATH)  # noqa: S301
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda data: b"", "not a routing snapshot"),
-        (lambda data: b"ArbSnap0" + data[8:], "not a routing snapshot"),
-        (lambda data: data[:8] + data[8:16][::-1] + data[16:], "another byte order"),
-        (lambda data: data[:-9], "ends after"),
-    ],
-)
-def test_what_is_no_snapshot_is_refused(damage: object, message: str) -> None:
-    data = Snapshot.build(table_of(subscribed(PATH))).__reduce__()[1][0]
-    with pytest.raises(InfrastructureError, match=message):
-        Snapshot(damage(data))  # type: ignore[operator]
+def test_damaged_snapshots_are_refused() -> None:
+    data: bytes = Snapshot.build(table_of(subscribed(PATH))).__reduce__()[1][0]
+    for damaged, why in (
+        (b"", "not a routing snapshot"),
+        (b"ArbSnap0" + data[8:], "not a routing snapshot"),
+        (data[:8] + data[8:16][::-1] + data[16:], "another byte order"),
+        (data[:-9], "ends after"),
+    ):
+        with pytest.raises(InfrastructureError, match=why):
+            Snapshot(damaged)
 
 
 @given(st.dictionaries(st.text(max_size=6), st.binary(max_size=6), max_size=60), st.text(max_size=6))
-def test_flat_maps_hold_what_was_put_in(entries: dict[str, bytes], other: str) -> None:
+@example({"plumless": b"1", "buckeroo": b"2"}, "buckero")  # two of equal CRC-32, and a beginning
+def test_flat_maps_against_dictionaries(entries: dict[str, bytes], other: str) -> None:
     flat = FlatMap(memoryview(build_flat(entries.items())))
     assert len(flat) == len(entries)
     assert set(flat.keys()) == set(entries)
@@ -148,50 +121,42 @@ def test_flat_maps_hold_what_was_put_in(entries: dict[str, bytes], other: str) -
         assert (None if found is None else bytes(found)) == entries.get(key)
 
 
-def test_flat_maps_tell_keys_of_one_hash_apart() -> None:
-    # Two strings of equal CRC-32, and one that the other's entry begins with.
-    first, second = "plumless", "buckeroo"
-    flat = FlatMap(memoryview(build_flat([(first, b"1"), (second, b"2")])))
-    assert [bytes(flat.get(key) or b"") for key in (first, second)] == [b"1", b"2"]
-    assert flat.get("buckero") is None
-
-
 def test_every_field_survives_packing() -> None:
     rich = Subscription(
         "id-1",
         EndpointReference("http://c/", ("<a/>",), ("<m/>", "<n/>")),
-        "http://broker/elsewhere",
-        (
+        address="http://broker/elsewhere",
+        topics=(
             TopicFilter("d1", "t:a/b", "{urn:t}a/b", {"t": "urn:t"}),
             TopicFilter("d2", "a//.", "a//."),
             TopicFilter("d2", "=", "="),
         ),
-        (XPathFilter("x", "//p:a", {"p": "urn:p"}),),
-        (XPathFilter("x", "1=1"),),
-        "raw",
-        "1.2",
-        True,
-        DeliveryPolicy("strict", "strict", 7, 1, 2),
-        12,
-        34,
-        True,
-        "owner",
-        "pull-1",
-        Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
-        BoundEndpoint("pull-2", "a name"),
-        ("{urn:plant}alarm", "reading"),
-        Trigger("t", TopicPath("a"), "<x/>", "x", "p", TriggerTarget(True, 1, True, ("x",))),
-        3,
-        Peer("G/a", "G/b"),
+        content=(XPathFilter("x", "//p:a", {"p": "urn:p"}),),
+        producer=(XPathFilter("x", "1=1"),),
+        form="raw",
+        soap="1.2",
+        addressing=True,
+        policy=DeliveryPolicy("strict", "strict", 7, 1, 2),
+        created_ms=12,
+        terminates_ms=34,
+        paused=True,
+        owner="owner",
+        pull_point="pull-1",
+        protection=Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
+        endpoint=BoundEndpoint("pull-2", "a name"),
+        types=("{urn:plant}alarm", "reading"),
+        trigger=Trigger("t", TopicPath("a"), "<x/>", "x", "p", TriggerTarget(True, 1, True, ("x",))),
+        queue=3,
+        peer=Peer("G/a", "G/b"),
     )
     assert rich == Sharing().compact(rich)
     assert None not in msgspec.structs.astuple(rich), "every field is set here"
-    plain = make_subscription("id-2", "a")
     addressed = Subscription("id-3", EndpointReference("http://c/"), "http://broker/sub/id-3")
+    kept = [rich, make_subscription("id-2", "a"), addressed]
     packer = Packer()
-    packed = packer.pack([rich, plain, addressed])
+    packed = packer.pack(kept)
     shapes = [decode_shape(shape) for shape in packer.shapes()]
-    assert [unpack(each, shapes[each.shape]) for each in decode_packed(packed)] == [rich, plain, addressed]
+    assert [unpack(each, shapes[each.shape]) for each in decode_packed(packed)] == kept
 
 
 def test_subscriptions_of_one_kind_share_a_shape() -> None:

@@ -29,13 +29,10 @@ from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subsc
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import control_records, make_subscription, paths
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ViewStep)
-
 
 def sent(step: ViewStep) -> ViewStep:
     """The step after its travel."""
-    return _decoder.decode(_encoder.encode(step))
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=ViewStep)
 
 
 def weight(step: ViewStep) -> int:
@@ -46,21 +43,25 @@ def weight(step: ViewStep) -> int:
 
 
 class World:
-    """The driver, with its table, and workers that hear of it by steps alone."""
+    """The driver with its table, and workers that get nothing but its steps."""
 
-    def __init__(self, limit: int, asked: Sequence[TopicPath] = ()) -> None:
+    def __init__(self, limit: int = 200, asked: Sequence[TopicPath] = ()) -> None:
         self.limit = limit
         self.asked = asked
         self.offset = 0
         self.table = RoutingTable(history=History())
         self.begin()
 
-    def apply(self, record: ControlRecord) -> None:
-        self.table.apply(record, self.offset)
-        self.offset += 1
+    def apply(self, *records: ControlRecord) -> None:
+        for record in records:
+            self.table.apply(record, self.offset)
+            self.offset += 1
+
+    def forget_all(self) -> None:
+        self.table.history.forget(self.offset)
 
     def rebase(self) -> None:
-        """A new base; what becomes of the old one's steps does not matter any more."""
+        """A new base; the steps of the old one do not matter any more."""
         self.cut()
         self.steps.close()
         self.checkpoint.close()
@@ -74,7 +75,7 @@ class World:
         self.join()
 
     def join(self) -> None:
-        """One more worker, in the middle of it."""
+        """One more worker, which begins now."""
         worker = SteppedView(self.snapshot)
         opening = self.steps.opening()
         assert [each.control for each in opening] == [None] * (len(opening) - 1) + [self.table.position]
@@ -85,15 +86,14 @@ class World:
         self.workers.append(worker)
 
     def send(self) -> None:
-        for step in self.steps.steps():
-            assert weight(step) <= self.limit
+        steps = self.steps.steps()
+        assert all(weight(step) <= self.limit for step in steps)
+        for step in (*steps, ViewStep(self.table.position, Overlay(self.checkpoint.base))):
             for worker in self.workers:
                 worker.apply(sent(step))
-        for worker in self.workers:
-            worker.apply(sent(ViewStep(self.table.position, Overlay(self.checkpoint.base))))
 
     def cut(self) -> None:
-        """All come to the same position, and are asked."""
+        """All come to the same position, and their answers are compared."""
         self.send()
         self.check()
 
@@ -105,11 +105,11 @@ class World:
     def check(self) -> None:
         recipients = self.table.recipients()
         # What the batches are sent goes on to hold beside it.
-        packed = Recipients.packed(SnapshotView(self.snapshot, self.checkpoint.overlay()), self.table.packed_past())
+        whole = SnapshotView(self.snapshot, self.checkpoint.overlay())
+        packed = Recipients.packed(whole, self.table.packed_past())
         for path in {*self.asked, *TOPICS, *self.table.topics.paths()}:
-            expected = self.table.match(path)
-            for worker in self.workers:
-                assert worker.match(path) == expected
+            assert [each.match(path) for each in self.workers] == [whole.match(path)] * len(self.workers)
+            assert whole.match(path) == self.table.match(path)
             for control in range(UNSTAMPED, self.table.position + 1):
                 for accepted_ms in (0, 1, 2, 5):
                     notification = Notification("n", path, b"<x/>", accepted_ms, control=control)
@@ -132,7 +132,7 @@ ids = st.sampled_from([f"s{number}" for number in range(4)])
 
 
 def subscribed(
-    name: str, topics: tuple[str, ...], created_ms: int, how: str, terminates_ms: int | None
+    name: str, topics: tuple[str, ...] = ("a",), created_ms: int = 0, how: str = "", terminates_ms: int | None = None
 ) -> SubscriptionRecord:
     made = make_subscription(name, *topics, created_ms=created_ms, terminates_ms=terminates_ms, paused="paused" in how)
     protection = Protection((SigningSecret("k:1"),), "k:2") if "protected" in how else None
@@ -141,17 +141,16 @@ def subscribed(
     )
 
 
+def ended(name: str) -> SubscriptionEnded:
+    return SubscriptionEnded(name, "unsubscribed", 0)
+
+
 def records(filters: list[tuple[str, ...]]) -> st.SearchStrategy[ControlRecord]:
+    ends = st.sampled_from([None, 4])
+    kinds = st.sampled_from(["", "", "", "paused", "pull", "paused pull", "protected"])
     return st.one_of(
-        st.builds(
-            subscribed,
-            ids,
-            st.sampled_from(filters),
-            st.integers(0, 2),
-            st.sampled_from(["", "", "", "paused", "pull", "paused pull", "protected"]),
-            st.sampled_from([None, 4]),
-        ),
-        st.builds(SubscriptionEnded, ids, st.just("unsubscribed"), st.just(0)),
+        st.builds(subscribed, ids, st.sampled_from(filters), st.integers(0, 2), kinds, ends),
+        st.builds(ended, ids),
         st.builds(TopicRecord, st.sampled_from(TOPICS)),
         st.builds(TopicRemoved, st.sampled_from(TOPICS)),
         st.builds(SecretsResealed, ids, st.just({"k:1": "k:3"})),
@@ -171,59 +170,48 @@ histories: st.SearchStrategy[Happenings] = kinds.flatmap(
 
 
 @given(histories, st.integers(1, 9))
-def test_whatever_happens_the_views_answer_what_the_table_does(history: Happenings, limit: int) -> None:
+def test_stepped_views_answer_as_the_table(history: Happenings, limit: int) -> None:
     before, then = history
     world = World(limit)
-    for record in (*map(TopicRecord, TOPICS), *before):
-        world.apply(record)
+    world.apply(*map(TopicRecord, TOPICS), *before)
     world.rebase()
     for more, turn in then:
-        for record in more:
-            world.apply(record)
+        world.apply(*more)
         turn(world)
     world.cut()
 
 
 @given(st.lists(control_records, max_size=20), st.lists(st.lists(control_records, max_size=9), max_size=4), paths)
-def test_so_do_they_with_filters_of_all_kinds(
+def test_stepped_views_with_filters_of_all_kinds(
     before: list[ControlRecord], history: list[list[ControlRecord]], path: TopicPath
 ) -> None:
-    world = World(200, [path])
-    for record in before:
-        world.apply(record)
+    world = World(asked=[path])
+    world.apply(*before)
     world.rebase()
     for more in history:
-        for record in more:
-            world.apply(record)
+        world.apply(*more)
         world.cut()
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unasked", "asked"])
-def test_what_came_and_went_leaves_no_trace_in_a_view(known: bool) -> None:
-    world = World(200)
-    for path in TOPICS:
-        world.apply(TopicRecord(path))
-    world.apply(SubscriptionRecord(make_subscription("base", "a/b/c")))
-    world.table.history.forget(world.offset)
+def test_ended_subscriptions_leave_nothing_in_a_view(known: bool) -> None:
+    world = World()
+    world.apply(*map(TopicRecord, TOPICS), subscribed("base", ("a/b/c",)))
+    world.forget_all()
     world.rebase()
     (worker,) = world.workers
     before = kept(worker)
     for number, topics in enumerate(FILTERS):
-        for made in (subscribed(f"s{number}", topics, 0, "", None), subscribed(f"t{number}", topics, 0, "", None)):
-            world.apply(made)
+        for name in ("s", "t"):
+            world.apply(subscribed(f"{name}{number}", topics))
             world.send()
             if known:
                 world.check()
-        ends: list[ControlRecord] = [
-            SubscriptionEnded(f"s{number}", "unsubscribed", 0),
-            TopicRemoved(TopicPath("a/b")),
-            SubscriptionEnded(f"t{number}", "unsubscribed", 0),
-            TopicRecord(TopicPath("a/b")),
-        ]
-        for record in ends:
+        path = TopicPath("a/b")
+        for record in (ended(f"s{number}"), TopicRemoved(path), ended(f"t{number}"), TopicRecord(path)):
             world.apply(record)
             world.send()
-    world.table.history.forget(world.offset)
+    world.forget_all()
     world.send()
     assert kept(worker) == before
 
@@ -239,16 +227,16 @@ def kept(worker: SteppedView) -> dict[str, int]:
     }
 
 
-def test_many_changes_to_what_nobody_asks_for_are_not_kept() -> None:
-    world = World(200)
-    world.apply(SubscriptionRecord(make_subscription("base", "a")))
+def test_changes_of_unasked_topics_are_not_all_kept() -> None:
+    world = World()
+    world.apply(subscribed("base"))
     world.rebase()
     (worker,) = world.workers
-    for number in range(3_000):
-        world.apply(SubscriptionRecord(make_subscription(f"s{number}", "a")))
+    for number in range(2_000):
+        world.apply(subscribed(f"s{number}"))
         world.send()
-        world.apply(SubscriptionEnded(f"s{number}", "unsubscribed", 0))
-        world.table.history.forget(world.offset)
+        world.apply(ended(f"s{number}"))
+        world.forget_all()
         world.send()
     assert sum(map(len, worker._view._pending.values())) < 1_500
     assert [each.id for each in worker.match(TopicPath("a"))] == ["base"]
@@ -256,15 +244,14 @@ def test_many_changes_to_what_nobody_asks_for_are_not_kept() -> None:
 
 def test_a_view_forgets_a_long_past_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "_FORGOTTEN_AT_ONCE", 10)
-    world = World(200)
+    world = World()
     (worker,) = world.workers
-    for number in range(50):
-        world.apply(SubscriptionRecord(make_subscription(f"s{number}", "a")))
+    world.apply(*(subscribed(f"s{number}") for number in range(50)))
     world.send()
-    world.table.history.forget(world.offset)
+    world.forget_all()
     before = [len(worker._history)]
     for number in range(10):
-        world.apply(SubscriptionRecord(make_subscription(f"t{number}", "a")))
+        world.apply(subscribed(f"t{number}"))
         world.send()
         before.append(len(worker._history))
         for control in range(world.table.history.horizon, world.offset + 1):
@@ -274,22 +261,24 @@ def test_a_view_forgets_a_long_past_piece_by_piece(monkeypatch: pytest.MonkeyPat
     assert (len(worker._history), set(worker._last)) == (10, {f"t{number}" for number in range(10)})
 
 
-def test_nothing_is_said_when_nothing_has_changed_but_the_position() -> None:
-    world = World(200)
+def test_steps_hold_changes_until_they_are_closed() -> None:
+    world = World()
     world.send()
-    world.apply(TopicRecord(TopicPath("a")))
-    world.apply(SubscriptionEnded("unknown", "unsubscribed", 0))
-    assert world.steps.steps() == []
-    world.apply(SubscriptionRecord(make_subscription("s", "a")))
+    world.apply(TopicRecord(TopicPath("a")), ended("unknown"))
+    assert world.steps.steps() == [], "nothing has changed but the position"
+    world.apply(subscribed("s"))
     assert [(each.control, weight(each)) for each in world.steps.steps()] == [(3, 2)]
     assert world.steps.steps() == []
+    world.steps.close()
+    world.steps.close()
+    world.apply(subscribed("t"))
+    assert all(not step.overlay.size for step in world.steps.steps())
 
 
-def test_a_view_stands_still_until_the_last_piece_is_there() -> None:
+def test_a_view_changes_with_the_last_piece_of_a_step() -> None:
     world = World(2)
     (worker,) = world.workers
-    for number in range(5):
-        world.apply(SubscriptionRecord(make_subscription(f"s{number}", "a")))
+    world.apply(*(subscribed(f"s{number}") for number in range(5)))
     *pieces, last = world.steps.steps()
     assert len(pieces) == 4
     for piece in pieces:
@@ -299,23 +288,12 @@ def test_a_view_stands_still_until_the_last_piece_is_there() -> None:
     assert (len(worker.match(TopicPath("a"))), worker.position) == (5, 5)
 
 
-def test_steps_go_with_their_own_base_only() -> None:
-    world = World(200)
+def test_steps_need_their_own_base_and_a_history() -> None:
+    world = World()
     (worker,) = world.workers
     world.rebase()
     with pytest.raises(ValueError, match="this view began with"):
         worker.apply(world.steps.opening()[0])
-
-
-def test_steps_need_a_table_that_remembers() -> None:
     table = RoutingTable()
     with pytest.raises(ValueError, match="without a history"):
         table.steps(table.checkpoint())
-
-
-def test_a_closed_one_records_nothing() -> None:
-    world = World(200)
-    world.steps.close()
-    world.steps.close()
-    world.apply(SubscriptionRecord(make_subscription("s", "a")))
-    assert all(not step.overlay.size for step in world.steps.steps())

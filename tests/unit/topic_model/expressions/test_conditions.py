@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
+from collections.abc import Mapping
 
 import pytest
 
-from arborcast.core.errors import ConditionError
+from arborcast.core.errors import ConditionError, ContentExpressionError
 from arborcast.topic_model.expressions.conditions import XPATH_1, Unanswerable, compile_condition, parse_document
+from arborcast.topic_model.expressions.item_filter import to_xpath
 from arborcast.topic_model.subscriptions import XPathFilter
 
 NAMESPACES = {"o": "urn:o", "": "urn:default"}
@@ -24,101 +27,59 @@ def holds(text: str, document: bytes = ORDER) -> bool:
     return compile_condition(XPathFilter(XPATH_1, text, NAMESPACES)).holds(parse_document(document))
 
 
+HOLD = [
+    # The context node is the payload element itself.
+    *("o:line", "/o:order", "self::o:order", "/o:order/o:line/@price > 10", "//o:item = 'nut'", "/o:order//o:item"),
+    *(".//o:box/o:item", "count(//o:line) = 2 and not(//o:missing)", "sum(o:line/@price) * 2 = 50"),
+    *("o:customer/text() = 'Mills & Sons'", "contains(o:customer, 'Mills')", "starts-with(@state, 'op') or false()"),
+    *("(//o:line)[2]/@price = 20", "o:line[o:item[. = 'bolt']]", "//*[.//o:box]"),
+    "translate(@state, 'open', 'OPEN') = 'OPEN'",
+    "plain",  # no namespace is no namespace, whatever the default one is
+    *("/", "/.", "/self::node()", "boolean(/)"),  # the document, which is no element
+    *("'x'", "count(//o:line)", "true()"),  # as boolean() would take it
+]
+DO_NOT_HOLD = [
+    *("o:order", "o:line[@price > 100]", "//o:item[. = 'screw']", "string(@id) = string(o:line/@price)", "customer"),
+    *("not(/)", "/self::o:order", "/text()", "''", "0", "0 div 0"),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        # The context node is the payload element itself.
-        ("o:line", True),
-        ("o:order", False),
-        ("/o:order", True),
-        ("self::o:order", True),
-        ("/o:order/o:line/@price > 10", True),
-        ("o:line[@price > 100]", False),
-        ("//o:item = 'nut'", True),
-        ("//o:item[. = 'screw']", False),
-        ("/o:order//o:item", True),
-        (".//o:box/o:item", True),
-        ("count(//o:line) = 2 and not(//o:missing)", True),
-        ("sum(o:line/@price) * 2 = 50", True),
-        ("o:customer/text() = 'Mills & Sons'", True),
-        ("contains(o:customer, 'Mills')", True),
-        ("starts-with(@state, 'op') or false()", True),
-        ("string(@id) = string(o:line/@price)", False),
-        ("(//o:line)[2]/@price = 20", True),
-        ("o:line[o:item[. = 'bolt']]", True),
-        ("//*[.//o:box]", True),
-        ("translate(@state, 'open', 'OPEN') = 'OPEN'", True),
-        # No namespace is no namespace, whatever the default one is.
-        ("plain", True),
-        ("customer", False),
-        # The document, which is no element.
-        ("/", True),
-        ("/.", True),
-        ("/self::node()", True),
-        ("boolean(/)", True),
-        ("not(/)", False),
-        ("/self::o:order", False),
-        ("/text()", False),
-        # Whatever it gives is taken as boolean() would.
-        ("'x'", True),
-        ("''", False),
-        ("0", False),
-        ("0 div 0", False),
-        ("count(//o:line)", True),
-        ("true()", True),
-    ],
+    ("text", "answer"), [*((each, True) for each in HOLD), *((each, False) for each in DO_NOT_HOLD)]
 )
 def test_answers(text: str, answer: bool) -> None:
     assert holds(text) is answer
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "empty"),
-        ("$v", "no variables"),
-        ("//a/..", "downward axes only"),
-        ("//a[preceding::b]", "downward axes only"),
-        ("descendant::a", "downward axes only"),
-        ("//a | //b", "use `or`"),
-        ("//a//b", "only begin a path"),
-        ("a//b", "only begin a path"),
-        ("(//a)//b", "only begin a path"),
-        ("/a/b//c", "only begin a path"),
-        ("/a[1]//c", "only begin a path"),
-        (".//a//b", "only begin a path"),
-        ("//a[//b]", "only once, and only with"),
-        ("//a[b//c]", "only once, and only with"),
-        ("//a[.//b and .//c]", "only once, and only with"),
-        ("//a[b[/c]]", "begin at the root"),
-        ("//a = //b", "one side of ="),
-        ("//a[b < c]", "one side of <"),
-        ("count(//a) + b = c", "one side of ="),
-        ("a = text()", "one side of ="),
-        ("contains(//a, //b)", "literal"),
-        ("contains(., concat('a', .))", "literal"),
-        ("translate(., 'a', string(.))", "literal"),
-        ("translate(., 'a' = 'b', 'c')", "literal"),
-        (f"contains(., '{'a' * 300}')", "256 characters"),
-        ("document('file:///etc/passwd')", "not available"),
-        ("id('x')", "not available"),
-        ("o:f(.)", "not available"),
-        ("q:a", "'q' is not declared"),
-        ("a[b[c[d]]]", "nested"),
-        ("(" * 20 + "1" + ")" * 20, "nested"),
-        ("a[1", "too early"),
-        ("a]", "no opening bracket"),
-        ("(a]", "no opening bracket"),
-        ("a b", "not a legal XPath"),
-        ("a =", "not a legal XPath"),
-        ("count(1)", "not a legal XPath"),
-        ("contains('x')", "not a legal XPath"),
-        ("a \x00", "is not allowed"),
-        ("a" * 5_000, "4096"),
-        ("1" + "+1" * 200, "256 names"),
+REFUSED = {
+    "empty": [""],
+    "no variables": ["$v"],
+    "downward axes only": ["//a/..", "//a[preceding::b]", "descendant::a"],
+    "use `or`": ["//a | //b"],
+    "only begin a path": ["//a//b", "a//b", "(//a)//b", "/a/b//c", "/a[1]//c", ".//a//b"],
+    "only once, and only with": ["//a[//b]", "//a[b//c]", "//a[.//b and .//c]"],
+    "begin at the root": ["//a[b[/c]]"],
+    "one side of =": ["//a = //b", "count(//a) + b = c", "a = text()"],
+    "one side of <": ["//a[b < c]"],
+    "literal": [
+        *("contains(//a, //b)", "contains(., concat('a', .))"),
+        *("translate(., 'a', string(.))", "translate(., 'a' = 'b', 'c')"),
     ],
-)
-def test_refusals_say_why(text: str, why: str) -> None:
+    "256 characters": [f"contains(., '{'a' * 300}')"],
+    "not available": ["document('file:///etc/passwd')", "id('x')", "o:f(.)"],
+    "'q' is not declared": ["q:a"],
+    "nested": ["a[b[c[d]]]", "(" * 20 + "1" + ")" * 20],
+    "too early": ["a[1"],
+    "no opening bracket": ["a]", "(a]"],
+    "not a legal XPath": ["a b", "a =", "count(1)", "contains('x')"],
+    "is not allowed": ["a \x00"],
+    "4096": ["a" * 5_000],
+    "256 names": ["1" + "+1" * 200],
+}
+
+
+@pytest.mark.parametrize(("text", "why"), [(text, why) for why, texts in REFUSED.items() for text in texts])
+def test_refused_conditions(text: str, why: str) -> None:
     with pytest.raises(ConditionError, match=why):
         compile_condition(XPathFilter(XPATH_1, text, NAMESPACES))
 
@@ -128,7 +89,7 @@ def test_only_xpath_1_is_offered() -> None:
         compile_condition(XPathFilter("http://www.onvif.org/ver10/tev/messageContentFilter/ItemFilter", "true()"))
 
 
-def test_type_that_is_wrong_only_in_some_documents_has_no_answer_there() -> None:
+def test_a_wrong_type_in_some_documents() -> None:
     assert not holds("o:line[count(@price + 1) > 1]", b"<a/>")
     with pytest.raises(Unanswerable, match="cannot be evaluated"):
         holds("o:line[count(@price + 1) > 1]")
@@ -177,3 +138,77 @@ def test_evaluation_ends_soon_or_is_not_begun(text: str, document: bytes) -> Non
 def test_large_but_simple_is_answered() -> None:
     assert not holds("//a[b = 'x']", FLAT)
     assert holds("count(//a) = 100000", FLAT)
+
+
+# ONVIF's ItemFilter, as a condition.
+MOTION = b"""<tt:Message xmlns:tt="http://www.onvif.org/ver10/schema" UtcTime="2026-01-01T00:00:00Z">
+<tt:Source><tt:SimpleItem Name="VideoSourceConfigurationToken" Value="1"/><tt:SimpleItem Name="Rule" Value="it's"/>
+</tt:Source><tt:Data><tt:SimpleItem Name="IsMotion" Value="true"/><tt:ElementItem Name="Region"><x/></tt:ElementItem>
+</tt:Data></tt:Message>"""
+DECLARED = {"tt": "http://www.onvif.org/ver10/schema", "o": "urn:o"}
+
+
+def selects(text: str, namespaces: Mapping[str, str] = DECLARED) -> bool:
+    return compile_condition(to_xpath(text, namespaces)).holds(parse_document(MOTION))
+
+
+@pytest.mark.parametrize("namespaces", [DECLARED, {}])
+@pytest.mark.parametrize("prefix", ["tt:", ""])
+def test_item_filters_with_and_without_prefix(prefix: str, namespaces: Mapping[str, str]) -> None:
+    for value, answer in (("true", True), ("false", False)):
+        text = f'boolean(//{prefix}SimpleItem[@Name="IsMotion" and @Value="{value}"])'
+        assert selects(text, namespaces) is answer
+
+
+RULE, X, Y = (f'boolean(//SimpleItem[@Name="{name}"])' for name in ("Rule", "x", "y"))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('boolean(//tt:ElementItem[@Name="Region"])', True),
+        ('boolean(//tt:ElementItem[@Name="IsMotion"])', False),
+        ('not(boolean(//tt:SimpleItem[@Name="VideoAnalyticsConfigurationToken"]))', True),
+        ('boolean(//tt:SimpleItem[@Value="it\'s"])', True),
+        ("boolean(//tt:SimpleItem[@Name='IsMotion'])", True),
+        (
+            'boolean( //tt:SimpleItem [ @Name = "VideoSourceConfigurationToken"\n and (@Value="1" or @Value="2") ] )\n'
+            'and boolean(//tt:SimpleItem[@Name="IsMotion" and not(@Value="false")])',
+            True,
+        ),
+        (f"{RULE} or {X} and {Y}", True),  # `and` binds more than `or`, as in XPath
+        (f"({RULE} or {X}) and {Y}", False),
+    ],
+)
+def test_item_filters(text: str, answer: bool) -> None:
+    assert selects(text) is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "boolean is expected, but the text ends"),
+        ("true()", "position 0: boolean is expected, not 'true'"),
+        ("boolean(//tt:Source)", "SimpleItem or ElementItem"),
+        ("boolean(//tt:SimpleItem)", "[ is expected"),
+        ('boolean(/tt:Message/tt:SimpleItem[@Name="a"])', "position 8"),
+        ('boolean(//o:SimpleItem[@Name="a"])', "namespace http://www.onvif.org/ver10/schema"),
+        ('boolean(//tt:SimpleItem[@Other="a"])', "@Name or @Value"),
+        ("boolean(//tt:SimpleItem[@Name=7])", "position 30"),
+        ("boolean(//tt:SimpleItem[@Name=a])", "a quoted string"),
+        ('boolean(//tt:SimpleItem[@Name!="a"])', "position 29"),
+        ('boolean(//tt:SimpleItem[@Name="a"]', ") is expected, but the text ends"),
+        ('boolean(//tt:SimpleItem[@Name="a"]) boolean', "`and` or `or`"),
+        ("(" * 20, "16 parentheses"),
+        (" " * 5_000, "4096 characters"),
+    ],
+)
+def test_refused_item_filters(text: str, why: str) -> None:
+    with pytest.raises(ContentExpressionError, match=re.escape(why)):
+        to_xpath(text, DECLARED)
+
+
+def test_an_item_filter_has_the_limits_of_conditions() -> None:
+    many = " or ".join(f'boolean(//tt:SimpleItem[@Name="{number}"])' for number in range(40))
+    with pytest.raises(ConditionError, match="256 names"):
+        compile_condition(to_xpath(many, DECLARED))

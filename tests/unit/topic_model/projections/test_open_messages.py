@@ -45,56 +45,43 @@ def test_complete_with_the_first_record_that_makes_it_so(count: int, seed: int, 
     assert not messages.complete
 
 
-def test_of_a_part_and_giving_up_the_log_decides_which_was_first() -> None:
-    messages = folded(part(0, 3), part(1, 3))
-    told = messages.open["", "i"].given_up("time", 5_000)
-    late = folded(part(0, 3), part(1, 3), part(2, 3), told)
-    assert (len(late.complete), late.given_up) == (1, 0)
-    assert late.refused(3)
-    in_time = folded(part(0, 3), part(1, 3), told, part(2, 3))
+def test_the_log_decides_between_the_last_part_and_giving_up() -> None:
+    two = [part(0, 3), part(1, 3)]
+    given_up = folded(*two).open["", "i"].given_up("time", 5_000)
+    late, in_time = folded(*two, part(2, 3), given_up), folded(*two, given_up, part(2, 3))
+    assert (len(late.complete), late.given_up, bool(late.refused(3))) == (1, 0, True)
     assert (in_time.given_up, len(in_time.open), len(in_time.complete)) == (1, 1, 0)
 
 
-def test_who_begins_in_the_middle_of_the_log_comes_to_the_same() -> None:
+def test_a_fold_from_the_middle_of_the_log() -> None:
     records: list[FragmentRecord] = [part(0, 3), part(1, 3), part(2, 3)]
     (message,) = folded(*records).complete.values()
-    records.append(message.assembled())
-    records += [part(0, 2, "j"), part(0, 4, "k")]
+    records += [message.assembled(), part(0, 2, "j"), part(0, 4, "k")]
     records.append(GivenUp("", TopicPath("a"), "k", 5, 5, "time", 0, 0))
-    whole = OpenMessages()
-    for offset, record in enumerate(records):
-        whole.apply(record, offset, 0.0)
-    assert {name for _, name in whole.open} == {"j"}
-    for begin in (1, 2, 3):
-        late = OpenMessages()
+    for begin in range(4):
+        messages = OpenMessages()
         for offset, record in list(enumerate(records))[begin:]:
-            late.apply(record, offset, 0.0)
-        assert {name for _, name in late.open} == {"j"}
-        assert not late.complete
-        assert late.bytes == whole.bytes
+            messages.apply(record, offset, 0.0)
+        assert ([name for _, name in messages.open], messages.complete, messages.bytes) == (["j"], {}, 1)
 
 
-def test_owners_do_not_meet() -> None:
+def test_parts_of_one_owner_do_not_complete_those_of_another() -> None:
     messages = folded(part(0, 2, owner="x"), part(1, 2, owner="y"), part(0, 2, "j", owner="y"))
-    assert messages.per_owner == {"x": 1, "y": 2}
-    assert not messages.complete
+    assert (messages.per_owner, messages.complete) == ({"x": 1, "y": 2}, {})
 
 
-def test_what_contradicts_changes_nothing_and_says_why() -> None:
+def test_contradicting_parts_change_nothing() -> None:
     messages = folded(part(0, 3), part(0, 3, content=b"else"), part(1, 2), part(5, 9))
     assert messages.refused(1) == "part 0 came before, with other content"
     assert not messages.refused(2)
     (done,) = messages.complete.values()
     assert len(done.parts) == 2
-    assert list(messages.open["", "i"].parts) == [5], "that one is done: this begins another"
+    assert list(messages.open["", "i"].parts) == [5], "a new message after the complete one"
 
 
-def test_a_hundred_thousand_parts_take_little_memory() -> None:
-    messages = OpenMessages()
-    for number in range(100_000):
-        messages.apply(part(number, 200_000), number, 0.0)
+def test_memory_of_a_hundred_thousand_parts() -> None:
+    messages = folded(*(part(number, 200_000) for number in range(100_000)))
     (message,) = messages.open.values()
-    one = message.parts[99_999]
-    assert one.__sizeof__() < 64
+    assert message.parts[99_999].__sizeof__() < 64
     assert not message.resident
     assert message.given_up("time", 0).missing == "100000-"

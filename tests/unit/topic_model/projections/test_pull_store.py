@@ -35,57 +35,49 @@ class Log:
         self.store.apply(pull_point, record, offset)
         return offset
 
-    def put(self, *texts: str, pull_point: str = "p") -> list[int]:
-        return [self.append(StoredMessage(text.encode()), pull_point) for text in texts]
+    def put(self, *elements: str) -> None:
+        for each in elements:
+            self.append(StoredMessage(each.encode()))
 
-    def claim(self, name: str, first: int, last: int, until_ms: int = 1_000) -> list[str]:
-        self.append(Claimed(name, first, last, until_ms))
-        return texts(self.store.claimed("p", name))
+    def waiting_offsets(self, most: int = 1_000) -> list[int]:
+        return [message.offset for message in self.store.head("p", most, 1_000_000)]
 
-    def waiting(self, pull_point: str = "p") -> list[str]:
-        return texts(self.store.head(pull_point, 1_000, 1_000_000))
-
-    def replayed(self, beginning: int = 0, limits: PullLimits = ROOMY) -> PullStore:
-        store = PullStore(limits)
-        for offset, (pull_point, record) in enumerate(self.records):
-            if offset >= beginning:
-                store.apply(pull_point, record, offset)
-        return store
+    def replayed(self, beginning: int = 0) -> Log:
+        again = Log()
+        for offset, (pull_point, record) in list(enumerate(self.records))[beginning:]:
+            again.store.apply(pull_point, record, offset)
+        return again
 
 
 def texts(messages: list[WaitingMessage]) -> list[str]:
     return [(message.element or b"?").decode() for message in messages]
 
 
-def test_the_head_is_bounded_in_messages_and_bytes_but_never_empty() -> None:
+def test_the_head_is_bounded_in_messages_and_bytes() -> None:
     log = Log()
     log.put("aaaa", "bbbb", "c")
-    assert texts(log.store.head("p", 2, 100)) == ["aaaa", "bbbb"]
-    assert texts(log.store.head("p", 9, 8)) == ["aaaa", "bbbb"]
-    assert texts(log.store.head("p", 9, 1)) == ["aaaa"]
-    assert log.store.head("p", 0, 100) == []
+    for most, most_bytes, head in ((2, 100, 2), (9, 8, 2), (9, 1, 1), (0, 100, 0)):
+        assert texts(log.store.head("p", most, most_bytes)) == ["aaaa", "bbbb"][:head]
 
 
-def test_what_is_over_is_in_the_head_and_does_not_count() -> None:
+def test_expired_messages_in_the_head_do_not_count() -> None:
     log = Log()
     for text, until_ms in (("a", 10), ("b", 0), ("c", 10), ("d", 30), ("e", 0)):
         log.append(StoredMessage(text.encode(), valid_until_ms=until_ms))
-    assert texts(log.store.head("p", 2, 100, 9)) == ["a", "b"]
-    assert texts(log.store.head("p", 2, 100, 10)) == ["a", "b", "c", "d"]
-    assert texts(log.store.head("p", 9, 1, 10)) == ["a", "b", "c"]
+    for most, most_bytes, now_ms, head in ((2, 100, 9, "ab"), (2, 100, 10, "abcd"), (9, 1, 10, "abc")):
+        assert texts(log.store.head("p", most, most_bytes, now_ms)) == list(head)
     assert [message.is_over(10) for message in log.store.head("p", 9, 100)] == [True, False, True, False, False]
 
 
-def test_no_two_with_the_same_xml_id_are_in_one_head() -> None:
+def test_messages_with_equal_xml_ids_are_in_different_heads() -> None:
     log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=10))
     log.put('<m xml:id="a"/>', "<m/>", '<m xml:id="b"/>', '<m xml:id="a"/>', "<m/>")
-    assert [message.offset for message in log.store.head("p", 10, 1_000)] == [0, 1, 2]
-    log.claim("c", 0, 2)
-    assert [message.offset for message in log.store.head("p", 10, 1_000)] == [3, 4]
+    assert log.waiting_offsets(10) == [0, 1, 2]
+    log.append(Claimed("c", 0, 2, 1_000))
+    assert log.waiting_offsets(10) == [3, 4]
 
 
-def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
-    """A random history: a log that lost its beginning has waiting what it still holds of what waits, nothing else."""
+def test_a_log_without_its_beginning_brings_back_no_fetched_message() -> None:
     chance = random.Random(7)
     log = Log()
     open_claims: list[str] = []
@@ -96,22 +88,20 @@ def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
             case 2:
                 head = log.store.head("p", chance.randrange(1, 6), 1_000)
                 if head:
-                    log.claim(f"c{number}", head[0].offset, head[-1].offset)
+                    log.append(Claimed(f"c{number}", head[0].offset, head[-1].offset, 1_000))
                     open_claims.append(f"c{number}")
             case _ if open_claims:
                 claim = open_claims.pop(chance.randrange(len(open_claims)))
                 taken = [message.offset for message in log.store.claimed("p", claim) if chance.random() < 0.5]
                 log.append(Settled(claim) if chance.random() < 0.6 else Returned(claim, tuple(taken)))
-    waiting = [message.offset for message in log.store.head("p", 1_000, 1_000_000)]
-    earliest = log.store.earliest()
+    waiting, earliest = log.waiting_offsets(), log.store.earliest()
     assert waiting
     assert earliest is not None
     for beginning in range(len(log.records)):
-        store = log.replayed(beginning)
-        replayed = [message.offset for message in store.head("p", 1_000, 1_000_000)]
-        assert replayed == [offset for offset in waiting if offset >= beginning]
+        rest = log.replayed(beginning)
+        assert rest.waiting_offsets() == [offset for offset in waiting if offset >= beginning]
         if beginning <= earliest:
-            assert store.earliest() == earliest
+            assert rest.store.earliest() == earliest
 
 
 @dataclass
@@ -135,7 +125,7 @@ STEPS = st.tuples(
 
 @settings(max_examples=300)
 @given(st.lists(STEPS, max_size=40), st.integers(1, 4), st.integers(4, 12))
-def test_it_is_what_a_list_of_all_messages_would_be(
+def test_the_store_against_a_list_of_all_messages(
     steps: list[tuple[str, str, int, int, bool]], most: int, most_bytes: int
 ) -> None:
     log = Log(PullLimits(most, most_bytes, 10))
@@ -173,31 +163,30 @@ def test_it_is_what_a_list_of_all_messages_would_be(
             while len(waiting) > most or (len(waiting) > 1 and sum(each.size for each in waiting) > most_bytes):
                 kept.remove(waiting.pop(0))
         for name in "pq":
-            waits = [each for each in kept if each.point == name and not each.claim]
             found = log.store.head(name, 100, 1_000)
-            assert [(each.offset, each.returned) for each in found] == [(each.offset, each.returned) for each in waits]
-            assert [each.element is not None for each in found] == [each.resident for each in waits]
+            assert [(each.offset, each.returned, each.element is not None) for each in found] == [
+                (each.offset, each.returned, each.resident) for each in kept if each.point == name and not each.claim
+            ]
         assert log.store.resident_bytes == sum(each.size for each in kept if each.resident)
         assert log.store.earliest() == min((each.offset for each in kept), default=None)
         assert set(log.store.ids()) == {each.point for each in kept}
-        assert set(log.store.overdue(3)) == {
-            (each.point, each.claim) for each in kept if each.claim and each.until_ms <= 3
-        }
+        overdue = {(each.point, each.claim) for each in kept if each.claim and each.until_ms <= 3}
+        assert set(log.store.overdue(3)) == overdue
         assert log.woken == woken
 
 
-def test_the_status_of_a_pull_point_has_its_messages_and_the_last_fetch_also_when_it_is_empty() -> None:
+def test_status_of_a_pull_point() -> None:
     log = Log()
     assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 0)
     for text, at_ms in (("aa", 5), ("bbb", 6), ("c", 7)):
         log.append(StoredMessage(text.encode(), accepted_ms=at_ms))
     assert log.store.status("p", 400) == PullPointStatus(3, 6, 5, 0, 0)
-    log.claim("one", 0, 0, until_ms=1_000)
-    assert log.store.status("p", 400) == log.replayed().status("p", 400) == PullPointStatus(2, 4, 6, 1, 600)
+    log.append(Claimed("one", 0, 0, 1_000))
+    assert log.store.status("p", 400) == log.replayed().store.status("p", 400) == PullPointStatus(2, 4, 6, 1, 600)
     log.append(Settled("one"))
-    log.claim(f"{ERASED}1", 0, 9, until_ms=2_000)
+    log.append(Claimed(f"{ERASED}1", 0, 9, 2_000))
     log.append(Settled(f"{ERASED}1"))
-    assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 600)
+    assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 600), "the last fetch, also when it is empty"
     log.store.forget("p")
     assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Ciphertexts that are exchanged beside the records that they stand in, whoever writes those meanwhile."""
+"""Ciphertexts exchanged in records of their own, beside concurrent changes of the subscriptions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def exchange(table: RoutingTable, keys: KeyRing = BOTH) -> SecretsResealed:
     return record
 
 
-def test_all_secrets_open_with_the_new_key_alone_and_nothing_else_changes() -> None:
+def test_secrets_open_with_the_new_key_alone() -> None:
     before = protected()
     table = fold(SubscriptionRecord(before))
     table.apply(exchange(table))
@@ -75,104 +75,78 @@ def test_all_secrets_open_with_the_new_key_alone_and_nothing_else_changes() -> N
     assert [each.until_ms for each in after.protection.secrets] == [None, 99]
     assert msgspec.structs.replace(after, protection=before.protection) == before
     assert resealed(after, BOTH, table.resealings.unreplaced("s")) is None, "there is nothing left to do"
+    with pytest.raises(SecretError):
+        resealed(before, NEW, {})
 
 
-def test_what_was_written_by_somebody_who_did_not_know_is_exchanged_too() -> None:
-    before = protected()
-    table = fold(SubscriptionRecord(before))
-    record = exchange(table)
-    late = msgspec.structs.replace(before, paused=True, terminates_ms=7)
-    orders: list[list[ControlRecord]] = [[record, SubscriptionRecord(late)], [SubscriptionRecord(late), record]]
-    for order in orders:
-        found = the_one(fold(SubscriptionRecord(before), *order))
-        assert (found.paused, found.terminates_ms) == (True, 7), "nobody's change is undone"
-        assert opened(found, NEW) == opened(before, OLD)
+def test_a_concurrent_change_with_old_secrets_is_exchanged_too() -> None:
+    before = SubscriptionRecord(protected())
+    record = exchange(fold(before))
+    late = SubscriptionRecord(msgspec.structs.replace(before.subscription, paused=True, terminates_ms=7))
+    for table in (fold(before, record, late), fold(before, late, record)):
+        found = the_one(table)
+        assert (found.paused, found.terminates_ms) == (True, 7)
+        assert opened(found, NEW) == opened(before.subscription, OLD)
 
 
-def test_what_has_ended_does_not_come_back() -> None:
-    before = protected()
-    record = exchange(fold(SubscriptionRecord(before)))
-    for end in (SubscriptionEnded("s", "unsubscribed", 1), Tombstone(subscription_key("s"))):
-        table = fold(SubscriptionRecord(before), end, record)
-        assert list(table.subscriptions()) == []
-        table = fold(SubscriptionRecord(before), record, end)
-        assert list(table.subscriptions()) == []
-        assert len(table.resealings) == 0, "and nothing of it stays in memory"
+@pytest.mark.parametrize("end", [SubscriptionEnded("s", "unsubscribed", 1), Tombstone(subscription_key("s"))], ids=repr)
+def test_an_ended_subscription_does_not_come_back(end: ControlRecord) -> None:
+    before = SubscriptionRecord(protected())
+    record = exchange(fold(before))
+    assert list(fold(before, end, record).subscriptions()) == []
+    table = fold(before, record, end)
+    assert (list(table.subscriptions()), len(table.resealings)) == ([], 0), "and nothing of it stays in memory"
 
 
-def test_keys_are_changed_again_before_anybody_has_written_the_subscription() -> None:
-    before = protected()
-    table = fold(SubscriptionRecord(before))
+def test_a_second_exchange_before_the_subscription_is_written() -> None:
+    made = protected()
+    before, only_third = SubscriptionRecord(made), KeyRing({"third": b"t" * 32})
+    table = fold(before)
     first = exchange(table)
     table.apply(first)
     second = exchange(table, THIRD)
-    assert set(second.sealed) == set(sealed_in(before)) | set(first.sealed.values())
-    only_third = KeyRing({"third": b"t" * 32})
-    for records in ([first, second], [second]):
-        assert opened(the_one(fold(SubscriptionRecord(before), *records)), only_third) == opened(before, OLD)
-    # Somebody writes it with what the first change gave it.
-    late = SubscriptionRecord(the_one(fold(SubscriptionRecord(before), first)))
-    assert opened(the_one(fold(SubscriptionRecord(before), second, late)), only_third) == opened(before, OLD)
-    # Once it is written with the newest, what was before is not carried on.
-    table = fold(
-        SubscriptionRecord(before), second, SubscriptionRecord(the_one(fold(SubscriptionRecord(before), second)))
-    )
-    fourth = exchange(table, KeyRing({"fourth": b"f" * 32, "third": b"t" * 32}))
-    assert len(fourth.sealed) == 3
+    assert set(second.sealed) == set(sealed_in(made)) | set(first.sealed.values())
+    # Somebody writes it with the secrets of the first exchange.
+    late = SubscriptionRecord(the_one(fold(before, first)))
+    for records in ([first, second], [second], [second, late]):
+        assert opened(the_one(fold(before, *records)), only_third) == opened(made, OLD)
+    # Once it is written with the newest, the secrets before are not carried on.
+    table = fold(before, second, SubscriptionRecord(the_one(fold(before, second))))
+    assert len(exchange(table, KeyRing({"fourth": b"f" * 32, "third": b"t" * 32})).sealed) == 3
 
 
-def test_taken_back_the_subscriptions_own_record_holds() -> None:
+def test_an_exchange_taken_back_and_protection_given_up() -> None:
     before = protected()
     table = fold(SubscriptionRecord(before))
-    table.apply(exchange(table))
-    table.apply(Tombstone(resealing_key("s")))
-    assert the_one(table) == before
-    table.apply(SubscriptionRecord(subscription()))
-    assert the_one(table).protection is None
-
-
-def test_protection_that_was_given_up_stays_given_up() -> None:
-    table = fold(SubscriptionRecord(protected()))
-    record = exchange(table)
+    record, undone = exchange(table), Tombstone(resealing_key("s"))
     table.apply(record)
-    table.apply(SubscriptionRecord(subscription()))
-    for more in (record, Tombstone(resealing_key("s"))):
-        table.apply(more)
-        assert the_one(table).protection is None
+    table.apply(undone)
+    assert the_one(table) == before
+    for each in (record, SubscriptionRecord(subscription()), record, undone):
+        table.apply(each)
+    assert the_one(table).protection is None
+    assert the_one(fold(SubscriptionRecord(before), record, SubscriptionRecord(subscription()))).protection is None
 
 
-def log_of(*records: ControlRecord) -> SealedSecrets:
-    secrets = SealedSecrets()
-    for record in records:
-        secrets.apply(record)
-    return secrets
-
-
-def test_a_look_counts_and_leaves_what_cannot_be_opened() -> None:
+def test_a_plan_leaves_secrets_that_cannot_be_opened() -> None:
     strange = protected("strange", KeyRing({"lost": b"l" * 32}))
-    moved = protected("moved")
-    moved = msgspec.structs.replace(moved, consumer=EndpointReference("http://evil/"))
-    done = protected("done", NEW)
-    plain = subscription("plain")
-    known = [SubscriptionRecord(each) for each in (protected(), strange, moved, done, plain)]
-    records, report = log_of(*known).plan(BOTH)
-    assert [record.id for record in records if isinstance(record, SecretsResealed)] == ["s"]
-    assert (len(records), report.subscriptions, report.secrets) == (1, 1, 3)
+    moved = msgspec.structs.replace(protected("moved"), consumer=EndpointReference("http://evil/"))
+    known = map(SubscriptionRecord, (protected(), strange, moved, protected("done", NEW), subscription("plain")))
+    secrets = SealedSecrets()
+    for each in known:
+        secrets.apply(each)
+    (record,), report = secrets.plan(BOTH)
+    assert isinstance(record, SecretsResealed)
+    assert (record.id, report.subscriptions, report.secrets) == ("s", 1, 3)
     assert report.sealed == {"old": 6, "lost": 3, "new": 3}
     assert report.stuck.keys() == {"strange", "moved"}
     assert "'lost', which is not in the key file" in report.stuck["strange"]
-    again, report = log_of(*known, *records).plan(BOTH)
+    secrets.apply(record)
+    again, report = secrets.plan(BOTH)
     assert (again, report.secrets, report.sealed) == ([], 0, {"new": 6, "lost": 3, "old": 3})
-
-
-def test_what_is_left_in_the_log_of_ended_subscriptions_is_taken_away() -> None:
-    record = exchange(fold(SubscriptionRecord(protected())))
-    history: list[ControlRecord] = [SubscriptionRecord(protected()), record, Tombstone(subscription_key("s"))]
-    records, report = log_of(*history).plan(BOTH)
+    # The exchange of an ended subscription is removed from the log.
+    secrets.apply(Tombstone(subscription_key("s")))
+    records, report = secrets.plan(BOTH)
     assert (records, report.secrets) == ([Tombstone(resealing_key("s"))], 0)
-    assert log_of(*history, *records).plan(BOTH)[0] == []
-
-
-def test_a_secret_that_cannot_be_opened_is_never_written() -> None:
-    with pytest.raises(SecretError):
-        resealed(protected(), NEW, {})
+    secrets.apply(*records)
+    assert secrets.plan(BOTH)[0] == []

@@ -1,3 +1,5 @@
+"""Records of operators' changes: what is recorded of control records, and how much."""
+
 from __future__ import annotations
 
 import json
@@ -44,21 +46,20 @@ def test_changes_of_topics_have_their_facts_before_and_after() -> None:
     records: list[ControlRecord] = [
         TopicRecord(TopicPath("a/b"), code="1.2", prefixes="t"),
         TopicRemoved(TopicPath("c")),
+        TopicPlaces(TopicPath("a")),  # this one and the next change nothing by themselves
+        Tombstone(subscription_key("s1")),
     ]
-    found, more = control_changes(records, before.get)
-    assert [each.subject for each in found] == ["a/b", "c"]
-    assert more == 0
-    facts = json.loads(found[0].before), json.loads(found[0].after)
+    (changed, removed), more = control_changes(records, before.get)
+    assert (changed.subject, removed.subject, more) == ("a/b", "c", 0)
+    facts = json.loads(changed.before), json.loads(changed.after)
     assert [each.get("code") for each in facts] == ["1.1", "1.2"]
     assert not any("path" in each or "prefixes" in each for each in facts)
-    assert (bool(found[1].before), found[1].after) == (True, "")
+    assert (bool(removed.before), removed.after) == (True, "")
 
 
 def test_changes_of_subscriptions_have_no_secrets() -> None:
-    made = msgspec.structs.replace(
-        make_subscription("s1", "a", consumer="http://r/"),
-        protection=Protection(secrets=(SigningSecret("k:sealed"),), authorization="k:token"),
-    )
+    protection = Protection(secrets=(SigningSecret("k:sealed"),), authorization="k:token")
+    made = msgspec.structs.replace(make_subscription("s1", "a", consumer="http://r/"), protection=protection)
     paused = msgspec.structs.replace(made, paused=True)
     (pausing, ending, resumed), _ = control_changes(
         [SubscriptionRecord(paused), SubscriptionEnded("s1", "removed", 1), Tombstone(suspension_key("s1"))],
@@ -68,41 +69,30 @@ def test_changes_of_subscriptions_have_no_secrets() -> None:
     assert (ending.subject, ending.after) == ("s1", "")
     assert resumed == RecordedChange("s1", '"suspended"', '"resumed"')
     shown = pausing.before + pausing.after + ending.before
-    assert "sealed" not in shown
-    assert "token" not in shown
+    assert ("sealed" in shown, "token" in shown) == (False, False)
 
 
-def test_records_that_only_keep_places_or_remove_others_are_no_changes() -> None:
-    records: list[ControlRecord] = [TopicPlaces(TopicPath("a")), Tombstone(subscription_key("s1"))]
-    assert control_changes(records, lambda _: None) == ([], 0)
-
-
-def test_of_very_many_changes_the_first_are_recorded_and_the_others_counted() -> None:
+def test_the_first_of_very_many_changes_are_recorded_and_the_others_counted() -> None:
     records = [TopicRecord(TopicPath(f"t{number}")) for number in range(MAX_CHANGES + 5)]
     found, more = control_changes(records, lambda _: None)
     assert (len(found), more) == (MAX_CHANGES, 5)
     pieces = list(pieces_of(begun(BY, "topics import", found, more)))
     assert [each for piece in pieces for each in piece.changes] == found
     assert [piece.first for piece in pieces] == list(range(0, MAX_CHANGES, len(pieces[0].changes)))
-    assert sum(piece.more for piece in pieces) == 5
-    assert len({piece.id for piece in pieces}) == 1
+    assert (sum(piece.more for piece in pieces), len({piece.id for piece in pieces})) == (5, 1)
 
-
-def test_a_record_has_a_bounded_size_whatever_is_changed() -> None:
     large = [change("ü" * 100_000, "ü" * 100_000, "ü" * 100_000) for _ in range(100)]
-    sizes = [len(encode(each)[1]) for each in pieces_of(begun(BY, "x", large))]
-    assert max(sizes) < 1_000_000
+    assert max(len(encode(each)[1]) for each in pieces_of(begun(BY, "x", large))) < 1_000_000
     assert large[0].after.endswith("…")
 
 
 def test_records_are_read_as_they_were_written() -> None:
     operation = begun(BY, "users add", [change("anna", None, {"groups": ["a"]})], 3)
-    for record in (operation, ended(operation, "done"), failed(operation, InfrastructureError("Kafka is away"))):
-        assert decode(encode(record)[1]) == record
-    assert failed(operation, InfrastructureError("Kafka is away")) == OperationEnded(
-        operation.id, "failed: Kafka is away", 1
-    )
-    assert failed(operation, KeyboardInterrupt()).result == "failed: KeyboardInterrupt"
     assert isinstance(operation, OperationBegun)
+    away = failed(operation, InfrastructureError("Kafka is away"))
+    for record in (operation, ended(operation, "done"), away):
+        assert decode(encode(record)[1]) == record
+    assert away == OperationEnded(operation.id, "failed: Kafka is away", 1)
+    assert failed(operation, KeyboardInterrupt()).result == "failed: KeyboardInterrupt"
     with pytest.raises(InfrastructureError):
         decode(b"damaged")

@@ -19,7 +19,7 @@ _steps = st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans(), _times), m
 
 
 @given(_steps, st.lists(st.integers(0, 5 << 16), min_size=1, max_size=4))
-def test_due_is_whoever_terminates_by_then(steps: list[tuple[str, bool, int | None]], asked: list[int]) -> None:
+def test_due_against_a_look_at_all(steps: list[tuple[str, bool, int | None]], asked: list[int]) -> None:
     subscriptions: dict[str, Subscription] = {}
     expiry = Expiry(subscriptions)
     for subscription_id, ends, time in steps:

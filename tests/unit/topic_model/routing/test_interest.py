@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import msgspec
+import pytest
 from hypothesis import given
 
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -24,7 +26,7 @@ def _subscribed(texts: list[str]) -> list[Subscription]:
 
 
 @given(st.lists(subscriptions, max_size=8), paths, st.integers(1, 4))
-def test_what_is_wanted_is_covered(found: list[Subscription], path: TopicPath, most: int) -> None:
+def test_a_summary_covers_each_subscription(found: list[Subscription], path: TopicPath, most: int) -> None:
     """XPath selects from the topics that are there, so it may want any of them."""
     summary = summary_of(found, most)
     for each in found:
@@ -33,54 +35,51 @@ def test_what_is_wanted_is_covered(found: list[Subscription], path: TopicPath, m
             assert _covers(summary, path)
 
 
-@given(_many, paths | _names.map(lambda steps: TopicPath("/".join(steps))), st.integers(1, 40))
-def test_a_summary_is_within_its_bound_and_covers_all(texts: list[str], path: TopicPath, most: int) -> None:
-    found = _subscribed(texts)
-    summary = summary_of(found, most)
-    assert len(summary) <= most
-    assert is_summary(summary)
-    assert summary == tuple(sorted(set(summary)))
-    if any(parse_normal(text).matches(path) for text in texts):
-        assert _covers(summary, path)
-
-
-@given(_many, _many, paths, st.integers(1, 10))
-def test_summaries_together_cover_what_each_does(one: list[str], two: list[str], path: TopicPath, most: int) -> None:
-    each = [summary_of(_subscribed(texts), most) for texts in (one, two)]
-    both = merged(each, most)
+@given(_many, _many, paths | _names.map(lambda steps: TopicPath("/".join(steps))), st.integers(1, 40))
+def test_summaries_are_bounded_and_cover_all(one: list[str], two: list[str], path: TopicPath, most: int) -> None:
+    summaries = [summary_of(_subscribed(texts), most) for texts in (one, two)]
+    for texts, summary in zip((one, two), summaries, strict=True):
+        assert len(summary) <= most
+        assert is_summary(summary)
+        assert summary == tuple(sorted(set(summary)))
+        if any(parse_normal(text).matches(path) for text in texts):
+            assert _covers(summary, path)
+    both = merged(summaries, most)
     assert len(both) <= most
-    if any(_covers(summary, path) for summary in each):
+    if any(_covers(summary, path) for summary in summaries):
         assert _covers(both, path)
 
 
-def test_many_siblings_are_widened_and_what_is_deep_elsewhere_is_not() -> None:
-    found = _subscribed(["all/alarm/north/pump/p7", "x", *(f"x/room/r{number}" for number in range(1_000))])
-    assert summary_of(found, 10) == ("all/alarm/north/pump/p7", "x", "x/room//.")
+@pytest.mark.parametrize(
+    ("texts", "most", "summary"),
+    [
+        (
+            ["all/alarm/north/pump/p7", "x", *(f"x/room/r{number}" for number in range(1_000))],
+            10,
+            ("all/alarm/north/pump/p7", "x", "x/room//."),
+        ),
+        (["a", "{urn:t}a"], 1, ("//.",)),
+        (["a", "b/c"], 1, ("{}//.",)),
+        (["a//", "b"], 9, ("b",)),
+    ],
+    ids=["siblings are widened", "all namespaces", "no namespace", "unreadable"],
+)
+def test_summaries_of_filters(texts: list[str], most: int, summary: tuple[str, ...]) -> None:
+    assert summary_of(_subscribed(texts), most) == summary
 
 
-def test_at_worst_everything_is_wanted() -> None:
-    assert summary_of(_subscribed(["a", "{urn:t}a"]), 1) == ("//.",)
-    assert summary_of(_subscribed(["a", "b/c"]), 1) == ("{}//.",)
+def test_equal_selectors_count_once() -> None:
+    many = ["a/b"] * 10_000 + [f"c/n{number}" for number in range(MAX_NODES - 1)]
+    assert len(summary_of(_subscribed(many))) == MAX_NODES
 
 
-def test_links_and_those_who_get_nothing_want_nothing() -> None:
+def test_subscriptions_that_want_nothing_from_other_engines() -> None:
     link = Subscription("peer-b", make_subscription("s").consumer, form="peer", peer=Peer("G/a", "G/b"))
-    assert summary_of([link, make_subscription("s1", "a", paused=True, form="legacy")]) == ()
+    server = msgspec.structs.replace(make_subscription("s2", "t"), queue=1)
+    assert summary_of([link, make_subscription("s1", "a", paused=True, form="legacy"), server]) == ()
 
 
-def test_a_million_are_not_looked_through_one_by_one_twice() -> None:
-    """Equal selectors are one."""
-    assert (
-        len(summary_of(_subscribed(["a/b"] * 10_000 + [f"c/n{number}" for number in range(MAX_NODES - 1)])))
-        == MAX_NODES
-    )
-
-
-def test_a_filter_that_cannot_be_read_wants_nothing() -> None:
-    assert summary_of(_subscribed(["a//", "b"])) == ("b",)
-
-
-def test_what_is_no_summary() -> None:
+def test_expressions_of_summaries() -> None:
     assert is_summary(("a", "{urn:t}a/b//.", "//.", "{}//."))
     for text in ("a/*", "a//*", "a|b", "xpath:a", "", "a b", "{}*", "a//b"):
         assert not is_summary((text,)), text

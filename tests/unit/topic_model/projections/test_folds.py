@@ -1,0 +1,230 @@
+"""Folds over control records: pull points, registrations of publishers, owners, suspensions, erasures."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.erasures import covering, covers, mentions, scopes_of
+from arborcast.topic_model.projections.owners import Owners
+from arborcast.topic_model.projections.pull_points import PullPoints
+from arborcast.topic_model.projections.registrations import Registrations, permits
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.publishers import Registration, Upstream
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    Erasure,
+    ErasureScope,
+    PullPointEnded,
+    PullPointRecord,
+    RegistrationEnded,
+    RegistrationRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    TopicRecord,
+    decode,
+    encode,
+    erasure_key,
+    subscription_key,
+    suspension_key,
+)
+from arborcast.topic_model.records.notifications import Notification, replayed
+from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
+from arborcast.topic_model.topics import TopicPath
+from tests.support.make import subscription
+
+Fold = TypeVar("Fold", PullPoints, Registrations, Owners, Suspensions)
+
+
+def folded(fold: Fold, *records: ControlRecord) -> Fold:
+    for record in records:
+        fold.apply(record)
+    return fold
+
+
+def test_pull_points_by_id_and_by_name() -> None:
+    older, newer = PullPointRecord("b", "http://h/b", "orders", 1), PullPointRecord("a", "http://h/a", "orders", 2)
+    for order in itertools.permutations((older, newer)):
+        points = folded(PullPoints(), *order)
+        assert (points.get("b"), points.exists("b"), points.exists("c")) == (older, True, False)
+        assert points.named("orders") == older, "of one name the oldest counts"
+        folded(points, PullPointEnded("b", "destroyed", 1), Tombstone("pull:b"))
+        assert (points.get("b"), points.exists("b"), points.named("orders")) == (None, False, newer)
+        folded(points, msgspec.structs.replace(newer, name="other"))
+        assert (points.named("orders"), points.named("other"), len(points)) == (None, points.get("a"), 1)
+        folded(points, Tombstone("pull:a"))
+        assert (points.named("other"), len(points)) == (None, 0)
+
+
+def test_subscriptions_that_fill_a_pull_point() -> None:
+    def filling(name: str, point: str) -> SubscriptionRecord:
+        return SubscriptionRecord(subscription(name, pull_point=point))
+
+    points = folded(
+        *(PullPoints(), PullPointRecord("p", "http://h/p"), filling("s", "p"), filling("t", "p"), filling("u", "")),
+        filling("own", "own"),
+    )
+    assert (points.subscriptions_of("p"), points.orphans()) == ({"s", "t"}, [])
+    folded(points, SubscriptionEnded("s", "unsubscribed", 1))
+    assert points.subscriptions_of("p") == {"t"}
+    folded(points, Tombstone("pull:p"))
+    assert points.orphans() == ["t"]
+    folded(points, filling("t", "q"))
+    assert (points.subscriptions_of("p"), points.subscriptions_of("q")) == (set(), {"t"})
+    folded(points, Tombstone("sub:t"))
+    assert (points.subscriptions_of("q"), points.orphans()) == (set(), [])
+
+
+def registration(name: str, publisher: str = "", **more: object) -> Registration:
+    at = EndpointReference(publisher) if publisher else None
+    return Registration(name, f"http://broker/wsn/registrations/{name}", at, **more)  # type: ignore[arg-type]
+
+
+def topics(*normals: str) -> tuple[TopicFilter, ...]:
+    return tuple(TopicFilter("", normal, normal) for normal in normals)
+
+
+def test_registrations_and_the_addresses_of_their_publishers() -> None:
+    first = registration("r1", "http://p/", upstream=(Upstream("a", EndpointReference("http://p/s1"), 5, 4, True),))
+    fold = folded(Registrations(), RegistrationRecord(first), TopicRecord(TopicPath("a")), Tombstone("sub:r1"))
+    assert (list(fold), fold.get("r1")) == ([first], first)
+    assert fold.known_as("http://p/") == fold.known_as("http://p/s1") == [first]
+    second = registration("r2", "http://p/")
+    folded(fold, RegistrationRecord(second))
+    assert {each.id for each in fold.known_as("http://p/")} == {"r1", "r2"}
+
+    moved = registration("r1", "http://é.example/é")
+    folded(fold, RegistrationRecord(moved))
+    assert (fold.known_as("http://p/"), fold.known_as("http://p/s1")) == ([second], [])
+    for spelling in ("http://é.example/é", "http://xn--9ca.example/%C3%A9"):
+        assert fold.known_as(spelling) == [moved]
+
+    folded(fold, RegistrationEnded("r1", "expired", 1), Tombstone("pub:r1"), Tombstone("pub:r2"))
+    assert (fold.get("r1"), fold.known_as("http://é.example/é"), fold.known_as("http://p/")) == (None, [], [])
+    assert len(fold) == 0
+
+
+def test_registrations_that_are_due() -> None:
+    ends = {"over": 10, "now": 20, "later": 21, "never": None}
+    made = [RegistrationRecord(registration(name, terminates_ms=at)) for name, at in ends.items()]
+    assert set(folded(Registrations(), *made).due(20)) == {"over", "now"}
+
+
+@pytest.mark.parametrize(
+    ("registered", "topic", "permitted"),
+    [
+        ((), "any/thing", True),
+        (("a/b",), "a/b", True),
+        (("a/b",), "a/b/c", False),
+        (("a//.", "x"), "a/b/c", True),
+        (("a//.", "x"), "x", True),
+        (("a/*|b",), "b", True),
+    ],
+)
+def test_a_registration_permits_its_topics_until_it_expires(
+    registered: tuple[str, ...], topic: str, permitted: bool
+) -> None:
+    made = registration("r", topics=topics(*registered), terminates_ms=10)
+    assert permits(made, TopicPath(topic), 9) is permitted
+    assert not permits(made, TopicPath(topic), 10)
+
+
+def test_owners_have_each_subscription_once() -> None:
+    def record(name: str, owner: str = "anna", **more: Any) -> SubscriptionRecord:
+        return SubscriptionRecord(subscription(name, owner=owner, **more))
+
+    owners = folded(Owners(), record("1"), record("2"), record("1", paused=True), record("3", "bert"), record("4", ""))
+    assert [owners.subscriptions(name) for name in ("anna", "bert", "", "carl")] == [2, 1, 0, 0]
+    folded(owners, record("2", "bert"))
+    assert [owners.subscriptions(name) for name in ("anna", "bert")] == [1, 2]
+    folded(owners, SubscriptionEnded("1", "unsubscribed", 0), *(Tombstone(subscription_key(name)) for name in "12345"))
+    assert owners.subscriptions("anna") == 0
+    assert vars(owners) == vars(Owners())
+
+
+def test_suspensions() -> None:
+    suspended = SubscriptionSuspended("s", "connect: refused", 10, 99)
+    active, paused = subscription("s"), subscription("s", paused=True, terminates_ms=1_000)
+    none, one = Suspensions(), folded(Suspensions(), suspended, SubscriptionRecord(active))
+    assert ("s" in one, set(one.ids()), one.get("s"), list(one)) == (True, {"s"}, suspended, [suspended])
+    assert [none.state_of(each, 999) for each in (active, paused)] == ["active", "paused"]
+    assert [one.state_of(each, 999) for each in (active, paused)] == ["suspended", "suspended"]
+    assert [fold.state_of(each, 1_000) for fold in (none, one) for each in (active, paused)] == [
+        *("active", "expired", "suspended", "expired")
+    ]
+    for over in (
+        Tombstone(suspension_key("s")),
+        SubscriptionEnded("s", "unsubscribed", 5),
+        Tombstone(subscription_key("s")),
+    ):
+        ended = folded(Suspensions(), suspended, over, over)
+        assert ("s" in ended, ended.get("s"), len(ended)) == (False, None, 0)
+
+
+OLD = Notification("n1", TopicPath("wards/a"), b'<p id="4711">Smith</p>', 1_000)
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "facts", "covered"),
+    [
+        (1_001, {}, True),
+        (1_000, {}, False),
+        (2_000, {"topic": "wards//."}, True),
+        (2_000, {"topic": "wards"}, False),
+        (2_000, {"notification": "n1"}, True),
+        (2_000, {"notification": "n2"}, False),
+        (2_000, {"subject": "4711"}, True),
+        (2_000, {"subject": "Smith"}, True),
+        (2_000, {"subject": "471"}, False),
+        (2_000, {"topic": "other", "subject": "4711"}, False),
+    ],
+)
+def test_notifications_that_an_erasure_covers(before_ms: int, facts: dict[str, str], covered: bool) -> None:
+    scope = ErasureScope("e", before_ms, **facts)
+    assert covers(scope, OLD) is covered
+    assert covering([ErasureScope("no", 0), scope], OLD) == ("e" if covered else "")
+
+
+def test_a_replay_is_covered_as_the_notification_is() -> None:
+    assert covers(ErasureScope("e", 10_000, notification="n1"), replayed(OLD, "r1", "s1", 9_000, 5))
+    made = "0196f0a0b3c07abc8def0123456789ab"  # the time in the id is before its redrive
+    at_ms = int(made[:12], 16)
+    assert covers(ErasureScope("e", at_ms + 1), Notification(made, TopicPath("a"), b"", at_ms + 60_000))
+
+
+@pytest.mark.parametrize(
+    ("fragment", "there"),
+    [
+        ("<a>M&#252;ller</a>", True),
+        ("<a>Müller</a>", True),
+        ('<a><b c=" Müller "/></a>', True),
+        ("<a>Herr Müller</a>", False),
+        ("<a><!-- Müller --></a>", False),
+        ("Müller <", True),
+        ("<a/>", False),
+    ],
+)
+def test_a_subject_is_a_whole_text_or_value(fragment: str, there: bool) -> None:
+    assert mentions("Müller", fragment.encode()) is there
+
+
+def test_erasures_are_open_until_they_are_done() -> None:
+    control = ControlView()
+    asked = Erasure(ErasureScope("e1", 5, topic="a"), "ann", 7)
+    done = Erasure(asked.scope, "ann", 7, {"waiting": 2}, 9, {"x": 11})
+    for offset, each in enumerate((asked, done)):
+        assert decode(*encode(each)) == each
+        control.apply(each, offset)
+        texts = control.erasures.for_workers
+        assert scopes_of(texts) == tuple(one.scope for one in control.erasures.open)
+        assert bool(texts) is not bool(each.done_ms)
+    assert (control.erasures.all(), control.erasures.scopes) == ([done], (asked.scope,))
+    control.apply(Tombstone(erasure_key("e1")), 2)
+    assert not control.erasures.all()
+    assert not control.erasures.scopes

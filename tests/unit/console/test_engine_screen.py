@@ -52,7 +52,7 @@ def text_of(markup: str) -> str:
     return " ".join(str(html.fromstring(markup).xpath("string()")).split())
 
 
-def test_without_an_engine_and_before_the_log_is_read_the_page_says_so(tmp_path: Path) -> None:
+def test_without_an_engine_and_before_the_log_is_read(tmp_path: Path) -> None:
     parts = console_parts(tmp_path)
     parts.ready = False
     browser = Browser(parts.app)
@@ -93,7 +93,7 @@ def test_what_is_seen_is_said_in_words_and_escaped(tmp_path: Path, monkeypatch: 
     assert "kafka 95 MiB, max 95 MiB" in text_of(html.tostring(browser.page.get_element_by_id("chart-memory")).decode())
 
 
-def test_however_many_look_the_engine_is_asked_once() -> None:
+def test_viewers_share_one_look_at_the_engine() -> None:
     watch, clock = Watch(EngineView(moved(1_000_000.0))), [1_000_000.0]
     asked: list[tuple[float, float]] = []
 
@@ -116,7 +116,7 @@ def test_however_many_look_the_engine_is_asked_once() -> None:
     assert {until - since for since, until in asked} == {3_600.0, 6 * 3_600.0, 24 * 3_600.0, 7_200.0}
 
 
-def test_a_range_goes_on_with_what_comes_and_is_read_again_after_a_pause() -> None:
+def test_a_range_continues_and_is_read_again_after_a_pause() -> None:
     watch, clock = Watch(EngineView(moved(10_000.0, 10))), [10_000.0]
     asked: list[float] = []
 
@@ -150,6 +150,18 @@ def test_the_newest_sample_is_in_the_charts_also_without_a_history() -> None:
     assert shown.tiles
 
 
+def test_unknown_failures_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for view, words in (
+        (EngineView(), "Not known: the dispatch job does not respond."),
+        (EngineView(failing=[]), "No pushes in the last 5 min."),
+    ):
+        feed = EngineFeed("This engine", Watch(view), lambda *_: [], 60)
+        monkeypatch.setattr(engine, "feeds_of", lambda _, feed=feed: [feed])
+        browser = Browser(console_parts(tmp_path).app)
+        browser.get("/engine")
+        assert words in browser.text
+
+
 def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     known = [msgspec.structs.replace(each, parts={"kafka": True}) for each in moved(now - 90, 50)]
@@ -162,22 +174,6 @@ def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: 
         assert "90.0 s ago" in browser.text
         assert not elements(browser.page, "//p[contains(@class, 'parts')]/span[contains(@class, 'good')]")
         assert elements(browser.page, "//dl[@class='tiles stale']")
-
-
-@pytest.mark.parametrize(
-    ("view", "said"),
-    [
-        (EngineView(), "Not known: the dispatch job does not respond."),
-        (EngineView(failing=[]), "No pushes in the last 5 min."),
-    ],
-)
-def test_what_is_not_known_is_not_called_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: EngineView, said: str
-) -> None:
-    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", Watch(view), lambda *_: [], 60)])
-    browser = Browser(console_parts(tmp_path).app)
-    browser.get("/engine")
-    assert said in browser.text
 
 
 def test_a_time_between_two_moments_is_shown_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ def test_pages_are_accessible_and_as_wide_as_their_window(
     subscription = engine.run_here("subscribe", f"{tree}//.", "--to", receiver.url("/" + "narrow" * 20)).stdout
     publish(console_engine, topic, f"<{'x' * 200}/>")
     page = visit()
-    details = (f"topics?at={tree}/{'long' * 20}", f"subscriptions/{subscription.strip().rpartition('/')[2]}")
+    details = (f"topics?at={topic}", f"subscriptions/{subscription.strip().rpartition('/')[2]}")
     for address in (*SCREENS, *details, f"try?watch={tree}//."):
         page.set_viewport_size({"width": 1280, "height": 800})
         page.goto(f"{console_engine.console}/{address}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -48,6 +49,19 @@ def moved(to: float, count: int = 500) -> list[MetricsSample]:
     return [msgspec.structs.replace(each, at=to - 5.0 * (count - 1 - number)) for number, each in enumerate(made)]
 
 
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Browser]:
+    """The screen of an engine that is seen so; `past` is its history."""
+
+    def open_screen(view: EngineView, query: str = "", past: Any = lambda *_: []) -> Browser:
+        monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", Watch(view), past, 60)])
+        browser = Browser(console_parts(tmp_path).app)
+        browser.get(f"/engine{query}")
+        return browser
+
+    return open_screen
+
+
 def text_of(markup: str) -> str:
     return " ".join(str(html.fromstring(markup).xpath("string()")).split())
 
@@ -76,15 +90,10 @@ def test_the_history_of_an_engine_that_is_down_is_shown(tmp_path: Path) -> None:
     assert not elements(browser.page, "//*[local-name()='polyline']"), "nothing is known of the last minutes"
 
 
-def test_what_is_seen_is_said_in_words_and_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    watch = Watch(EngineView(moved(now, 100), [SLOW]))
-    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", watch, lambda *_: [], 60)])
-    browser = Browser(console_parts(tmp_path).app)
-    answer = browser.get("/engine")
-    assert "<script>alert" not in answer.text
+def test_figures_as_words_without_markup_of_strangers(opened: Callable[..., Browser]) -> None:
+    browser = opened(EngineView(moved(time.time(), 100), [SLOW]))
+    assert not browser.shows_hostile("anna:word")
     assert "<script>alert(1)</script>" in browser.text
-    assert "\u202e" not in browser.text
     tiles = {each.findtext("dt"): each.findtext("dd") for each in elements(browser.page, "//dl[@class='tiles']/div")}
     assert tiles["Accepted per second"] == "20"
     assert tiles["Latency p50"] == "50 ms"
@@ -150,16 +159,9 @@ def test_the_newest_sample_is_in_the_charts_also_without_a_history() -> None:
     assert shown.tiles
 
 
-def test_unknown_failures_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for view, words in (
-        (EngineView(), "Not known: the dispatch job does not respond."),
-        (EngineView(failing=[]), "No pushes in the last 5 min."),
-    ):
-        feed = EngineFeed("This engine", Watch(view), lambda *_: [], 60)
-        monkeypatch.setattr(engine, "feeds_of", lambda _, feed=feed: [feed])
-        browser = Browser(console_parts(tmp_path).app)
-        browser.get("/engine")
-        assert words in browser.text
+def test_unknown_failures_and_none(opened: Callable[..., Browser]) -> None:
+    assert "Not known: the dispatch job does not respond." in opened(EngineView()).text
+    assert "No pushes in the last 5 min." in opened(EngineView(failing=[])).text
 
 
 def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,18 +178,15 @@ def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: 
         assert elements(browser.page, "//dl[@class='tiles stale']")
 
 
-def test_a_time_between_two_moments_is_shown_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1_767_262_800.0
+def test_a_time_between_two_moments_is_shown_alone(opened: Callable[..., Browser]) -> None:
     asked: list[tuple[float, float]] = []
 
     def past(since: float, until: float) -> list[MetricsSample]:
         asked.append((since, until))
         return moved(until, 100)
 
-    feed = EngineFeed("This engine", Watch(EngineView(moved(now, 100))), past, 60)
-    monkeypatch.setattr(engine, "feeds_of", lambda _: [feed])
-    browser = Browser(console_parts(tmp_path).app)
-    browser.get("/engine?from=2026-01-01T09:00:00&to=2026-01-01T10:00:00%2B00:00")
+    query = "?from=2026-01-01T09:00:00&to=2026-01-01T10:00:00%2B00:00"
+    browser = opened(EngineView(moved(1_767_262_800.0, 100)), query, past)
     (between,) = asked
     assert between[1] == 1_767_261_600.0
     assert "from=2026-01-01" in browser.page.xpath("//body/@data-live")[0]

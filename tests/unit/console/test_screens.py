@@ -176,7 +176,7 @@ def test_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "none is active" in browser.text
     without_port = console_parts(tmp_path)
     Browser(without_port.app).get("/queues")
-    assert asked[-1] == (queues.job_figures, (without_port.console.settings.home, ""))
+    assert asked.pop() == (queues.job_figures, (without_port.console.settings.home, ""))
 
 
 def test_queues_of_which_something_is_unknown(opened: Open) -> None:

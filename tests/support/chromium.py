@@ -158,13 +158,24 @@ def visit(chromium: Chromium) -> Iterator[Visitors]:
 
 
 def faults(page: Page) -> list[str]:
-    """What axe-core finds on the page: whom it keeps out, and where."""
-    from axe_playwright_python.sync_playwright import Axe
+    """What axe-core finds on the page in the light and the dark scheme: whom it keeps out, and where."""
+    from axe_playwright_python.base import AXE_SCRIPT
 
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{each['id']}: {node['html'][:200]} ({node['failureSummary']})" for each in found for node in each["nodes"]
-    ]
+    page.evaluate(AXE_SCRIPT)
+    found = []
+    # In the second scheme only the rules of colours: all others have the same result.
+    for scheme, rules in zip(
+        SCHEMES, ({}, {"runOnly": ["color-contrast", "link-in-text-block"], "preload": False}), strict=True
+    ):
+        page.emulate_media(color_scheme=scheme)
+        options = {"resultTypes": ["violations"], **rules}
+        violations = page.evaluate("options => axe.run(options).then(found => found.violations)", options)
+        found += [
+            f"{page.url}, {scheme}: {each['id']}: {node['html'][:200]} ({node['failureSummary']})"
+            for each in violations
+            for node in each["nodes"]
+        ]
+    return found
 
 
 def overflow(page: Page) -> int:

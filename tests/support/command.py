@@ -21,13 +21,13 @@ from arborcast.core.settings import KafkaSettings
 
 
 class Shell:
-    """Runs commands under one settings file, in this process. With `kafka` the file is written: for its logs, without
-    an engine. `words` come before the arguments of a call."""
+    """Runs commands under one settings file, if there is one, in this process. With `kafka` the file is written: for its
+    logs, without an engine. `words` come before the arguments of a call."""
 
-    def __init__(self, config: Path, kafka: KafkaSettings | None = None, *words: str) -> None:
-        self._config = config
+    def __init__(self, config: Path | None = None, kafka: KafkaSettings | None = None, *words: str) -> None:
+        self._config = () if config is None else ("--config", str(config))
         self._words = words
-        if kafka is not None:
+        if config is not None and kafka is not None:
             config.write_text(
                 f'home = "{config.parent}/home"\n[stack]\nbroker = "external"\n[kafka]\n'
                 f'bootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
@@ -46,9 +46,10 @@ class Shell:
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    def run(self, *arguments: str, typed: str = "") -> Result:
+    def run(self, *arguments: str, typed: str = "", **env: str) -> Result:
         """The same whatever its exit status."""
-        return CliRunner().invoke(app, [*arguments, "--config", str(self._config)], input=typed, catch_exceptions=False)
+        given = [*arguments, *self._config]
+        return CliRunner().invoke(app, given, input=typed, env=env, catch_exceptions=False)
 
 
 COMMAND = str(Path(sys.executable).parent / "arborcast")

@@ -25,7 +25,11 @@ from arborcast.engine.settings.stack import ConsoleSettings
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord
 from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
+from arborcast.topic_model.subscriptions import Subscription
 from tests.support.gateway_parts import ControlList
+
+EVIL = "<img src=x onerror=alert(1)><script>alert(1)</script>\u202e"
+"""What a stranger may write: see `Browser.shows_hostile`."""
 
 KEYS = KeyRing({"test": b"k" * 32})
 
@@ -41,6 +45,12 @@ class ConsoleParts:
     operations: list[OperationBegun | OperationEnded]
     trouble: str = ""
     ready: bool = True
+
+    def subscription(self, name: str) -> Subscription:
+        """One that there is."""
+        found = self.control.table.get(name)
+        assert found is not None, f"there is no {name}"
+        return found
 
     def put(self, *records: ControlRecord) -> None:
         """Somebody else has written these."""
@@ -120,6 +130,16 @@ class Browser:
     def text(self) -> str:
         """What a person reads, in one line."""
         return " ".join(" ".join(self.page.xpath("//main//text()")).split())
+
+    def rows(self, table: int = 1) -> list[str]:
+        """What a person reads in the rows of a table, counted from 1."""
+        found = self.page.xpath(f"(//main//table)[{table}]/tbody/tr")
+        return [" ".join(" ".join(each.xpath(".//text()")).split()) for each in found]
+
+    def shows_hostile(self, *secrets: str) -> bool:
+        """Whether the page has markup or a change of direction that a stranger wrote, or one of these secrets."""
+        main = self.answer.text.partition("<main")[2] or self.answer.text
+        return any(each in main for each in ("<img src=x", "<script>alert", "\u202e", *secrets))
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str], **rest: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
@@ -9,7 +10,17 @@ from typing import Any
 import pytest
 
 from arborcast.admin.filters import TopicTest
-from arborcast.admin.messages import LastMessages, MessageSearch, last_attempts, last_messages, recent, search
+from arborcast.admin.messages import (
+    Busiest,
+    LastMessages,
+    MessageSearch,
+    busiest,
+    last_attempts,
+    last_messages,
+    recent,
+    search,
+)
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
@@ -91,19 +102,35 @@ def test_a_log_is_read_backwards_and_no_further_than_needed(kafka_settings: Kafk
     assert late.looked_at == 1_500
 
 
-def test_a_long_message_is_cut_and_a_log_that_is_away_is_said(kafka_settings: KafkaSettings) -> None:
-    assert last_messages(kafka_settings, A, kept=False).problem
+def test_a_long_message_is_cut(kafka_settings: KafkaSettings) -> None:
+    assert last_messages(kafka_settings, A, kept=False).problem, "there is no log"
+    with pytest.raises(InfrastructureError):
+        busiest(kafka_settings, 10)
     ensure_topics(kafka_settings)
     write(kafka_settings, "notifications", [Notification("n", A, b"<n>" + b"x" * 100_000, 1)])
     (long,) = read(kafka_settings, A).messages
     assert len(long.payload) == 2_001
 
 
-def test_the_newest_notifications_of_all_topics_come_first(kafka_settings: KafkaSettings) -> None:
+def test_the_newest_notifications_of_all_topics(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
+    assert busiest(kafka_settings, 10) == Busiest([])
+    began_ms = int(time.time() * 1000)
     write(kafka_settings, "notifications", [made(f"t{number % 7}", number) for number in range(60)])
     write(kafka_settings, "notifications", [made("t1", 99, only="s1")])
     assert [each.at_ms for each in recent(kafka_settings, 5)] == [59, 58, 57, 56, 55]
+    # All in one partition, of which the newest are looked at.
+    log = kafka_settings.topic("notifications")
+    producer = make_producer(kafka_settings)
+    for topic, count in (("old", 2_000), ("{urn:x}a/b", 300), ("c", 200)):
+        for _ in range(count):
+            producer.send(log, key=topic.encode(), value=b"x", partition=0)
+    producer.flush(timeout=120)
+    producer.close(timeout=1)
+    found = busiest(kafka_settings, 10)
+    assert found.topics[:2] == [("{urn:x}a/b", 300), ("c", 200)]
+    assert began_ms <= found.since_ms <= time.time() * 1000
+    assert busiest(kafka_settings, 1).topics == [("{urn:x}a/b", 300)]
 
 
 def test_the_last_attempts_of_a_subscription_and_no_others(kafka_settings: KafkaSettings) -> None:

@@ -101,17 +101,10 @@ DRAWN = "[each.figure is not None for each in ({})]".format
 # What expressions come to at the end of a notebook.
 SHOWN: dict[str, dict[str, object]] = {
     "tour": {
-        "tables.overview().rows.to_dict()": {
-            "topics": 4,
-            "subscriptions": 4,
-            "routes": 3,
-            "notifications": 9,
-            "attempts": 14,
-            "deliveries": 11,
-            "retries": 2,
-            "dead_letters": 1,
-            "endpoint_health": 3,
-        },
+        "' '.join(f'{name} {count}' for name, count in tables.overview().rows.to_dict().items())": (
+            "topics 4 subscriptions 4 routes 3 notifications 9 attempts 14 deliveries 11 retries 2 dead_letters 1 "
+            "endpoint_health 3"
+        ),
         "ended.table.values.tolist()": [[9, 0], [1, 1]],
         "failures[['endpoint', 'error', 'attempts', 'detail']].values.tolist()": [
             [BAD, "connect", 2, "refused"],
@@ -236,9 +229,8 @@ def test_spark(engine: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_notebooks_are_kept_without_outputs(name: str) -> None:
-    cells = [cell for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
-
-    assert cells
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
+def test_notebooks_are_kept_without_outputs() -> None:
+    for name in NAMES:
+        cells = [cell for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
+        assert cells
+        assert all(cell.outputs == [] and cell.execution_count is None for cell in cells), name

@@ -1,7 +1,8 @@
-"""What the commands' help texts look like to those who read them."""
+"""Help texts, options that commands share, what commands load; and settings as they are shown."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,68 +16,56 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from arborcast.cli import app
+from tests.support.command import Engine
+from tests.support.table_rows import attempt, record
 
 
-def _texts(command: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every help text of a command and of those below it, with where it stands."""
-    yield path, command.help or ""
-    for parameter in command.params:
-        yield f"{path} {parameter.name}", getattr(parameter, "help", None) or ""
+def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands and groups that are not hidden, with their names."""
+    yield path, command
     for name, below in getattr(command, "commands", {}).items():
-        yield from _texts(below, f"{path} {name}")
+        if not below.hidden:
+            yield from _commands(below, f"{path} {name}".strip())
+
+
+COMMANDS = dict(_commands(typer.main.get_command(app)))
 
 
 def test_help_is_shown_as_it_is_written() -> None:
     """The formatter takes `:b:` for the name of an emoji and `[x]` for a style."""
-    texts = dict(_texts(typer.main.get_command(app), "arborcast"))
-    assert {"arborcast subscribe topic", "arborcast topics export", "arborcast top"} <= texts.keys()
-    assert {where for where, text in texts.items() if Text.from_markup(text).plain != text} == set()
+    assert {"subscribe", "topics export", "top"} <= COMMANDS.keys()
+    for name, command in COMMANDS.items():
+        for each in (command, *command.params):
+            text = getattr(each, "help", None) or ""
+            assert Text.from_markup(text).plain == text, (name, each.name)
 
 
-# They change something and have nothing to say, or what they print is a document already.
-NO_JSON = {"down", "fetch", "init", "unsubscribe", "config schema", "config spark", "topics export"}
-NO_JSON |= {"cameras add", "cameras pause", "cameras remove", "cameras resume"}
-NO_JSON |= {
-    "waiting probe",
-    "triggers remove",
-    "users add",
-    "users remove",
-    "keys new",
-    "keys remove",
-    "federation key",
-}
+# They change something and have no result, or print a document.
+NO_JSON = """
+cameras add|cameras pause|cameras remove|cameras resume|config schema|config spark|down|federation key|fetch|init|
+keys new|keys remove|topics export|triggers remove|unsubscribe|users add|users remove|waiting probe
+"""
 
 
-def _commands(command: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
-    """Every command that people can call, and its parameters."""
-    below = getattr(command, "commands", None)
-    if below is None:
-        yield path, {parameter.name for parameter in command.params}
-    for name, each in (below or {}).items():
-        if not each.hidden:
-            yield from _commands(each, f"{path} {name}".strip())
-
-
-def test_what_lists_or_reports_something_does_so_in_json_too() -> None:
-    commands = dict(_commands(typer.main.get_command(app)))
-    assert {name for name, parameters in commands.items() if "json" not in parameters} == NO_JSON
+def test_what_lists_or_reports_has_json() -> None:
+    single = {name: command for name, command in COMMANDS.items() if not hasattr(command, "commands")}
+    without = {name for name, command in single.items() if "json" not in {each.name for each in command.params}}
+    assert without == set(NO_JSON.replace("\n", "").split("|"))
 
 
 def test_bash_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    def completed(line: str) -> set[str]:
-        """What bash is told when Tab is pressed at the end."""
-        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ARBORCAST_COMPLETE": "complete_bash"}
-        return set(CliRunner().invoke(app, [], prog_name="arborcast", env=words).output.split())
-
-    assert completed("arborcast subs") == {"subscribe", "subscriptions"}
-    assert completed("arborcast dead-letters l") == {"list"}
-    assert completed("arborcast status --js") == {"--json"}
+    for line, words in (
+        ("arborcast subs", {"subscribe", "subscriptions"}),
+        ("arborcast dead-letters l", {"list"}),
+        ("arborcast status --js", {"--json"}),
+    ):
+        env = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ARBORCAST_COMPLETE": "complete_bash"}
+        assert set(CliRunner().invoke(app, [], prog_name="arborcast", env=env).output.split()) == words
     monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")  # whatever the tests are run from
     assert "complete -o default -F" in CliRunner().invoke(app, ["--show-completion"]).output
 
 
 SPARK = {"deltalake", "numpy", "pandas", "pyarrow", "pyspark"}
-
 
 NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
 
@@ -91,25 +80,47 @@ NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
         ("publish a -", SPARK | {"kafka", "pycurl", "requests", "urllib3", "uvloop"}, 132),
     ],
 )
-def test_a_command_loads_nothing_that_it_does_not_need(
-    command: str, heavy: set[str], most: int, tmp_path: Path
-) -> None:
-    """All that it has loaded when it is done: what is imported at the top, and what a function imports. Of our modules
-    their number: each takes a millisecond."""
+def test_a_command_loads_only_what_it_needs(command: str, heavy: set[str], most: int, tmp_path: Path) -> None:
+    """At the top of modules and in functions. Of our modules the number: each takes a millisecond."""
     code = (
         "import sys\nfrom arborcast.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print(sum(each.startswith('arborcast') for each in sys.modules))\n"
         f"print('loaded:', *sorted({heavy!r} & sys.modules.keys()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command.split()],
-        capture_output=True,
-        text=True,
-        check=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "ARBORCAST_HOME": str(tmp_path), "ARBORCAST_GATEWAY_PORT": "9"},
-    )
+    if command.startswith("trace"):
+        record(tmp_path, attempt("n1", "good", "delivered", 40))
+    env = {**os.environ, "ARBORCAST_HOME": str(tmp_path), "ARBORCAST_GATEWAY_PORT": "9"}
+    words = [sys.executable, "-c", code, *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL, env=env)
+    assert ("attempt 1" in done.stdout) == command.startswith("trace")
     *_, count, loaded = done.stdout.splitlines()
     assert loaded.split() == ["loaded:"]
     assert int(count) <= most
+
+
+def test_ctrl_c_while_modules_are_loaded_prints_no_stack_trace(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    words = [sys.executable, "-c", "from arborcast.cli import main; main()"]
+    ended = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_settings_and_status_without_an_engine(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "home")
+    file = tmp_path / "arborcast.toml"
+    file.write_text('[kafka]\nsasl_password = "hunter2"\n')
+    words = ("config", "show", "--config", str(file), "--json")
+    shown = json.loads(engine.run_here(*words, env={"ARBORCAST_GATEWAY_PORT": "1234"}).stdout)
+    assert shown["gateway.port"] == {"value": 1234, "origin": "$ARBORCAST_GATEWAY_PORT"}
+    assert shown["kafka.sasl_password"] == {"value": "********", "origin": str(file)}
+    assert shown["home"] == {"value": str(engine.home), "origin": "$ARBORCAST_HOME"}
+    schema = json.loads(engine.run_here("config", "schema").stdout)
+    assert schema["$defs"]["kafka"]["properties"]["partitions"]["maximum"] == 10_000
+    text = engine.run_here("config", "spark", "--master", "local[2,4]").stdout
+    properties = dict(line.split(" ", 1) for line in text.splitlines())
+    assert properties["spark.master"] == "local[2,4]"
+    assert "delta-spark" in properties["spark.jars"]
+    status = engine.run_here("status", "--json", check=False)
+    assert (status.returncode, json.loads(status.stdout)["running"]) == (3, False)
+    assert engine.run_here("down").returncode == 0

@@ -1,8 +1,8 @@
 """Each failure (away, wrong, not allowed, full) is one plain sentence with an action, for every command.
 
-The commands share five entries: `settings_of`, `kafka_of`, `ShellClient`, the metrics of `top` and `report`, and the
-last `except` arms of `main`. Each entry has its failures here, with one command in front of it; that every command goes
-through these entries is a matter of the source text.
+Commands share their entries (`settings_of`, `kafka_of`, `ShellClient`, the metrics of `top` and `report`, the last
+`except` arms of `main`). Each entry has its failures here, behind one command; a test of the source text shows that all
+commands use these entries.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import ast
 import errno
 import os
 import re
+import shlex
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,217 +28,174 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.install.java import JavaRuntime
 from tests.support.command import Engine
 from tests.support.guarded_gateway import Clock, guarded
+from tests.support.receiver import Receiver
 from tests.support.served_app import served
 
 pytestmark = pytest.mark.slow
 
-NOBODY = "http://127.0.0.1:9"
-
-# One command for each way in, with what it must be given: `{url}` is the gateway's address, `{folder}` a folder.
-SETTINGS, KAFKA, METRICS = ("status", ""), ("topics list", ""), ("top", "--once")
-CLIENT = ("publish", "a {folder}/x.xml")
-
-CLI = Path(app_package.__file__).parent
-
 LIBRARY = re.compile(r"Errno|Traceback|urllib3|HTTP\w*Connection|Max retries|Unable to|codec|object at 0x|\w+Error\b")
 
 
-# What may be called in one module of cli/ alone.
-ENTRIES = {"load_settings(": "common.py", "connection.kafka_of(": "common.py", "return ShellClient(": "messages.py"}
-
-# Commands that take neither a settings file nor a data directory.
-WITHOUT_SETTINGS = {"fetch", "init", "key", "schema"}
-
-
-def commands(command: Any) -> Iterator[Any]:
-    """Every command that people can call."""
+def _every(command: Any) -> Iterator[Any]:
+    """The command and those below it that people can call."""
     below = getattr(command, "commands", None)
     if below is None:
         yield command
     for each in (below or {}).values():
         if not each.hidden:
-            yield from commands(each)
-
-
-def takes_settings(function: ast.FunctionDef) -> bool:
-    return {"config", "home"} <= {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
-
-
-def passed_on(function: ast.FunctionDef) -> set[str]:
-    """The functions that are called with `config` and `home`; fails where they are used in another way."""
-    names, counted = set(), 0
-    for call in (each for each in ast.walk(function) if isinstance(each, ast.Call)):
-        given = [each.id for each in call.args if isinstance(each, ast.Name) and each.id in ("config", "home")]
-        if given:
-            names.add(ast.unparse(call.func))
-            counted += len(given)
-    used = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id in ("config", "home")]
-    assert len(used) == counted, f"{function.name} reads settings by itself: use common.settings_of"
-    return names
+            yield from _every(each)
 
 
 def test_every_command_goes_through_the_same_entries() -> None:
-    files = {file: file.read_text(encoding="utf-8") for file in CLI.rglob("*.py") if file.name != "reference.py"}
-    functions = [
-        each
-        for text in files.values()
-        for each in ast.walk(ast.parse(text))
-        if isinstance(each, ast.FunctionDef) and takes_settings(each)
-    ]
-    names = {each.name for each in functions}
-    for function in functions:
-        if function.name != "settings_of":
-            passed = passed_on(function)
-            assert passed, f"{function.name} ignores its settings"
-            assert passed <= names, function.name
-    for file, text in files.items():
-        assert all(file.name == place for call, place in ENTRIES.items() if call in text), file.name
-    every = list(commands(typer.main.get_command(app)))
-    assert {each.callback.__name__ for each in every if each.name not in WITHOUT_SETTINGS} <= names
+    # Each may be called in one module alone.
+    entries = {"load_settings(": "common.py", "connection.kafka_of(": "common.py", "return ShellClient(": "messages.py"}
+    texts = {
+        file.name: file.read_text(encoding="utf-8")
+        for file in Path(app_package.__file__).parent.rglob("*.py")
+        if file.name != "reference.py"
+    }
+    for file, text in texts.items():
+        assert all(file == place for call, place in entries.items() if call in text), file
+    nodes = [node for text in texts.values() for node in ast.walk(ast.parse(text))]
+    takes = {
+        each.name: each
+        for each in nodes
+        if isinstance(each, ast.FunctionDef)
+        and {"config", "home"} <= {argument.arg for argument in (*each.args.args, *each.args.kwonlyargs)}
+    }
+    for name, function in takes.items():
+        calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+        passed = {ast.unparse(call.func): [each for each in call.args if _is_option(each)] for call in calls}
+        if name != "settings_of":
+            used = sum(map(_is_option, ast.walk(function)))
+            assert used == sum(_is_option(each) for call in calls for each in call.args), f"{name} reads settings"
+            assert {callee for callee, given in passed.items() if given} & takes.keys(), f"{name} ignores its settings"
+            assert {callee for callee, given in passed.items() if given} <= takes.keys(), name
+    every = {each.callback.__name__ for each in _every(typer.main.get_command(app))}
+    assert every - takes.keys() == {"fetch", "init", "key", "schema"}
+
+
+def _is_option(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("config", "home")
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
+    """One that does not run, without a data directory; beside that a file."""
+    (tmp_path / "x.xml").write_text("<x/>")
     return Engine(tmp_path / "home")
 
 
-def complaint_of(engine: Engine, command: str, arguments: str, *more: str, **env: str) -> str:
-    """What the command says, which must be a sentence that anybody can read."""
-    folder = engine.home.parent
-    (folder / "x.xml").write_text("<x/>")
-    url = env.get("ARBORCAST_GATEWAY_PUBLIC_URL", NOBODY)
-    words = arguments.format(url=url, folder=folder, file=folder / "x.xml").split()
-    # Never another engine of this machine.
-    env = {"ARBORCAST_GATEWAY_PORT": "9", **env}
-    done = engine.run_here(*command.split(), *words, *more, input="password1\n", check=False, env=env)
-    told = done.stderr.strip() if command != "top" or done.stderr else done.stdout.strip().splitlines()[-1]
-    assert done.returncode != 0, (command, done.stdout)
-    assert not LIBRARY.search(told), told
-    assert told
-    return told
+def complaint_of(engine: Engine, command: str, status: int | None = None, **env: str) -> str:
+    """The error that the command prints, in plain words and one line. Settings before the command are environment, as
+    in a shell; the port is of no other engine of this machine."""
+    words = shlex.split(command.format(folder=engine.home.parent))
+    while "=" in words[0] and not words[0].startswith("-"):
+        name, _, value = words.pop(0).partition("=")
+        env[f"ARBORCAST_{name}"] = value
+    done = engine.run_here(*words, input="password1\n", check=False, env={"ARBORCAST_GATEWAY_PORT": "9", **env})
+    assert done.returncode == status if status else done.returncode, (done.stdout, done.stderr)
+    complaint = " ".join((done.stderr or done.stdout.strip().splitlines()[-1]).replace("│", " ").split())
+    assert complaint
+    assert not LIBRARY.search(complaint), complaint
+    return complaint
+
+
+KAFKA = "STACK_BROKER=external KAFKA_BOOTSTRAP_SERVERS"
+
+NO_SERVER = "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments"),
-    [CLIENT, KAFKA, METRICS, ("audit", ""), ("backup", "{folder}/backup"), ("report", "-o {folder}/report.html")],
+    ("command", "status", "message"),
+    [
+        ("upp", 2, "No such command 'upp'"),
+        ("--home x status", 2, "--home belongs after the command, for instance: arborcast status --home"),
+        ("--config=x up", 2, "--config belongs after the command"),
+        ("up --detach --demo", 2, "choose one"),
+        ("up --kafka-port x", 2, "valid integer"),
+        ("up --kafka-port 70000", 2, "stack.kafka_port = 70000"),
+        (f"publish a//. {{folder}}/x.xml --url {NO_SERVER}", 2, "selects several topics"),
+        (f"publish a {{folder}}/x.xml --valid-until soon --url {NO_SERVER}", 2, "--valid-until is a time"),
+        ("users remove nope", 1, "there is no user nope"),
+        ("publish a /nowhere/file.xml", 1, "/nowhere/file.xml cannot be read"),
+        ("publish a <x/>", 1, "a file is meant here, or - for standard input"),
+        ("publish a {folder}/x.xml -n p", 2, "a prefix and a URI are needed"),
+        (f"listen a||b --url {NO_SERVER}", 2, "position"),
+        (f"unsubscribe {NO_SERVER}/x", 1, "no process listens there"),
+        # Addresses that cannot be.
+        ("publish a {folder}/x.xml --url http://no-such-host.invalid:1", 1, "there is no host with that name"),
+        ("publish a {folder}/x.xml --url localhost:9", 1, "such as http://host:port"),
+        ("publish a {folder}/x.xml --url htp://x", 1, "such as http://host:port"),
+        (f"{KAFKA}=127.0.0.1:9 topics list", 1, "Kafka cannot be reached: 127.0.0.1:9: no process listens there"),
+        (f"{KAFKA}=127.0.0.1:9 topics list", 1, "is it running, and is kafka.bootstrap_servers right?"),
+        (
+            f"{KAFKA}=127.0.0.1:9,no-such-host.invalid topics list",
+            1,
+            "there; no-such-host.invalid: there is no host with that name",
+        ),
+        (f"{KAFKA}=127.0.0.1:x topics list", 1, "127.0.0.1:x is not host:port"),
+        (f"{KAFKA}=PLAINTEXT://[::1]:9 topics list", 1, "PLAINTEXT://[::1]:9: "),
+    ],
 )
-def test_without_an_engine(engine: Engine, command: str, arguments: str) -> None:
+def test_a_wrong_command(engine: Engine, command: str, status: int, message: str) -> None:
+    assert message in complaint_of(engine, command, status)
+    assert not engine.home.exists(), "a refused command leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "publish a {folder}/x.xml",
+        "topics list",
+        "top --once",
+        "audit",
+        "backup {folder}/b",
+        "report -o {folder}/r.html",
+    ],
+)
+def test_without_an_engine(engine: Engine, command: str) -> None:
     engine.home.mkdir()
-    told = complaint_of(engine, command, arguments)
-    assert re.search(r"no engine (runs|at)|there is no history", told), told
-    assert "arborcast up" in told
-    assert len(told.splitlines()) == 1
+    complaint = complaint_of(engine, command)
+    assert re.search(r"(no engine (runs|at)|there is no history).*arborcast up", complaint)
 
 
-@pytest.mark.parametrize(("command", "arguments"), [CLIENT, ("unsubscribe", "x")])
-def test_a_stopped_engine_is_not_taken_for_another_on_its_port(engine: Engine, command: str, arguments: str) -> None:
+@pytest.mark.parametrize("command", ["publish a {folder}/x.xml", "unsubscribe x"])
+def test_a_stopped_engine_is_not_taken_for_another_on_its_port(engine: Engine, command: str) -> None:
     engine.home.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as other:
-        told = complaint_of(engine, command, arguments, ARBORCAST_GATEWAY_PORT=str(other.getsockname()[1]))
+        complaint = complaint_of(engine, command, ARBORCAST_GATEWAY_PORT=str(other.getsockname()[1]))
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.accept()
-    assert f"no engine runs in {engine.home}" in told
-    assert "--url" in told
+    assert f"no engine runs in {engine.home}" in complaint
+    assert "--url" in complaint
 
 
-@pytest.mark.parametrize("ran", [True, False])
-def test_a_gateway_that_is_no_engines_is_where_the_settings_say(engine: Engine, ran: bool) -> None:
+def test_a_gateway_of_other_processes_is_where_the_settings_have_it(engine: Engine) -> None:
     engine.home.mkdir()
-    if ran:
-        state_file = Home(engine.home).state_file
-        state_file.parent.mkdir(parents=True, exist_ok=True)
-        state_file.touch()
-    told = complaint_of(engine, *CLIENT, ARBORCAST_STACK_BROKER="external")
-    assert ("no engine runs in" if ran else "no engine at http://127.0.0.1:9") in told
+    assert f"no engine at {NO_SERVER}" in complaint_of(engine, "STACK_BROKER=external publish a {folder}/x.xml")
+    state_file = Home(engine.home).state_file
+    state_file.parent.mkdir(parents=True, exist_ok=True)
+    state_file.touch()
+    assert "no engine runs in" in complaint_of(engine, "STACK_BROKER=external publish a {folder}/x.xml")
 
 
-@contextmanager
-def answering(answer: bytes | None) -> Iterator[int]:
-    """A port where something answers everybody so; with None, it takes connections and says nothing."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    kept: list[socket.socket] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            kept.append(connection)
-            if answer is not None:
-                connection.recv(65_536)
-                connection.sendall(answer)
-                connection.close()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-        for each in kept:
-            each.close()
-
-
-HTML = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 9\r\nConnection: close\r\n\r\n<p>no</p>"
+def test_another_server_at_the_address(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_client, "TIMEOUT_S", (60.0, 0.1))
+    with Receiver() as receiver:
+        for url, message in (
+            (receiver.url("/status/404"), "is it the address of a broker?"),
+            (receiver.url("/garbage"), "the server there does not speak HTTP"),
+            (receiver.url("/drop"), "it closed the connection without an answer"),
+            (receiver.url("/hang"), "it accepted the request and did not answer for 0.1 s"),
+            (receiver.url("/").replace("http:", "https:"), "it does not speak TLS"),
+        ):
+            assert message in complaint_of(engine, f"publish a {{folder}}/x.xml --url {url}")
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (HTML, "is it the address of a broker?"),
-        (b"SSH-2.0-x\r\n", "the server there does not speak HTTP"),
-        (b"", "it closed the connection without an answer"),
-        (None, "it accepted the request and did not answer for 0.1 s"),
-    ],
-)
-def test_at_an_address_where_something_else_is(
-    engine: Engine, answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if answer is None:
-        monkeypatch.setattr(shell_client, "TIMEOUT_S", (1.0, 0.1))
-    with answering(answer) as port:
-        url = f"http://127.0.0.1:{port}"
-        assert told in complaint_of(engine, *CLIENT, ARBORCAST_GATEWAY_PUBLIC_URL=url)
-
-
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("http://no-such-host.invalid:1", "there is no host with that name"),
-        ("https://127.0.0.1:{plain}", "it does not speak TLS"),
-        ("localhost:9", "such as http://host:port"),
-        ("htp://x", "such as http://host:port"),
-    ],
-)
-def test_at_an_address_that_cannot_be(engine: Engine, url: str, told: str) -> None:
-    with answering(HTML) as plain:
-        assert told in complaint_of(engine, *CLIENT, "--url", url.format(plain=plain))
-
-
-def kafka_at(*servers: str) -> dict[str, str]:
-    return {"ARBORCAST_STACK_BROKER": "external", "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": ",".join(servers)}
-
-
-@pytest.mark.parametrize(
-    ("servers", "told"),
-    [
-        (["127.0.0.1:9"], "Kafka cannot be reached: 127.0.0.1:9: no process listens there"),
-        (["127.0.0.1:9"], "is it running, and is kafka.bootstrap_servers right?"),
-        (["127.0.0.1:9", "no-such-host.invalid"], "there; no-such-host.invalid: there is no host with that name"),
-        (["127.0.0.1:x"], "127.0.0.1:x is not host:port"),
-        (["PLAINTEXT://[::1]:9"], "PLAINTEXT://[::1]:9: "),
-    ],
-)
-def test_kafka_away(engine: Engine, servers: list[str], told: str) -> None:
-    assert told in complaint_of(engine, *KAFKA, **kafka_at(*servers))
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "that is a folder, not a file"),
         (b"[gateway\n", "is not valid TOML"),
@@ -247,25 +203,20 @@ def test_kafka_away(engine: Engine, servers: list[str], told: str) -> None:
         (b"[gateway]\nprt = 1\n", "there is no setting gateway.prt; did you mean gateway.port?"),
     ],
 )
-def test_wrong_settings(engine: Engine, content: bytes | None, told: str) -> None:
+def test_a_wrong_settings_file(engine: Engine, content: bytes | None, message: str) -> None:
     file = engine.home.parent / "a.toml"
     if content is None:
         file.mkdir()
     else:
         file.write_bytes(content)
-    assert told in complaint_of(engine, *SETTINGS, "--config", str(file))
+    assert message in complaint_of(engine, "status --config {folder}/a.toml")
 
 
-def test_a_data_directory_of_another_user(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine.home.mkdir()
-    # Root may look everywhere.
-    monkeypatch.setattr(os, "access", lambda path, _mode, **_named: Path(path) != engine.home)
-    told = complaint_of(engine, *SETTINGS)
-    assert "this user may not look into the data directory" in told
-    assert "be its owner" in told
+def test_the_data_directory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.home.touch()
+    assert "is a file; name a folder" in complaint_of(engine, "up")
+    engine.home.unlink()
 
-
-def test_an_engine_of_another_user(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, opened = Home(engine.home).lock_file, Path.open
     lock.parent.mkdir(parents=True)
     lock.touch()
@@ -273,13 +224,14 @@ def test_an_engine_of_another_user(engine: Engine, monkeypatch: pytest.MonkeyPat
     def open_or_fail(path: Path, *given: Any, **named: Any) -> Any:
         return (failing(errno.EACCES) if path == lock else opened)(path, *given, **named)
 
-    monkeypatch.setattr(Path, "open", open_or_fail)
-    assert "may not ask whether an engine runs" in complaint_of(engine, *SETTINGS)
-
-
-def test_a_data_directory_that_is_a_file(engine: Engine) -> None:
-    engine.home.touch()
-    assert "is a file; name a folder" in complaint_of(engine, "up", "")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", open_or_fail)
+        assert "may not ask whether an engine runs" in complaint_of(engine, "status")
+    # For root `access` allows everything.
+    monkeypatch.setattr(os, "access", lambda path, _mode, **_named: Path(path) != engine.home)
+    complaint = complaint_of(engine, "status")
+    assert "this user may not look into the data directory" in complaint
+    assert "be its owner" in complaint
 
 
 def failing(number: int) -> Callable[..., Any]:
@@ -290,7 +242,7 @@ def failing(number: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "message"),
     [
         (errno.ENOSPC, "the disk is full: make room"),
         (errno.EDQUOT, "disk quota is exceeded"),
@@ -299,15 +251,15 @@ def failing(number: int) -> Callable[..., Any]:
         (errno.EIO, "Input/output error"),
     ],
 )
-def test_a_disk_that_fails(engine: Engine, number: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a command knows its file, and where nobody has thought of it."""
+def test_a_disk_that_fails(engine: Engine, number: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a command names its file, and where none does."""
     monkeypatch.setattr("arborcast.core.files.os.open", failing(number))
-    assert told in complaint_of(engine, "users add", "somebody --stdin")
-    assert told in complaint_of(engine, "keys new", "")
+    assert message in complaint_of(engine, "users add somebody --stdin")
+    assert message in complaint_of(engine, "keys new")
     monkeypatch.setattr(keyring, "add_key", failing(number))
-    unforeseen = complaint_of(engine, "keys new", "")
+    unforeseen = complaint_of(engine, "keys new")
     assert unforeseen.startswith("error: /somewhere/a cannot be read or written: ")
-    assert told in unforeseen
+    assert message in unforeseen
 
 
 def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,62 +267,50 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
         raise ModuleNotFoundError("No module named 'matplotlib.axes'", name="matplotlib.axes")
 
     monkeypatch.setattr(keyring, "add_key", missing)
-    told = complaint_of(engine, "keys new", "")
-    assert told == "error: the Python package matplotlib is not installed: pip install 'arborcast[notebook]'"
+    complaint = complaint_of(engine, "keys new")
+    assert complaint == "error: the Python package matplotlib is not installed: pip install 'arborcast[notebook]'"
 
 
-def test_a_payload_that_is_no_text(engine: Engine, tmp_path: Path) -> None:
+def test_a_payload_in_another_encoding(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "latin.xml").write_bytes("<x>é</x>".encode("latin-1"))
-    assert "the payload is not text in UTF-8 (at byte 3)" in complaint_of(
-        engine, "publish", "a {folder}/latin.xml --url {url}"
-    )
+    complaint = complaint_of(engine, f"publish a {{folder}}/latin.xml --url {NO_SERVER}")
+    assert "the payload is not text in UTF-8 (at byte 3)" in complaint
 
 
-def test_passwords_without_users(engine: Engine) -> None:
-    ports = {"ARBORCAST_GATEWAY_PORT": "0", "ARBORCAST_STACK_KAFKA_PORT": "0"}
-    told = complaint_of(engine, "up", "", ARBORCAST_ACCESS_METHODS="basic", **ports)
-    assert "`arborcast users add NAME` adds one" in told
-
-
-def test_who_starts_an_engine_is_told_that_its_kafka_is_away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arborcast.engine.embedded.commands.engine.find_tools", failing(errno.EIO))
-    told = complaint_of(
-        engine, "up", "", ARBORCAST_GATEWAY_PORT="0", ARBORCAST_METRICS_PORT="0", **kafka_at("127.0.0.1:9")
-    )
-    assert told.startswith("Kafka cannot be reached yet: 127.0.0.1:9: no process listens there. Is it up")
-
-
-def test_a_start_without_an_archive_of_classes_names_fetch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_an_engine(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes on a Kafka that is away and on the archive of Kafka's classes; passwords without users."""
+    ports = "GATEWAY_PORT=0 METRICS_PORT=0 STACK_KAFKA_PORT=0"
     tools = Tools(JavaRuntime(Path("/opt/java"), "17", "the test"), Path("/opt"), [], [])
-    monkeypatch.setattr("arborcast.engine.embedded.commands.engine.find_tools", lambda: tools)
-    monkeypatch.setattr("arborcast.engine.embedded.commands.engine.write_settings", failing(errno.EIO))
-    ports = {"ARBORCAST_GATEWAY_PORT": "0", "ARBORCAST_STACK_KAFKA_PORT": "0", "ARBORCAST_METRICS_PORT": "0"}
-    assert "`arborcast fetch` makes the archive of its classes" in complaint_of(engine, "up", "", **ports)
+    commands = "arborcast.engine.embedded.commands.engine"
+    monkeypatch.setattr(f"{commands}.find_tools", failing(errno.EIO))
+    assert "`arborcast users add NAME` adds one" in complaint_of(engine, f"{ports} ACCESS_METHODS=basic up")
+    complaint = complaint_of(engine, f"{ports} {KAFKA}=127.0.0.1:9 up")
+    assert complaint.startswith("Kafka cannot be reached yet: 127.0.0.1:9: no process listens there. Is it up")
+    monkeypatch.setattr(f"{commands}.find_tools", lambda: tools)
+    monkeypatch.setattr(f"{commands}.write_settings", failing(errno.EIO))
+    assert "`arborcast fetch` makes the archive of its classes" in complaint_of(engine, f"{ports} up")
 
 
-def test_a_broker_that_asks_who_is_there(engine: Engine, tmp_path: Path) -> None:
+def test_credentials_for_a_broker(engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "netrc"
-    env = {"NETRC": str(file)}
+    line = "a line of ~/.netrc (mode 600): machine 127.0.0.1 login NAME password PASSWORD"
     with served(guarded(tmp_path, Clock())) as port:
-        arguments = ("{urn:t}a/b", str(tmp_path / "x.xml"), "--url", f"http://127.0.0.1:{port}")
-        (tmp_path / "x.xml").write_text("<x/>")
 
-        def said() -> str:
-            return engine.run_here("publish", *arguments, check=False, env=env).stderr
+        def complaint(content: str, mode: int = 0o600) -> str:
+            file.write_text(content)
+            file.chmod(mode)
+            command = f"publish '{{{{urn:t}}}}a/b' {{folder}}/x.xml --url http://127.0.0.1:{port}"
+            return complaint_of(engine, command, NETRC=str(file))
 
-        line = "a line of ~/.netrc (mode 600): machine 127.0.0.1 login NAME password PASSWORD"
-        assert "authentication is required" in said()
-        assert line in said()
-        file.write_text("default login anna password pa")
-        file.chmod(0o600)
-        assert "authentication is required" in said(), "what is meant for anybody is not for us to hand out"
-        file.write_text("machine 127.0.0.1 login anna password no")
-        assert "the credentials are wrong" in said()
-        assert line in said()
-        file.chmod(0o644)
-        assert "others may read it: chmod 600 it" in said()
-        file.chmod(0o600)
-        file.write_text("machine")
-        assert "line " in said()
+        for content in ("", "default login anna password pa"):
+            required = complaint(content)
+            assert "authentication is required" in required, "a default is for any host, and not handed out"
+            assert line in required
+        wrong = complaint("machine 127.0.0.1 login anna password no")
+        assert "the credentials are wrong" in wrong
+        assert line in wrong
+        assert "others may read it: chmod 600 it" in complaint("machine 127.0.0.1 login anna password pa", 0o644)
+        assert "line " in complaint("machine")
         file.write_text("machine 127.0.0.1 login anna password pa")
-        assert "error" not in said()
+        published = ("publish", "{urn:t}a/b", str(tmp_path / "x.xml"), "--url", f"http://127.0.0.1:{port}")
+        engine.run_here(*published, env={"NETRC": str(file)})

@@ -1,4 +1,4 @@
-"""What who waits for a command sees of how far it has come."""
+"""The progress of long commands."""
 
 from __future__ import annotations
 
@@ -8,33 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import arborcast.admin.control_log
 import arborcast.admin.topic_documents
 import arborcast.engine.terminal
-from arborcast.cli import app
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.terminal import ProgressShown
 from arborcast.topic_model.records.control import ControlRecord
 from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.command import Shell
 from tests.support.waiting import wait_until
 
 
-class Screen(io.StringIO):
-    """A stream that is a terminal, or is none."""
-
-    def __init__(self, *, terminal: bool) -> None:
-        super().__init__()
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
-
-
-def looking_at(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> Screen:
-    """Standard error from now on. Not a fixture: pytest puts its own there before the test begins."""
-    screen = Screen(terminal=terminal)
+def standard_error(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
+    """From now on. Not a fixture: pytest sets its own before the test begins."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -42,15 +31,15 @@ def looking_at(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> Screen:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_what_is_done_at_once_shows_nothing(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    screen = looking_at(monkeypatch, terminal=terminal)
+def test_quick_work_shows_nothing(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    screen = standard_error(monkeypatch, terminal=terminal)
     with ProgressShown() as progress:
         progress("reading", 1, 2)
     assert screen.getvalue() == ""
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = looking_at(monkeypatch, terminal=False)
+def test_without_a_terminal_lines_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = standard_error(monkeypatch, terminal=False)
     with ProgressShown(quiet_s=0, line_every_s=0.01) as progress:
         progress("reading the control log", 1_200, 4_000)
         wait_until(lambda: screen.getvalue().count("\n") >= 2, "two lines")
@@ -58,8 +47,8 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.Mon
     assert "\x1b" not in screen.getvalue()
 
 
-def test_on_a_terminal_there_is_a_bar_which_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = looking_at(monkeypatch, terminal=True)
+def test_on_a_terminal_a_bar_is_drawn_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = standard_error(monkeypatch, terminal=True)
     monkeypatch.setattr(arborcast.engine.terminal, "_DRAWN_EVERY_S", 0.01)
     results = sys.stdout
     with ProgressShown(quiet_s=0) as progress:
@@ -73,7 +62,7 @@ def test_on_a_terminal_there_is_a_bar_which_goes_away(monkeypatch: pytest.Monkey
     assert "\x1b[2K" in screen.getvalue().rpartition("writing")[2], "the line is cleared"
 
 
-def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_large_import_is_written_in_batches_with_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     written: list[int] = []
 
     class Log:
@@ -85,18 +74,15 @@ def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytes
 
         def close(self) -> None: ...
 
+    shown: list[tuple[str, int, int]] = []
     monkeypatch.setattr(arborcast.admin.topic_documents, "ControlLog", Log)
     monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda _kafka: TopicTree())
     monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
-    told: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(ProgressShown, "__call__", lambda _self, *what: told.append(what))
+    monkeypatch.setattr(ProgressShown, "__call__", lambda _self, *stage: shown.append(stage))
     file = tmp_path / "topics.json"
-    topics = [{"path": f"a/t{number}"} for number in range(5_000)]
-    file.write_text(json.dumps({"version": 1, "topics": topics}))
-    done = CliRunner().invoke(app, ["topics", "import", str(file)])
-    assert done.exception is None
-    assert done.output == "5000 added, 0 changed, 0 removed, 0 skipped\n"
+    file.write_text(json.dumps({"version": 1, "topics": [{"path": f"a/t{number}"} for number in range(5_000)]}))
+    assert Shell()("topics", "import", str(file)) == "5000 added, 0 changed, 0 removed, 0 skipped\n"
     assert written == [2_000, 2_000, 1_000]
-    assert ("comparing topics", 4_999, 5_000) in told
-    assert told[-3:] == [("writing topics", start, 5_000) for start in (0, 2_000, 4_000)]
+    assert ("comparing topics", 4_999, 5_000) in shown
+    assert shown[-3:] == [("writing topics", start, 5_000) for start in (0, 2_000, 4_000)]

@@ -6,6 +6,8 @@ import pty
 import sys
 import termios
 import unicodedata
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,11 +58,20 @@ def line(lines: list[str], start: str) -> str:
     return found
 
 
-def test_what_is_wrong_is_said_first() -> None:
-    seen = busy_engine(3)
-    down = MetricsSample(at=seen.samples[-1].at + 5, parts={"kafka": False, "gateway": True})
-    assert "NOT READY: kafka" in frame(EngineView([*seen.samples, down]), "x")[0]
+def test_problems_and_work_queues() -> None:
+    samples = busy_engine(3).samples
+    last = samples[-1]
+
+    def shown(**changes: Any) -> list[str]:
+        return frame(EngineView([*samples, msgspec.structs.replace(last, **changes)]), "x")
+
+    assert "NOT READY: kafka" in shown(parts={"kafka": False, "gateway": True})[0]
     assert "refused" in frame(EngineView(problem="http://h:1: refused"), "x")[2]
+    assert "SUSPENDED 2   subscriptions 3" in line(shown(suspended=2), "SUSPENDED")
+    queues = shown(requests={"waiting": 12, "executing": 3}, servers={"idle": 0, "busy": 3, "sick": 1})
+    for words in ("requests 12 waiting", "3 executing", "servers 3 busy, 1 sick"):
+        assert words in "\n".join(queues)
+    assert "servers" not in "\n".join(shown())
 
 
 def test_an_endpoint_cannot_write_to_the_terminal() -> None:
@@ -71,52 +82,17 @@ def test_an_endpoint_cannot_write_to_the_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "value", "expected"),
+    ("write", "examples"),
     [
-        (figures.count, 0, "0"),
-        (figures.count, 0.31, "0.3"),
-        (figures.count, 1_234, "1,234"),
-        (figures.count, 12_345, "12.3 k"),
-        (figures.count, 4_500_000, "4.5 M"),
-        (figures.count, None, "-"),
-        (figures.seconds, 0.0004, "0.4 ms"),
-        (figures.seconds, 0.062, "62 ms"),
-        (figures.seconds, 1.25, "1.2 s"),
-        (figures.seconds, 150, "2.5 min"),
-        (figures.seconds, 7_200, "2.0 h"),
-        (figures.seconds, 200_000, "2.3 d"),
-        (figures.size, 512, "0 KiB"),
-        (figures.size, 150 * 2**20, "150 MiB"),
-        (figures.size, 3 * 2**30, "3.0 GiB"),
-        (figures.percent, 0.034, "3 %"),
+        (figures.count, "0=0, 0.31=0.3, 1234=1,234, 12345=12.3 k, 4500000=4.5 M, nan=-"),
+        (figures.seconds, "0.0004=0.4 ms, 0.062=62 ms, 1.25=1.2 s, 150=2.5 min, 7200=2.0 h, 200000=2.3 d"),
+        (figures.size, "512=0 KiB, 157286400=150 MiB, 3221225472=3.0 GiB"),
+        (figures.percent, "0.034=3 %"),
     ],
 )
-def test_numbers_as_people_read_them(write: object, value: float | None, expected: str) -> None:
-    assert write(value) == expected  # type: ignore[operator]
-
-
-def test_suspended_subscriptions_stand_out() -> None:
-    seen = busy_engine(2)
-    samples = [msgspec.structs.replace(each, suspended=2) for each in seen.samples]
-    assert "SUSPENDED 2   subscriptions 3" in line(frame(EngineView(samples, []), "here"), "SUSPENDED")
-
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_work_queues_are_there_where_there_are_any() -> None:
-    engine = busy_engine()
-    last = msgspec.structs.replace(
-        engine.samples[-1], requests={"waiting": 12, "executing": 3}, servers={"idle": 0, "busy": 3, "sick": 1}
-    )
-    shown = "\n".join(frame(EngineView([*engine.samples[:-1], last]), "/srv/engine", 80, 24))
-    for words in ("requests 12 waiting", "3 executing", "servers 3 busy, 1 sick"):
-        assert words in shown
-    assert "servers" not in "\n".join(frame(engine, "/srv/engine", 80, 24))
+def test_numbers_as_people_read_them(write: Callable[[float | None], str], examples: str) -> None:
+    for value, expected in (each.split("=") for each in examples.split(", ")):
+        assert write(None if value == "nan" else float(value)) == expected
 
 
 def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +101,7 @@ def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(sys, "stdin", terminal)
         before = termios.tcgetattr(terminal)
         os.write(ours, b"xQ")
-        top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", Terminal(), 600.0)
+        top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", io.TextIOWrapper(io.BytesIO()), 600.0)
         assert termios.tcgetattr(terminal) == before
     os.close(ours)
 

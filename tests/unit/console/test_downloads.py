@@ -99,7 +99,7 @@ def rows(answer: httpx.Response) -> list[dict[str, str]]:
     ],
 )
 @pytest.mark.usefixtures("asked")
-def test_what_the_filter_of_a_page_selects_is_a_file(
+def test_the_list_of_a_page_is_a_file(
     browser: Browser,
     monkeypatch: pytest.MonkeyPatch,
     page: str,
@@ -125,23 +125,16 @@ def test_what_the_filter_of_a_page_selects_is_a_file(
     assert "secret" not in browser.answer.text
 
 
-def test_values_of_strangers_are_no_formulas_and_stay_in_their_cells(
+def test_values_of_strangers_are_no_formulas(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {
         EVIL: "'" + EVIL,
-        "=1": "'=1",
-        "+1": "'+1",
-        "-1": "'-1",
-        "@a": "'@a",
-        " =1": "' =1",
+        **{formula: f"'{formula}" for formula in ("=1", "+1", "-1", "@a", " =1", "\uff1d1")},
         "\t=1": "'\t'=1",
-        "\uff1d1": "'\uff1d1",
         "a;=1;b": "a;'=1;b",
         "a\n-1": "a\n'-1",
-        "a=1, b-1": "a=1, b-1",
-        'a "b",\nc;d': 'a "b",\nc;d',
-        "caf\u00e9 \u4e16": "caf\u00e9 \u4e16",
+        **{text: text for text in ("a=1, b-1", 'a "b",\nc;d', "caf\u00e9 \u4e16")},
         "a\x1b[2J\r\x00\u202e": "a\\x1b[2J\\x0d\\x00\\u202e",
     }
     letters = tuple(msgspec.structs.replace(LETTER, detail=each, status=-1) for each in values)
@@ -153,9 +146,7 @@ def test_values_of_strangers_are_no_formulas_and_stay_in_their_cells(
     assert [each["detail"] for each in found] == list(values)
 
 
-def test_parts_are_read_behind_a_place_with_the_filter_of_the_page(
-    browser: Browser, parts: ConsoleParts, asked: list[tuple[Any, Any]]
-) -> None:
+def test_parts_have_the_filter_of_the_page(browser: Browser, parts: ConsoleParts, asked: list[tuple[Any, Any]]) -> None:
     control, views = parts.console.control, parts.console.questions.views
     browser.get("/deliveries/waiting?topic=a//.&order=newest&format=csv")
     wanted = WaitingFilter(topic=TopicTest("a//."))
@@ -213,9 +204,7 @@ def test_a_long_list_of_changes_is_read_in_parts(browser: Browser, monkeypatch: 
     assert {wanted for _, (wanted, *_) in asked} == {OperationFilter(1_767_225_600_000, "ann")}
 
 
-def test_waiting_deliveries_that_are_added_meanwhile_do_not_prolong_a_file(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_ends_at_the_time_of_its_request(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does the search for last attempts."""
     searched: list[float] = []
     monkeypatch.setattr(deliveries, "_SEARCHED_S", 1e-9)
@@ -255,25 +244,15 @@ def test_an_error_after_it_breaks_the_transfer(parts: ConsoleParts, monkeypatch:
             answer.read()
 
 
-def test_an_empty_list_has_its_columns_and_other_formats_are_refused(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(monkeypatch, {**ANSWERS, dead_letters.following: ((), None)})
+def test_empty_lists_other_formats_and_pages_without_a_list(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, {**ANSWERS, dead_letters.following: ((), None)})
     assert browser.get("/deliveries/dead?format=csv").text.startswith("\ufeffnotification,subscription,endpoint,")
     assert json.loads(browser.get("/deliveries/dead?format=json").content) == []
     assert browser.get("/deliveries/dead?format=xlsx").status_code == 404
-
-
-def test_a_page_without_a_list_has_no_file(browser: Browser, asked: list[tuple[Any, Any]]) -> None:
     for page in ("/deliveries/audit", "/deliveries", "/deliveries/messages?since=1h&text=x"):
         browser.get(page)
         assert not browser.page.xpath("//a[contains(@href, 'format=')]")
     assert trace.trace not in [function for function, _ in asked]
-
-
-def test_files_are_not_compressed(browser: Browser, asked: list[tuple[Any, Any]]) -> None:
-    for form in ("csv", "json"):
-        assert "content-encoding" not in browser.get(f"/subscriptions?format={form}", accept_encoding="gzip").headers
 
 
 def test_rows_in_memory_are_parts_of_bounded_size() -> None:

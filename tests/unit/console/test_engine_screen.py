@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -48,11 +49,24 @@ def moved(to: float, count: int = 500) -> list[MetricsSample]:
     return [msgspec.structs.replace(each, at=to - 5.0 * (count - 1 - number)) for number, each in enumerate(made)]
 
 
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Browser]:
+    """The screen of an engine that is seen so; `past` is its history."""
+
+    def open_screen(view: EngineView, query: str = "", past: Any = lambda *_: []) -> Browser:
+        monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", Watch(view), past, 60)])
+        browser = Browser(console_parts(tmp_path).app)
+        browser.get(f"/engine{query}")
+        return browser
+
+    return open_screen
+
+
 def text_of(markup: str) -> str:
     return " ".join(str(html.fromstring(markup).xpath("string()")).split())
 
 
-def test_without_an_engine_and_before_the_log_is_read_the_page_says_so(tmp_path: Path) -> None:
+def test_without_an_engine_and_before_the_log_is_read(tmp_path: Path) -> None:
     parts = console_parts(tmp_path)
     parts.ready = False
     browser = Browser(parts.app)
@@ -76,15 +90,10 @@ def test_the_history_of_an_engine_that_is_down_is_shown(tmp_path: Path) -> None:
     assert not elements(browser.page, "//*[local-name()='polyline']"), "nothing is known of the last minutes"
 
 
-def test_what_is_seen_is_said_in_words_and_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    watch = Watch(EngineView(moved(now, 100), [SLOW]))
-    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", watch, lambda *_: [], 60)])
-    browser = Browser(console_parts(tmp_path).app)
-    answer = browser.get("/engine")
-    assert "<script>alert" not in answer.text
+def test_figures_as_words_without_markup_of_strangers(opened: Callable[..., Browser]) -> None:
+    browser = opened(EngineView(moved(time.time(), 100), [SLOW]))
+    assert not browser.shows_hostile("anna:word")
     assert "<script>alert(1)</script>" in browser.text
-    assert "\u202e" not in browser.text
     tiles = {each.findtext("dt"): each.findtext("dd") for each in elements(browser.page, "//dl[@class='tiles']/div")}
     assert tiles["Accepted per second"] == "20"
     assert tiles["Latency p50"] == "50 ms"
@@ -93,7 +102,7 @@ def test_what_is_seen_is_said_in_words_and_escaped(tmp_path: Path, monkeypatch: 
     assert "kafka 95 MiB, max 95 MiB" in text_of(html.tostring(browser.page.get_element_by_id("chart-memory")).decode())
 
 
-def test_however_many_look_the_engine_is_asked_once() -> None:
+def test_viewers_share_one_look_at_the_engine() -> None:
     watch, clock = Watch(EngineView(moved(1_000_000.0))), [1_000_000.0]
     asked: list[tuple[float, float]] = []
 
@@ -116,7 +125,7 @@ def test_however_many_look_the_engine_is_asked_once() -> None:
     assert {until - since for since, until in asked} == {3_600.0, 6 * 3_600.0, 24 * 3_600.0, 7_200.0}
 
 
-def test_a_range_goes_on_with_what_comes_and_is_read_again_after_a_pause() -> None:
+def test_a_range_continues_and_is_read_again_after_a_pause() -> None:
     watch, clock = Watch(EngineView(moved(10_000.0, 10))), [10_000.0]
     asked: list[float] = []
 
@@ -150,6 +159,11 @@ def test_the_newest_sample_is_in_the_charts_also_without_a_history() -> None:
     assert shown.tiles
 
 
+def test_unknown_failures_and_none(opened: Callable[..., Browser]) -> None:
+    assert "Not known: the dispatch job does not respond." in opened(EngineView()).text
+    assert "No pushes in the last 5 min." in opened(EngineView(failing=[])).text
+
+
 def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     known = [msgspec.structs.replace(each, parts={"kafka": True}) for each in moved(now - 90, 50)]
@@ -164,34 +178,15 @@ def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: 
         assert elements(browser.page, "//dl[@class='tiles stale']")
 
 
-@pytest.mark.parametrize(
-    ("view", "said"),
-    [
-        (EngineView(), "Not known: the dispatch job does not respond."),
-        (EngineView(failing=[]), "No pushes in the last 5 min."),
-    ],
-)
-def test_what_is_not_known_is_not_called_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: EngineView, said: str
-) -> None:
-    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", Watch(view), lambda *_: [], 60)])
-    browser = Browser(console_parts(tmp_path).app)
-    browser.get("/engine")
-    assert said in browser.text
-
-
-def test_a_time_between_two_moments_is_shown_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1_767_262_800.0
+def test_a_time_between_two_moments_is_shown_alone(opened: Callable[..., Browser]) -> None:
     asked: list[tuple[float, float]] = []
 
     def past(since: float, until: float) -> list[MetricsSample]:
         asked.append((since, until))
         return moved(until, 100)
 
-    feed = EngineFeed("This engine", Watch(EngineView(moved(now, 100))), past, 60)
-    monkeypatch.setattr(engine, "feeds_of", lambda _: [feed])
-    browser = Browser(console_parts(tmp_path).app)
-    browser.get("/engine?from=2026-01-01T09:00:00&to=2026-01-01T10:00:00%2B00:00")
+    query = "?from=2026-01-01T09:00:00&to=2026-01-01T10:00:00%2B00:00"
+    browser = opened(EngineView(moved(1_767_262_800.0, 100)), query, past)
     (between,) = asked
     assert between[1] == 1_767_261_600.0
     assert "from=2026-01-01" in browser.page.xpath("//body/@data-live")[0]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 
+import httpx
 import pytest
 
-from tests.support.console import Browser, ConsoleParts
+from arborcast.console.pages import StaticFiles
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import Browser, ConsoleParts, served
 
 
 def test_a_page_has_no_script_inside_and_lets_none_in(browser: Browser) -> None:
@@ -24,14 +28,14 @@ def test_a_page_has_no_script_inside_and_lets_none_in(browser: Browser) -> None:
         (403, ("evil.example:8090", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1")),
     ],
 )
-def test_this_machine_gets_in_and_a_name_that_suddenly_leads_here_does_not(
+def test_a_name_that_was_bound_to_this_machine_is_refused(
     parts: ConsoleParts, status: int, hosts: tuple[str, ...]
 ) -> None:
     for host in hosts:
         assert Browser(parts.app, host).get("/topics").status_code == status, host
 
 
-def test_what_a_strangers_page_asks_is_refused_and_a_link_there_takes_no_session_away(browser: Browser) -> None:
+def test_requests_of_other_sites_are_refused(browser: Browser) -> None:
     for site in ("cross-site", "same-site"):
         for more in ({"sec_fetch_mode": "no-cors"}, {"sec_fetch_mode": "navigate", "sec_fetch_dest": "iframe"}):
             assert browser.get("/topics", sec_fetch_site=site, **more).status_code == 403
@@ -48,20 +52,16 @@ def test_a_form_needs_the_token_of_its_session_and_its_origin(parts: ConsolePart
         assert browser.post("/theme", {"theme": "dark", "back": "/topics", **fields}).status_code == 403
     for origin in ("http://evil.example", "null"):
         assert browser.post("/theme", {"token": own}, origin=origin).status_code == 403
+    posts = [route.path for route in parts.app._app.routes if "POST" in (route.methods or ())]
+    assert posts
+    for path in posts:
+        assert browser.post(path, {}).status_code == 403, path
     browser.get("/topics")
     assert browser.submit("/theme", theme="dark").status_code == 200
     assert browser.page.get("data-theme") == "dark"
 
 
-def test_every_form_checks_its_token(parts: ConsoleParts, browser: Browser) -> None:
-    app = parts.app._app
-    posts = [route.path for route in app.routes if "POST" in (route.methods or ())]
-    assert posts
-    for path in posts:
-        assert browser.post(path, {}).status_code == 403, path
-
-
-def test_after_a_form_nobody_is_led_elsewhere_and_a_large_one_is_refused(browser: Browser) -> None:
+def test_a_form_leads_to_no_other_site_and_is_bounded(browser: Browser) -> None:
     for back in ("https://evil.example/", "//evil.example/", "/\\evil.example", "/\nx"):
         browser.get("/topics")
         assert browser.submit("/theme", theme="", back=back).url.host == "127.0.0.1"
@@ -96,3 +96,18 @@ def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browse
     assert browser.page.xpath("//meta[@http-equiv='refresh']")
     parts.ready = True
     assert browser.get("/topics").status_code == 200
+
+
+def test_what_is_compressed(parts: ConsoleParts, browser: Browser) -> None:
+    parts.put(*(TopicRecord(TopicPath(f"a{number}")) for number in range(100)))
+    sheet = StaticFiles().url("console.css")
+    small_or_exported = ("/health/live", "/topics/export?form=ldif", "/subscriptions?format=csv")
+    for path in ("/", "/subscriptions", sheet, *small_or_exported):
+        answer = browser.get(path, accept_encoding="gzip")
+        assert (answer.headers.get("content-encoding") == "gzip") is (path not in small_or_exported), path
+        assert path in small_or_exported or "Accept-Encoding" in answer.headers["vary"]
+        assert "content-encoding" not in browser.get(path, accept_encoding="identity").headers
+    with served(parts.app) as url, httpx.stream("GET", f"{url}/live", headers={"accept-encoding": "gzip"}) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert "content-encoding" not in stream.headers
+        assert next(stream.iter_text()).startswith(": listening")

@@ -51,9 +51,7 @@ def priority_of(parts: ConsoleParts) -> int:
     return record.policy.priority
 
 
-def test_after_a_restart_it_is_offered_and_not_applied_until_it_is_saved_or_dropped(
-    browser: Browser, parts: ConsoleParts
-) -> None:
+def test_a_draft_outlasts_a_restart(browser: Browser, parts: ConsoleParts) -> None:
     change(browser, "7")
     parts = started_again(browser, parts)
     browser.get("/topics")
@@ -69,10 +67,7 @@ def test_after_a_restart_it_is_offered_and_not_applied_until_it_is_saved_or_drop
     parts = started_again(browser, parts)
     browser.get("/topics/review")
     assert "No unsaved changes" in browser.text
-
-
-def test_what_has_changed_meanwhile_is_a_conflict(browser: Browser, parts: ConsoleParts) -> None:
-    change(browser, "7")
+    change(browser, "9")
     parts.put(TopicRecord(TopicPath("a"), code="2"))
     parts = started_again(browser, parts)
     browser.get("/topics/review")
@@ -81,7 +76,7 @@ def test_what_has_changed_meanwhile_is_a_conflict(browser: Browser, parts: Conso
     assert priority_of(parts) == 0
 
 
-def test_files_say_nothing_of_whose_they_are_and_a_damaged_one_is_no_draft(tmp_path: Path) -> None:
+def test_files_are_private_and_a_damaged_one_is_no_draft(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path)
     drafts.of("../anna\n").edits = list(EDITS)
     drafts.write("../anna\n", drafts.of("../anna\n"))
@@ -95,9 +90,7 @@ def test_files_say_nothing_of_whose_they_are_and_a_damaged_one_is_no_draft(tmp_p
         assert Drafts(tmp_path).of("../anna\n").edits == []
 
 
-def test_what_is_too_large_is_not_kept_and_the_page_says_so(
-    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_draft_is_not_kept(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "_MOST_TOPICS", 1)
     document = {"version": 1, "topics": [{"path": "x"}, {"path": "y"}]}
     browser.get("/topics")
@@ -109,29 +102,22 @@ def test_what_is_too_large_is_not_kept_and_the_page_says_so(
     assert "No unsaved changes" in browser.text
 
 
-def test_there_are_only_so_many_and_none_for_ever(tmp_path: Path) -> None:
-    now = [4_000_000_000.0]
-    drafts = Drafts(tmp_path, most=3)
+def test_files_are_bounded_in_number_and_age(tmp_path: Path) -> None:
+    drafts = Drafts(tmp_path / "drafts", most=3)
     for number in range(9):
         drafts.of(f"p{number}").edits = list(EDITS)
         drafts.write(f"p{number}", drafts.of(f"p{number}"))
-    assert len(list(tmp_path.iterdir())) == 3
-    assert Drafts(tmp_path).of("p8").edits == EDITS
-    assert Drafts(tmp_path, clock=lambda: now[0]).of("p8").edits == []
-
-
-def test_without_room_it_is_in_memory(tmp_path: Path) -> None:
+    assert len(list((tmp_path / "drafts").iterdir())) == 3
+    assert Drafts(tmp_path / "drafts").of("p8").edits == EDITS
+    assert Drafts(tmp_path / "drafts", clock=lambda: 4_000_000_000.0).of("p8").edits == []
     (tmp_path / "file").touch()
-    drafts = Drafts(tmp_path / "file")
-    drafts.of("anna").edits = list(EDITS)
-    drafts.write("anna", drafts.of("anna"))
-    assert drafts.of("anna").edits == EDITS
-    assert not drafts.of("anna").kept
+    in_memory = Drafts(tmp_path / "file")
+    in_memory.of("anna").edits = list(EDITS)
+    in_memory.write("anna", in_memory.of("anna"))
+    assert (in_memory.of("anna").edits, in_memory.of("anna").kept) == (EDITS, False)
 
 
-def test_what_is_gathered_while_a_file_is_written_is_written_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edits_during_a_write_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafts, began, goes_on = Drafts(tmp_path), threading.Event(), threading.Event()
     draft = drafts.of("anna")
 
@@ -155,7 +141,7 @@ def test_what_is_gathered_while_a_file_is_written_is_written_too(
     assert Drafts(tmp_path).of("anna").edits == EDITS[:2]
 
 
-def test_visitors_who_gather_nothing_push_nothing_out(tmp_path: Path) -> None:
+def test_visitors_without_edits_replace_no_draft(tmp_path: Path) -> None:
     """Each request without a cookie is of another visitor. What is too large for a file is in memory alone."""
     drafts = Drafts(tmp_path / "drafts", most=3)
     for person in ("anna", "berta"):

@@ -6,28 +6,25 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from arborcast.console import live
-from arborcast.console.live import LiveParts, Replacement, Seen, changes
+from arborcast.console.live import LiveParts, Replacement, Seen, changes, merged
 from arborcast.console.screens.topics.news import DirectoryState
 from arborcast.engine.monitoring.samples import Scrape
 
 
-async def _pieces(parts: LiveParts, source: AsyncGenerator[Replacement]) -> AsyncGenerator[str]:
-    answer = parts.response(source)
+def _body(answer: Response) -> Any:
     assert isinstance(answer, StreamingResponse)
-    iterator: Any = answer.body_iterator
-    async for piece in iterator:
-        yield piece
+    return answer.body_iterator
 
 
-def test_parts_come_as_events_until_the_source_ends_and_there_are_only_so_many(monkeypatch: Any) -> None:
+def test_parts_are_events_and_streams_are_bounded(monkeypatch: Any) -> None:
     async def source() -> AsyncGenerator[Replacement]:
         yield Replacement("a", "<b>\n</b>")
 
     async def run() -> list[str]:
-        return [piece async for piece in _pieces(LiveParts(), source())]
+        return [piece async for piece in _body(LiveParts().response(source()))]
 
     assert asyncio.run(run()) == [": listening\n\n", 'data: {"id": "a", "html": "<b>\\n</b>"}\n\n']
     monkeypatch.setattr(live, "_MOST", 0)
@@ -46,7 +43,7 @@ def test_a_stop_ends_streams_and_closes_their_sources() -> None:
 
     async def run() -> None:
         parts = LiveParts()
-        pieces = [_pieces(parts, source()) for _ in range(3)]
+        pieces = [_body(parts.response(source())) for _ in range(3)]
         for each in pieces:
             await anext(each)
         following = [asyncio.ensure_future(anext(each, None)) for each in pieces]
@@ -67,37 +64,53 @@ def test_a_visitor_that_leaves_frees_its_stream() -> None:
 
     async def run() -> None:
         parts = LiveParts()
-        pieces = _pieces(parts, source())
-        await anext(pieces)
-        await anext(pieces)
-        assert parts.open == 1
-        answer = parts.response(source())
-        assert isinstance(answer, StreamingResponse)
-        iterator: Any = answer.body_iterator
-        await anext(iterator)
-        await iterator.aclose()
+        stays, leaves = (_body(parts.response(source())) for _ in range(2))
+        for each in (stays, leaves):
+            await anext(each)
+        assert parts.open == 2
+        await leaves.aclose()
         assert parts.open == 1
 
     asyncio.run(run())
 
 
-def test_what_is_as_before_is_not_sent_again() -> None:
+def test_merged_streams_do_not_wait_for_each_other() -> None:
+    closed = []
+
+    async def slow() -> AsyncGenerator[Replacement]:
+        try:
+            await asyncio.Event().wait()
+            yield Replacement("never", "")
+        finally:
+            closed.append("slow")
+
+    async def quick() -> AsyncGenerator[Replacement]:
+        for number in range(3):
+            yield Replacement("quick", str(number))
+
+    async def run() -> list[str]:
+        stream = merged(slow(), quick())
+        found = [(await anext(stream)).html for _ in range(3)]
+        await stream.aclose()
+        return found
+
+    assert asyncio.run(run()) == ["0", "1", "2"]
+    assert closed == ["slow"]
+
+
+def test_only_changed_parts_are_sent() -> None:
     ages: list[float] = []
 
     async def look(age_s: float) -> Seen:
         ages.append(age_s)
         return Seen({"same": "a", "other": str(len(ages) // 2)}, rest_s=0.001)
 
-    async def run() -> list[Replacement]:
+    async def run() -> list[tuple[str, str]]:
         stream = changes(look, 0.0)
-        return [await anext(stream) for _ in range(4)]
+        found = [await anext(stream) for _ in range(4)]
+        return [(each.id, each.html) for each in found]
 
-    assert [(each.id, each.html) for each in asyncio.run(run())] == [
-        ("same", "a"),
-        ("other", "0"),
-        ("other", "1"),
-        ("other", "2"),
-    ]
+    assert asyncio.run(run()) == [("same", "a"), ("other", "0"), ("other", "1"), ("other", "2")]
     assert ages == [0.0, 0.001, 0.001, 0.001]
 
 

@@ -61,30 +61,21 @@ class Blocking:
             self._changed.notify_all()
 
 
-def test_equal_questions_at_a_time_share_a_call() -> None:
+def test_equal_questions_share_a_call_and_its_answer() -> None:
+    """Until the answer is too old or something has changed."""
     function = Counting()
 
     async def work(questions: Questions) -> None:
         some = await asyncio.gather(*(questions.recent(function, 1, age_s=0) for _ in range(5)))
-        assert {each.at for each in some} == {some[0].at}
-        assert some[0].value == 1
+        assert ({each.at for each in some}, some[0].value) == ({some[0].at}, 1)
         assert function.calls == 1
-        await questions.recent(function, 3, age_s=0)
-        assert function.calls == 2
-
-    run(work)
-
-
-def test_an_answer_is_used_again_until_it_is_too_old_or_something_changes() -> None:
-    function = Counting()
-
-    async def work(questions: Questions) -> None:
-        first = await questions.recent(function, 1, age_s=1_000)
-        assert await questions.recent(function, 1, age_s=1_000) is first
-        assert await questions.recent(function, 1, age_s=0) is not first
+        assert await questions.recent(function, 1, age_s=1_000) is some[-1]
+        assert await questions.recent(function, 1, age_s=0) is not some[-1]
         questions.forget()
         await questions.recent(function, 1, age_s=1_000)
         assert function.calls == 3
+        await questions.recent(function, 3, age_s=1_000)
+        assert function.calls == 4
 
     run(work)
 
@@ -136,7 +127,7 @@ def test_a_function_that_reads_logs_gets_kafka() -> None:
     run(work)
 
 
-def test_a_page_that_is_closed_takes_nothing_from_others() -> None:
+def test_a_closed_page_leaves_the_answer_to_others() -> None:
     function = Blocking()
 
     async def work(questions: Questions) -> None:
@@ -173,7 +164,7 @@ def test_cycles_of_a_question_are_freed_with_its_answer() -> None:
         gc.enable()
 
 
-def test_few_answers_are_remembered_and_a_slow_one_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_bounded_and_slow_ones_last_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 5)
 
     async def work(questions: Questions) -> None:
@@ -209,7 +200,7 @@ def test_two_run_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None
     run(work)
 
 
-def test_at_the_time_limit_the_page_gets_an_answer_and_the_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_time_limit_the_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads read without an end, as from a log of any length; then further questions are answered."""
     monkeypatch.setattr(module, "_LIMIT_S", 0.1)
     ended: list[int] = []
@@ -232,7 +223,7 @@ def test_at_the_time_limit_the_page_gets_an_answer_and_the_thread_is_free(monkey
     run(work)
 
 
-def test_a_question_in_the_queue_ends_at_the_time_limit_and_is_never_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queued_question_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     blocking, waiting = Blocking(), Counting()
 
     async def work(questions: Questions) -> None:

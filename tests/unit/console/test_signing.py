@@ -81,7 +81,7 @@ def sign_in(browser: Browser, name: str, password: str = RIGHT) -> int:
     return browser.submit("/sign-in", name=name, password=password).status_code
 
 
-def test_strangers_see_where_they_sign_in_and_nothing_else(browser: Browser) -> None:
+def test_strangers_see_the_sign_in_page_alone(browser: Browser) -> None:
     answer = browser.get("/topics?at=a/b")
     assert answer.url.path == "/sign-in"
     assert "a/b" not in browser.text
@@ -91,7 +91,7 @@ def test_strangers_see_where_they_sign_in_and_nothing_else(browser: Browser) -> 
     assert browser.post("/topics/save", {}).status_code == 401
 
 
-def test_after_signing_in_the_page_comes_that_was_asked_for_and_no_other_sites(browser: Browser) -> None:
+def test_sign_in_leads_to_the_wanted_page_of_this_site(browser: Browser) -> None:
     browser.get("/sign-in")
     before = dict(browser._cookies)
     assert sign_in(browser, "anna") == 200
@@ -109,14 +109,14 @@ def test_after_signing_in_the_page_comes_that_was_asked_for_and_no_other_sites(b
 
 
 @pytest.mark.parametrize(("name", "password"), [("anna", "wrong"), ("nobody", RIGHT), ("", ""), ("<b>", "x")])
-def test_what_is_wrong_is_not_told(browser: Browser, name: str, password: str) -> None:
+def test_wrong_credentials(browser: Browser, name: str, password: str) -> None:
     assert sign_in(browser, name, password) == 403
     assert "Wrong user name or password." in browser.text
     assert "<b>" not in browser.answer.text
     assert browser.get("/topics").url.path == "/sign-in"
 
 
-def test_who_only_looks_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
+def test_a_user_who_may_look_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
     sign_in(browser, "looker")
     assert "a/b" in browser.text
     assert not browser.page.xpath("//form[@action='/topics/put']")
@@ -125,21 +125,28 @@ def test_who_only_looks_changes_nothing(parts: ConsoleParts, browser: Browser) -
     for path in ("/topics/put", "/topics/save", "/topics/import", "/subscriptions/act", "/deliveries/dead/act"):
         assert browser.post(path, {"token": token, "at": "a/b", "sure": "yes", "action": "purge"}).status_code == 403
     assert len(parts.changes.records) == written
+    browser.get("/triggers")
+    browser.submit("/views", name="mine")
+    assert "View mine saved." in browser.answer.text
+    assert browser.get("/triggers?format=csv").headers["content-type"].startswith("text/csv")
 
 
-def test_who_may_see_a_part_sees_nothing_here(browser: Browser) -> None:
-    sign_in(browser, "partly")
-    assert browser.answer.status_code == 403
-    assert "may not see this console" in browser.answer.text
-
-
-def test_who_is_no_user_any_more_is_out(parts: ConsoleParts, browser: Browser, tmp_path: Path) -> None:
-    sign_in(browser, "anna")
-    assert parts.console.settings.access.users_file
+def test_other_users_and_former_ones(parts: ConsoleParts, browser: Browser, tmp_path: Path) -> None:
+    sign_in(browser, "looker")
+    browser.get("/triggers")
+    browser.submit("/views", name="mine")
+    for name, sees in (("partly", False), ("anna", True)):
+        other = Browser(parts.app, HOST, client="192.0.2.1")
+        assert other.get("/triggers?format=csv").url.path == "/sign-in"
+        assert sign_in(other, name) == (200 if sees else 403)
+        assert ("may not see this console" in other.answer.text) is not sees
+        other.get("/triggers?format=csv")
+        assert ("content-disposition" in other.answer.headers) is sees
+        assert "mine" not in other.get("/triggers").text
     users = tmp_path / "users.toml"
     users.write_text(users.read_text().replace("[users.anna]", "[users.other]"))
     parts.app._callers.users._source._users._next_check = 0.0  # as if some time had passed
-    assert browser.get("/topics").url.path == "/sign-in"
+    assert other.get("/topics").url.path == "/sign-in"
 
 
 def test_a_cookie_is_ours_or_none() -> None:
@@ -151,11 +158,8 @@ def test_a_cookie_is_ours_or_none() -> None:
     known = sessions.read(cookie)
     assert known is not None
     assert known[:2] == (session, "anna")
-    assert sessions.read(cookie.replace("anna", "otto")) is None
-    assert sessions.read(cookie[:-1]) is None
-    assert sessions.read("c=x~other.key") is None
-    assert sessions.read("c") is None
-    assert sessions.read("\x00=;;;") is None
+    for wrong in (cookie.replace("anna", "otto"), cookie[:-1], "c=x~other.key", "c", "\x00=;;;"):
+        assert sessions.read(wrong) is None
     now[0] += 13 * 3600
     assert sessions.read(cookie) is None
 
@@ -168,7 +172,7 @@ def test_a_cookie_is_ours_or_none() -> None:
         ({"access__methods": "basic"}, "users"),
     ],
 )
-def test_it_does_not_start_open_to_the_network(tmp_path: Path, given: dict[str, str], words: str) -> None:
+def test_in_the_network_users_are_needed(tmp_path: Path, given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         signing_for(settings_in(tmp_path, console__host=NETWORK, **given))
     for host in ("127.0.0.1", "::1", "localhost"):
@@ -204,18 +208,3 @@ def test_behind_a_proxy_wrong_passwords_count_for_the_client(tmp_path: Path, giv
     tries("wrong", "198.51.100.7")
     assert "wrong credentials" in tries(RIGHT, "198.51.100.7")
     assert "sign-out" in tries(RIGHT, "198.51.100.8"), "another client of the same proxy"
-
-
-def test_who_may_only_look_gets_files_and_has_views_of_its_own(browser: Browser, parts: ConsoleParts) -> None:
-    assert sign_in(browser, "looker") == 200
-    browser.get("/triggers")
-    browser.submit("/views", name="mine")
-    assert "View mine saved." in browser.answer.text
-    assert browser.get("/triggers?format=csv").headers["content-type"].startswith("text/csv")
-    for other in ("anna", "partly"):
-        visitor = Browser(parts.app, HOST, client="192.0.2.1")
-        assert visitor.get("/triggers?format=csv").url.path == "/sign-in"
-        sign_in(visitor, other)
-        visitor.get("/triggers?format=csv")
-        assert ("content-disposition" in visitor.answer.headers) == (other == "anna")
-        assert "mine" not in visitor.get("/triggers").text

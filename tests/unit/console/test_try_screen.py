@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,12 +14,18 @@ from starlette.requests import Request
 
 from arborcast.admin.messages import Busiest
 from arborcast.client import Credentials
+from arborcast.client.received import read_push
 from arborcast.console.guard import Visitor
 from arborcast.console.screens import trying
-from arborcast.console.screens.trying.watching import arrivals
+from arborcast.console.screens.trying.watching import _arrived, arrivals
 from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.hot.sink_journal import stored_element
 from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.namespaces import SOAP11, WSNT
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.routing import make_subscription
 
 HOSTILE = "<reading><script>alert(1)</script></reading>"
 
@@ -106,16 +113,22 @@ def parts_with(home: Path, gateway: Gateway, **settings: str) -> ConsoleParts:
     return console_parts(home, settings={"gateway__public_url": gateway.url, **settings})
 
 
-def test_a_message_is_published_as_anybody_publishes(tmp_path: Path, gateway: Gateway) -> None:
+def test_a_message_is_published(tmp_path: Path, gateway: Gateway) -> None:
     browser = Browser(parts_with(tmp_path, gateway).app)
     browser.get("/try?topic=plant/press")
     assert browser.submit("/try", payload=HOSTILE).status_code == 200
     assert "accepted 01a2" in browser.text
     assert gateway.asked == [("/publish/plant/press", "", HOSTILE)]
-    # The page goes on with what was in the form.
-    assert (browser.page.forms[1] if len(browser.page.forms) > 2 else browser.page).xpath("//textarea")[0].text.strip()
+    assert browser.page.xpath("//textarea")[0].text.strip() == HOSTILE, "the form as it was"
     browser.submit("/try", topic="{urn:x?y}a/ä", payload='{"a": 1}')
     assert gateway.asked[-1][0] == "/publish/%7Burn%3Ax%3Fy%7Da/%C3%A4"
+    gateway.refuses = "anna may not publish to <b>a</b>"
+    browser.submit("/try", topic="a", payload="<a/>")
+    assert gateway.refuses in browser.text
+    gateway.shutdown()
+    gateway.server_close()
+    browser.submit("/try", topic="a", payload="<a/>")
+    assert "no answer from" in browser.text
 
 
 @pytest.mark.parametrize(
@@ -127,9 +140,7 @@ def test_a_message_is_published_as_anybody_publishes(tmp_path: Path, gateway: Ga
         ("a", "not xml", "neither XML, which begins with <, nor JSON"),
     ],
 )
-def test_what_is_no_topic_or_message_is_refused_beside_what_was_typed(
-    tmp_path: Path, gateway: Gateway, topic: str, payload: str, said: str
-) -> None:
+def test_wrong_topics_and_messages(tmp_path: Path, gateway: Gateway, topic: str, payload: str, said: str) -> None:
     browser = Browser(parts_with(tmp_path, gateway).app)
     browser.get("/try")
     assert browser.submit("/try", topic=topic, payload=payload).status_code == 400
@@ -138,19 +149,7 @@ def test_what_is_no_topic_or_message_is_refused_beside_what_was_typed(
     assert gateway.asked == []
 
 
-def test_what_the_gateway_says_is_shown(tmp_path: Path, gateway: Gateway) -> None:
-    browser = Browser(parts_with(tmp_path, gateway).app)
-    browser.get("/try")
-    gateway.refuses = "anna may not publish to <b>a</b>"
-    browser.submit("/try", topic="a", payload="<a/>")
-    assert "anna may not publish to <b>a</b>" in browser.text
-    gateway.shutdown()
-    gateway.server_close()
-    browser.submit("/try", topic="a", payload="<a/>")
-    assert "no answer from" in browser.text
-
-
-def test_whom_somebody_is_at_the_gateway_is_on_no_page(tmp_path: Path, gateway: Gateway) -> None:
+def test_credentials_are_on_no_page(tmp_path: Path, gateway: Gateway) -> None:
     parts = parts_with(tmp_path, gateway, access__methods="basic")
     browser, other = Browser(parts.app), Browser(parts.app)
     browser.get("/try")
@@ -216,7 +215,7 @@ def watched(parts: ConsoleParts, gateway: Gateway, steps: int) -> list[str]:
     return asyncio.run(run())
 
 
-def test_what_arrives_is_shown_and_the_subscription_ends_with_the_page(tmp_path: Path, gateway: Gateway) -> None:
+def test_a_subscription_ends_with_its_page(tmp_path: Path, gateway: Gateway) -> None:
     shown = watched(parts_with(tmp_path, gateway), gateway, 3)
     assert "plant//." in shown[0]
     assert "0 arrived" in shown[0]
@@ -230,10 +229,21 @@ def test_what_arrives_is_shown_and_the_subscription_ends_with_the_page(tmp_path:
     assert len(gateway.told("Unsubscribe")) == 1
     assert gateway.asked[-1][0] == "/wsn/subscriptions/s1"
     assert {proof for _, proof, _ in gateway.asked} == {"Basic YW5uYTp4"}
-
-
-def test_a_gateway_that_refuses_says_why(tmp_path: Path, gateway: Gateway) -> None:
+    gateway.asked.clear()
     gateway.refuses = "no"
-    (shown,) = watched(parts_with(tmp_path, gateway), gateway, 1)
-    assert "refusal" in shown
+    (refused,) = watched(parts_with(tmp_path, gateway), gateway, 1)
+    assert "refusal" in refused
     assert not gateway.told("Unsubscribe")
+
+
+def test_messages_of_one_pull_have_their_own_ids_and_times() -> None:
+    times = [datetime(2026, 1, 2, 3, 4, 5, 678_000).astimezone(), datetime(2026, 1, 2, 3, 4, 6, 5_000).astimezone()]
+    names = [f"{round(each.timestamp() * 1000):012x}7b000b00000000000000" for each in times]
+    made = [Notification(name, TopicPath("a"), b"<x/>", 0) for name in names]
+    stored = b"".join(stored_element(each, make_subscription("s", "a")) for each in made).decode()
+    body = (
+        f'<e:Envelope xmlns:e="{SOAP11}"><e:Body><w:Notify xmlns:w="{WSNT}">{stored}</w:Notify></e:Body></e:Envelope>'
+    )
+    arrived = [_arrived(each) for each in read_push(body.encode(), b"text/xml; charset=utf-8")]
+    assert [each.id for each in arrived] == names
+    assert [each.at for each in arrived] == ["03:04:05.678", "03:04:06.005"]

@@ -1,0 +1,186 @@
+"""Users, rights and keys; and no command that shows settings or states shows a secret."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from arborcast.admin import control_log
+from arborcast.core.errors import ArborcastError, ConfigError, NotFound
+from arborcast.core.security.keyring import KeyFile, parse_keys
+from arborcast.engine.embedded.engine import write_settings
+from arborcast.engine.embedded.home import Home, ensure_keys
+from arborcast.engine.gateway.parts import check_exposed
+from arborcast.engine.settings.loading import declarations, dump, load_settings
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, key_of
+from arborcast.topic_model.routing import RoutingTable
+from tests.support.command import Shell
+from tests.support.routing import make_subscription
+
+pytestmark = pytest.mark.slow
+
+
+def test_users(tmp_path: Path) -> None:
+    def users(*arguments: str, typed: str = "") -> tuple[int, str]:
+        done = Shell().run("users", *arguments, "--home", str(tmp_path), typed=typed)
+        return done.exit_code, done.output
+
+    assert users("list") == (0, "no users\n")
+    with pytest.raises(ArborcastError, match="8 to"):
+        users("add", "anna", "--stdin", typed="short\n")
+    file = tmp_path / "users.toml"
+    assert not file.exists()
+    assert users("add", "anna", "-g", "x", "--stdin", typed="a good one\n")[0] == 0
+    assert users("add", "bert", "--digest", "--stdin", typed="another one\n")[0] == 0
+    assert "a good one" not in file.read_text()
+    assert "another one" in file.read_text(), "as --digest has it"
+    assert users("check", "anna", "--stdin", typed="a good one\n") == (0, "yes: anna, x\n")
+    assert users("check", "anna", "--stdin", typed="a bad one\n")[0] == 1
+    status, checked = users("check", "anna", "--stdin", "--json", typed="a good one\n")
+    assert (status, json.loads(checked)) == (0, {"name": "anna", "right": True, "groups": ["x"]})
+    assert users("check", "anna", "--stdin", "--json", typed="a bad one\n")[0] == 1
+    listed = users("list", "--json")[1]
+    assert [word in listed for word in ('"anna"', "scrypt", "another one")] == [True, False, False]
+    assert users("remove", "anna")[0] == 0
+    assert users("check", "anna", "--stdin", typed="a good one\n")[0] == 1
+    with pytest.raises(NotFound, match="no user anna"):
+        users("remove", "anna")
+
+
+@pytest.mark.parametrize("command", ["users list", "topics problems"])
+def test_a_missing_data_directory_has_no_empty_list(tmp_path: Path, command: str) -> None:
+    with pytest.raises(NotFound, match=f"no data directory {tmp_path / 'none'}"):
+        Shell().run(*command.split(), "--home", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.0.2.1", "broker.example"])  # noqa: S104  # not listened on
+def test_a_gateway_in_the_network_needs_authentication(tmp_path: Path, host: str) -> None:
+    def check(host: str, **more: object) -> None:
+        overrides = {"gateway.host": host} | {f"access.{key}": value for key, value in more.items()}
+        check_exposed(load_settings(home=tmp_path, overrides=overrides, environ={}))  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match=r"access\.methods.*access\.open_network"):
+        check(host)
+    check(host, methods="basic")
+    check(host, open_network=True)
+    for loopback in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
+        check(loopback)
+
+
+def test_subscriptions_whose_owners_lost_their_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, written = RoutingTable(), list[ControlRecord]()
+    made = msgspec.structs.replace(make_subscription("s", "a", consumer="http://r/"), owner="gone")
+    table.apply(SubscriptionRecord(made))
+    monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: None)
+    monkeypatch.setattr(control_log, "read_table", lambda _: table)
+    monkeypatch.setattr(control_log, "append", lambda _, records: written.extend(records))
+    config = tmp_path / "arborcast.toml"
+    config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')
+    (tmp_path / "users.toml").write_text("")
+    check = Shell(config, None, "access", "check")
+    listed = check.run("access", "check")
+    assert listed.exit_code == 1
+    assert listed.output.endswith("(there)\nend those for which it is certain with --end\n")
+    (found,) = json.loads(check.run("access", "check", "--json").output)
+    reason = found.pop("reason")
+    facts = {"id": "s", "owner": "gone", "topics": ["a"], "endpoint": "http://r/", "certain": True, "ended": False}
+    assert found == facts
+    assert written == []
+    assert check("--end") == f"s  gone  a  {reason}  (ended)\n"
+    assert {key_of(record) for record in written} == {"sub:s", "susp:s", "seal:s"}
+
+
+def test_new_keys_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = Shell(None, None, "keys")
+    output = keys("new", "--home", "engine") + keys("new", "--home", "engine", "--id", "second")
+    output += keys("list", "--home", "engine")
+    first, older = keys.json("list", "--home", "engine")
+    assert (first, older["seals"]) == ({"id": "second", "seals": True}, False)
+    path = tmp_path / "engine" / "secrets.keys"
+    assert list(parse_keys(path.read_text())) == [first["id"], older["id"]]
+    assert not any(line.split()[1] in output for line in path.read_text().splitlines())
+    assert KeyFile(path).seal(b"x", "").startswith("second:")
+
+
+def test_the_embedded_engine_makes_its_own_key_file_only(tmp_path: Path) -> None:
+    ensure_keys(str(tmp_path / "elsewhere.keys"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    ensure_keys(str(tmp_path / "secrets.keys"), tmp_path)
+    before = (tmp_path / "secrets.keys").read_text()
+    ensure_keys(str(tmp_path / "secrets.keys"), tmp_path)
+    assert (tmp_path / "secrets.keys").read_text() == before
+
+
+PASSWORD = "hemlig-in-a-url"  # noqa: S105  # looked for
+
+SECRETS = {each.key: f"hemlig-{number}-value" for number, each in enumerate(declarations()) if each.info.secret}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A file with a value for every secret that can be set."""
+    values = SECRETS | {
+        "stack.broker": "external",
+        "kafka.bootstrap_servers": "127.0.0.1:9",
+        "push.proxy": f"http://user:{PASSWORD}@proxy.example:3128",
+        "tracing.endpoint": f"https://user:{PASSWORD}@collector.example/v1/traces",
+        "tables.storage_options": "AWS_SECRET_ACCESS_KEY=hemlig-in-options",
+    }
+    file = tmp_path / "arborcast.toml"
+    # Dotted keys: TOML has no need of sections.
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {"home": str(tmp_path / "home"), **values}.items()]
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_what_sounds_like_a_secret_is_declared_one() -> None:
+    place = re.compile(r"_(file|folder|base|filter|name|certificates?)$|^(tls_client_key|key_file)$")
+    for each in declarations():
+        if each.type is str and re.search(r"password|secret|token|credential|(^|_)key($|_)", each.name):
+            assert each.info.secret or place.search(each.name), each.key
+
+
+@pytest.mark.parametrize(
+    ("command", "reached"),
+    [
+        ("config show", "kafka.sasl_password"),
+        ("config show --json", '"kafka.sasl_password"'),
+        ("config spark", "spark.scheduler.mode"),
+        ("doctor", "gateway port"),
+        ("doctor --json", '"gateway port"'),
+        ("status", "no engine runs"),
+        ("status --json", '"running": false'),
+        ("topics list", "Kafka cannot be reached"),
+        ("audit", "Kafka cannot be reached"),
+    ],
+)
+def test_no_command_shows_a_secret(config: Path, command: str, reached: str) -> None:
+    try:
+        shown = Shell(config).run(*command.split(), COLUMNS="200").output
+    except ArborcastError as error:
+        shown = str(error)
+    assert reached in shown, "as far as where settings are read or shown"
+    assert not any(secret in shown for secret in [*SECRETS.values(), PASSWORD, "hemlig-in-options"])
+
+
+def test_a_wrong_proxy_is_not_quoted(config: Path) -> None:
+    config.write_text(f'[push]\nproxy = "user:{PASSWORD}@proxy.example"\n')
+    with pytest.raises(ConfigError, match=r"push\.proxy must begin with") as refused:
+        Shell(config)("config", "show")
+    assert PASSWORD not in str(refused.value)
+
+
+def test_the_settings_file_of_the_processes_is_for_its_owner_alone(config: Path, tmp_path: Path) -> None:
+    settings = load_settings(config, environ={})
+    assert "hemlig" in dump(settings)
+    assert "hemlig" not in repr(settings).replace(PASSWORD, "")
+    file = Home(tmp_path / "home").settings_file
+    file.parent.mkdir(parents=True)
+    file.touch(0o644)
+    write_settings(settings, Home(tmp_path / "home"))
+    assert file.stat().st_mode & 0o777 == 0o600

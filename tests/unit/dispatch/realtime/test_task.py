@@ -15,7 +15,8 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.topics import TopicPath
-from tests.support.realtime_world import SETTINGS, Running, Sent
+from tests.support.fake_producer import Sent
+from tests.support.realtime_world import SETTINGS, Running
 from tests.support.redelivery_world import World
 
 

@@ -28,8 +28,8 @@ NAMES = tuple(f"0190c2a4-7f7e-7b3c-9d2e-{number:012}" for number in range(20_000
 
 
 def dead(name: str = "n1") -> Attempt:
-    more = {"number": 6, "error": "server-error", "detail": "HTTP 500", "status": 500, "response": b"\x00\xff"}
-    return attempt(name, "s", "dead", **more)
+    failure: Any = {"error": "server-error", "detail": "HTTP 500", "status": 500, "response": b"\x00\xff"}
+    return attempt(name, "s", "dead", number=6, **failure)
 
 
 @given(st.integers(0, 2_000))
@@ -69,11 +69,10 @@ def test_an_evaluation_takes_records_of_a_bounded_size(notifications: int, passe
     assert all(len(value) < 2 * RECORD_BYTES for value in values)
     read = [each for value in values if (each := attempts.decode_all(value)[1])]
     assert {(each.partition, each.batch, each.control) for each in read} == {(1, 7, 9)}
-    pieces = [piece for each in read for piece in each.matched]
     whole: dict[str, Matched] = {}
-    for each in pieces:
-        before = whole.get(each.notification, msgspec.structs.replace(each, passed=()))
-        whole[each.notification] = msgspec.structs.replace(each, passed=before.passed + each.passed)
+    for piece in (piece for each in read for piece in each.matched):
+        before = whole[piece.notification].passed if piece.notification in whole else ()
+        whole[piece.notification] = msgspec.structs.replace(piece, passed=before + piece.passed)
     assert list(whole.values()) == matched
 
 

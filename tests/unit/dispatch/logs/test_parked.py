@@ -58,11 +58,11 @@ def test_held_lanes_of_the_driver() -> None:
     lanes = HeldLanes()
     lanes.parked({"s": (0, 7)})
     lanes.applied(0, 7)  # up to offset 7
-    assert (lanes.for_workers()[0], lanes.count()) == ({"s"}, 1)
+    assert (lanes.for_workers()[0], lanes.count()) == (frozenset("s"), 1)
     lanes.found("s")
     assert lanes.count() == 1
     lanes.applied(0, 8)
-    assert (lanes.for_workers()[0], lanes.count()) == ({"s"}, 1), "read, and not tried"
+    assert (lanes.for_workers()[0], lanes.count()) == (frozenset("s"), 1), "read, and not tried"
     lanes.drained("s")
     assert (lanes.for_workers()[0], lanes.count()) == (frozenset(), 0)
     lanes.parked({"s": (0, 7)})

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.capacity import Limits, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.hot.lanes import Lane, LaneLimits, Lanes
@@ -91,15 +91,6 @@ def test_a_silent_host_takes_no_more_than_its_share() -> None:
     assert push is not None
     assert push[0].id == "hanging3", "the longest wait comes first"
     assert lanes.take() is None
-
-
-def test_room_forgets_where_nothing_is_under_way() -> None:
-    room = InFlightLimiter(Limits(1, 1))
-    for number in range(1_000):
-        room.enter(scopes_of(f"http://h{number}/"))
-        room.leave(scopes_of(f"http://h{number}/"))
-
-    assert not room._in_flight
 
 
 @given(

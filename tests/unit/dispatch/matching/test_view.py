@@ -62,6 +62,7 @@ def test_an_endpoint_is_released_with_its_last_subscription(state: ControlState,
     for record in (*ending("a", "expired", 1), *ending("a", "unsubscribed", 1)):
         state.apply(record)
     assert state.is_pushed_to(HERE)
+    assert (state.subscription("a"), state.subscription("b")) == (None, subscription("b", url=HERE))
     assert told.released == []
 
     state.apply(Tombstone(subscription_key("b")))

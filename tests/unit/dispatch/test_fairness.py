@@ -170,7 +170,7 @@ def many(count: int, **more: Any) -> list[Subscription]:
     return [to(f"s{number}", url=f"http://host/{number}", **more) for number in range(count)]
 
 
-def test_a_notification_for_many_has_few_lanes_at_a_time_and_reaches_each_once() -> None:
+def test_a_notification_for_many_has_few_lanes_at_a_time() -> None:
     world = FanOut()
     world.take("n", "a", 5, many(1_000))
     assert world.lanes.oldest() == 5
@@ -183,7 +183,7 @@ def test_a_notification_for_many_has_few_lanes_at_a_time_and_reaches_each_once()
     assert world.most_lanes <= 50 + 32
 
 
-def test_a_look_at_waiting_lanes_costs_no_more_for_a_notification_for_many() -> None:
+def test_a_look_at_lanes_costs_no_more_for_many_recipients() -> None:
     world = FanOut(per_host=20)
     world.take("n", "a", 5, many(1_000))
     world.push(10)

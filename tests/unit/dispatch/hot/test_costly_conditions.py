@@ -85,7 +85,7 @@ def filled(
     return worker.journal, intake.outcomes, {each.id: count for each, count in intake.lanes.waiting()}
 
 
-def test_notifications_for_costly_subscriptions_are_parked_and_others_pushed() -> None:
+def test_costly_subscriptions_are_parked_and_others_pushed() -> None:
     hostile = [wanting(f"h{number:03}", "mallory", f"//x/@a = {number}") for number in range(600)]
     pulling = wanting("pulling", "eve", *[f"//x/@b = {number} or //y" for number in range(300)], pull_point="p1")
     others = wanting("anna", "anna", "@a = 1"), wanting("plain", "")

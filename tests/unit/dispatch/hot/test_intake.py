@@ -47,7 +47,7 @@ class World:
         return [row.notification for row in self.journal.rows if row.state == "parked"]
 
 
-def test_a_notification_accepted_after_its_validity_expires_for_all_who_match() -> None:
+def test_a_notification_after_its_validity_expires_for_all() -> None:
     world = World()
     targets = ONE, subscription("pulled", pull_point="p"), subscription("paused", paused=True)
     assert world.intake.take(received(accepted_ms=1, valid_until_ms=1), Found(targets, [])) == 3
@@ -88,7 +88,7 @@ def test_the_queue_of_a_held_lane_is_parked_once_no_push_is_in_flight() -> None:
     assert world.lanes.size == 0
 
 
-def test_urgent_notifications_of_a_held_lane_do_not_wait_in_the_buffer() -> None:
+def test_urgent_notifications_do_not_wait_in_the_buffer() -> None:
     world = World(held=frozenset({"one"}))
     world.intake.buffer = HoldBuffer(room=2)
     world.take(1)
@@ -99,7 +99,7 @@ def test_urgent_notifications_of_a_held_lane_do_not_wait_in_the_buffer() -> None
     assert world.parked == ["n2", "n1", "n3", "n4"], "there is room for two"
 
 
-def test_after_a_crash_deliveries_with_a_row_are_skipped_and_parked_ones_get_it() -> None:
+def test_after_a_crash_rows_are_skipped_or_completed() -> None:
     world = World(before=RecoveredDeliveries(frozenset({("one", "n1")}), frozenset({("one", "n2")})))
     for offset in (1, 2, 3):
         world.take(offset)
@@ -128,7 +128,7 @@ def test_repeated_notifications_keep_their_places_among_parked_ones() -> None:
     assert ours[0] < Place(1_000, 0, 4) < ours[1] < Place(1_007, 0, 9)
 
 
-def test_recovered_deliveries_count_until_all_partitions_have_passed_them() -> None:
+def test_recovered_deliveries_count_until_all_are_passed() -> None:
     known = RecoveredDeliveries(frozenset({("one", "n1")}))
     began = StartState({0: 5, 1: 5}, known, 70, since=30)
     ends = {0: 8, 1: 5}
@@ -184,7 +184,7 @@ def test_the_time_in_the_buffer_doubles_until_the_lane_was_free() -> None:
     assert list(buffer.release({"one"}, now / 8 + 0.25)), "as at first"
 
 
-def test_a_look_at_the_buffer_examines_few_lanes_and_the_next_one_the_others() -> None:
+def test_a_look_at_the_buffer_examines_few_lanes_in_turn() -> None:
     class Held(list[str]):
         def __contains__(self, lane: object) -> bool:
             looks.append(lane)

@@ -224,7 +224,7 @@ def test_unanswered_pushes_leave_their_places_to_others_up_to_a_bound() -> None:
     assert begun == [2, 4, 6, 8, 8, 8], "four times as many at most"
 
 
-def test_a_lane_goes_on_after_a_failure_and_ends_after_several_in_a_row_or_a_410() -> None:
+def test_a_lane_ends_after_several_failures_in_a_row_or_a_410() -> None:
     answers = iter([FAILS, TAKEN, FAILS, FAILS, FAILS])
     ran = Ran(filled(*((f"n{number}", to("s")) for number in range(1, 8))), lambda _: next(answers))
     failed = [(f"n{number}", "parked", "server-error") for number in (1, 3, 4, 5)]
@@ -260,7 +260,7 @@ def test_a_subscription_without_a_possible_envelope_fails_alone() -> None:
     assert ran.states("well") == [("n1", "delivered", "")]
 
 
-def test_nothing_is_pushed_while_kafka_is_away_and_no_lane_is_slow_by_it() -> None:
+def test_nothing_is_pushed_while_kafka_is_away() -> None:
     class Late(FakeJournal):
         """Kafka is away after the first push, until it is waited for, which takes long."""
 
@@ -293,7 +293,7 @@ def test_nothing_is_pushed_while_kafka_is_away_and_no_lane_is_slow_by_it() -> No
         ((AWAY, GONE), ["parked", "cancelled", "cancelled", "cancelled", "cancelled"]),
     ],
 )
-def test_the_rest_waits_until_no_topic_of_the_subscription_is_in_flight(
+def test_the_rest_of_a_lane_waits_for_its_pushes_in_flight(
     ends: tuple[PushResult, PushResult], states: list[str]
 ) -> None:
     """Topics a, b and c of one subscription: these are the outcomes when b and c are in flight together."""

@@ -88,7 +88,7 @@ def test_each_round_writes_the_positions_behind_it(monkeypatch: pytest.MonkeyPat
     assert [job.passed for job in batches.jobs] == [{}, {0: {("s", "t"): 7}, 1: {("s", "t"): 3}}]
 
 
-def test_a_batch_that_ends_between_two_rounds_leaves_the_position_of_the_first(
+def test_a_batch_that_ends_early_leaves_the_position_of_its_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = Batches(monkeypatch, [report(rest=True, p0=7)], RuntimeError("a worker died for the fourth time"))

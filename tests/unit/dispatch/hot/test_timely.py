@@ -100,7 +100,7 @@ def test_a_failed_push_is_dropped_with_a_row(result: PushResult, detail: str) ->
     assert (world.journal.parked, world.journal.buried) == ({}, [])
 
 
-def test_behind_a_push_without_an_answer_only_reliable_messages_are_kept() -> None:
+def test_behind_an_unanswered_push_reliable_messages_are_kept() -> None:
     world = World(lambda _: REFUSED)
     for name in ("n1", "n2", "n3"):
         world.take(name, reliable=name == "n2")
@@ -133,7 +133,7 @@ def test_messages_of_excluded_lanes_are_dropped(exclusions: Exclusions, why: str
     assert not world.transport.sent
 
 
-def test_an_endpoint_on_trial_is_pushed_to_for_timely_subscriptions_only() -> None:
+def test_an_endpoint_on_trial_gets_timely_messages_only() -> None:
     sick = S | {"http://o/"}
     world = World(exclusions=Exclusions(degraded=sick, watched=sick, on_trial=sick))
     world.take("n1")

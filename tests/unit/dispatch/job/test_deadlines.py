@@ -138,7 +138,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
     return Watching(monkeypatch)
 
 
-def test_a_silence_is_reported_once_all_earlier_notifications_are_matched(watching: Watching) -> None:
+def test_a_silence_is_reported_once_the_log_is_matched(watching: Watching) -> None:
     watching.view.change(asking("s"))
     assert watching.round() == []
     watching.end = InfrastructureError("Kafka does not answer")

@@ -33,9 +33,7 @@ class Job:
         self.beats += 1
 
 
-def test_the_heart_beats_while_the_job_is_ready_and_its_redelivery_and_jvm_work(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_heart_beats_while_redelivery_and_jvm_work(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
     job.heart.look(0.0)
     job.heart.look(10_000.0)

@@ -50,7 +50,7 @@ def test_the_jvm_is_read_every_five_seconds_at_most() -> None:
     assert sample.jvms == {"dispatch": JvmSample(50, 80, 100, 8, 1.0, 20_000, 90)}
 
 
-def test_a_jvm_about_to_end_has_no_figures_and_is_not_read_again_at_once() -> None:
+def test_a_jvm_about_to_end_has_no_figures() -> None:
     factory, registry = jvm_factory(), Registry()
     factory.getMemoryMXBean.side_effect = RuntimeError("the gateway is closed")
     declare_jvm(registry, spark_jvm(factory, [0.0]).read)

@@ -114,7 +114,7 @@ def sick(count: int) -> Exclusions:
     return Exclusions(degraded=endpoints, watched=endpoints, on_trial=endpoints)
 
 
-def test_changes_are_small_and_a_hundred_thousand_endpoints_several_records() -> None:
+def test_sizes_of_changes_of_exclusions() -> None:
     now = sick(1_000)._replace(read={0: 1})
     trial = now._replace(on_trial=now.on_trial - {min(now.on_trial)}, read={0: 2})
     for change, most in ((trial, 1_000), (now._replace(read={0: 2}), 100)):

@@ -37,7 +37,7 @@ def test_settings_reach_spark() -> None:
 
 
 @pytest.mark.parametrize("master", CLUSTERS)
-def test_on_a_cluster_spark_authenticates_encrypts_and_the_driver_is_reachable(master: str) -> None:
+def test_on_a_cluster_spark_authenticates_and_encrypts(master: str) -> None:
     values = properties(DispatchSettings(spark_secret="geheim"), master=master)  # noqa: S106
 
     assert values.get("spark.master", "") == master
@@ -70,7 +70,7 @@ def test_the_python_daemon_of_an_executor_finds_the_code() -> None:
     assert values["spark.executorEnv.PYTHONPATH"] == "arborcast.zip", "relative: the executor fetches it to where it is"
 
 
-def test_the_file_is_one_that_java_reads_and_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+def test_the_file_of_properties_is_for_java_and_its_owner(tmp_path: Path) -> None:
     file = tmp_path / "spark.properties"
     file.touch(mode=0o644)
     write_properties(file, {"b": "two words", "a": "C:\\temp"})
@@ -82,7 +82,7 @@ def test_the_file_is_one_that_java_reads_and_is_readable_by_its_owner_alone(tmp_
     assert secret_in("spark.authenticate true\n") == ""
 
 
-def test_an_archive_of_classes_is_used_or_written_with_the_jars_on_the_class_path() -> None:
+def test_an_archive_of_classes_is_used_or_written() -> None:
     used = properties(DispatchSettings(), jars=JARS, master="local", classes=Path("/cache of mine/x.jsa"))
     written = properties(DispatchSettings(), jars=JARS, master="local", archive_to=Path("/cache/x.jsa"))
     neither = properties(DispatchSettings(), jars=JARS, master="local")
@@ -112,7 +112,7 @@ def test_credentials_for_kafka_cannot_break_out_of_their_quotes() -> None:
     assert options["kafka.security.protocol"] == "SASL_SSL"
 
 
-def test_a_plain_connection_waits_briefly_for_one_broker_and_long_for_kafka() -> None:
+def test_times_of_a_plain_connection_to_kafka() -> None:
     options = connection_options(KafkaSettings(bootstrap_servers="a:1,b:2", request_timeout_s=10))
     assert options["kafka.bootstrap.servers"] == "a:1,b:2"
     assert not any("sasl" in key or "ssl" in key for key in options)

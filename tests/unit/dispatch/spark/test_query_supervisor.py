@@ -14,7 +14,7 @@ from arborcast.dispatch.spark import query_supervisor
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, StopRequested
 
 
-def test_a_closed_gate_waits_for_the_batch_under_way_and_lets_no_other_begin() -> None:
+def test_a_closed_gate_waits_for_its_batch_and_begins_no_other() -> None:
     gate = StopGate()
     inside, leave = threading.Event(), threading.Event()
 

@@ -35,5 +35,5 @@ def outcomes_in(
 def intake_of(outcomes: BatchOutcomes, journal: object = NO_PULL_POINTS, **parts: Any) -> Intake:
     """An intake with lanes of its own."""
     judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0), parts.pop("unjudged", frozenset()))
-    lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
+    lanes = Lanes(LaneLimits(10, 10_000), parts.pop("bounds", DEFAULT_LIMITS))
     return Intake(cast(Any, journal), lanes, outcomes, judge, parts.pop("exclusions", Exclusions()), **parts)

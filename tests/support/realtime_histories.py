@@ -38,7 +38,8 @@ from arborcast.topic_model.records import notifications, results
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.topics import TopicPath
-from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running, Sent
+from tests.support.fake_producer import Sent
+from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running
 from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World, ids_of
 
 NAMES = ("plain", "together", "strict", "link", "sparse", "timely", "timely-together")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings, SecretSettings
@@ -20,6 +20,7 @@ from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.realtime.messages import WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob, realtime_task
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
+from tests.support.fake_producer import FakeProducer, Sent
 from tests.support.redelivery_world import World, ids_of
 
 RETRY = RetrySettings(
@@ -44,15 +45,6 @@ SETTINGS = JobSettings(
 )
 
 
-class Sent(NamedTuple):
-    """A record that Kafka has not acknowledged."""
-
-    topic: str
-    key: bytes
-    value: bytes
-    acknowledge: list[Any]
-
-
 class History(Protocol):
     """Who decides what happens."""
 
@@ -67,35 +59,6 @@ class History(Protocol):
 
     def seen(self, request: PushRequest) -> None:
         """A push begins."""
-
-
-class Producer:
-    """A producer of a worker. What it has sent is in the log when the history says so."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self.sent: deque[Sent] = deque()
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return {0}
-
-    def send(self, topic: str, *, value: bytes, key: bytes, partition: int) -> Any:
-        self.sent.append(Sent(topic, key, value, []))
-        return SimpleNamespace(add_callback=self.sent[-1].acknowledge.append, add_errback=lambda call: None)
-
-    def take(self, count: int) -> None:
-        """Kafka has the first of what was sent."""
-        for _ in range(min(count, len(self.sent))):
-            record = self.sent.popleft()
-            offset = self._history.written(record)
-            for call in record.acknowledge:
-                call(SimpleNamespace(partition=0, offset=offset))
-
-    def flush(self, timeout: float | None = None) -> None:
-        self.take(len(self.sent))
-
-    def abort(self) -> None:
-        self.sent.clear()
 
 
 class WorkerJournal(Journal):
@@ -182,10 +145,10 @@ class Running:
     """A task, its worker and what it reads."""
 
     def __init__(self, history: History, job: RealtimeJob, partition: int, begin: int) -> None:
-        self.producers: list[Producer] = []
+        self.producers: list[FakeProducer] = []
 
         def connect(_: KafkaSettings) -> Any:
-            self.producers.append(Producer(history))
+            self.producers.append(FakeProducer(written=history.written))
             return self.producers[-1]
 
         kafka = KafkaSettings()

@@ -1,4 +1,4 @@
-"""Subscriptions whose conditions cost too much, in a worker and in the driver: who is asked, what is kept, who told."""
+"""Subscriptions whose conditions cost too much, in a worker and in the driver."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink import SinkJob
-from arborcast.dispatch.logs.attempts import Attempt, Matched
-from arborcast.dispatch.logs.parked import Delivery, Tries
+from arborcast.dispatch.logs.attempts import Matched
+from arborcast.dispatch.logs.parked import Delivery
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
@@ -39,23 +39,20 @@ LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
 
 
 class Journal(FakeJournal):
-    """Also of what a worker tells the log of attempts."""
+    """Also the numbers of matches, and which parked notifications are not judged."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counted: list[int] = []
         self.unjudged: list[tuple[str, str]] = []
 
-    def begin(self, batch: int) -> None:
-        """Nothing."""
+    def begin(self, batch: int) -> None: ...
 
     def matched(self, partition: int, control: int, counts: list[Matched]) -> None:
         self.counted += [each.subscriptions for each in counts]
 
-    def park(
-        self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
-    ) -> None:
-        super().park(delivery, notification, tries, attempt, in_turn)
+    def park(self, delivery: Delivery, notification: Notification, *more: Any, **options: Any) -> None:
+        super().park(delivery, notification, *more, **options)
         if notification.unjudged:
             self.unjudged.append((delivery.subscription, notification.id))
 
@@ -88,7 +85,7 @@ def filled(
     return worker.journal, intake.outcomes, {each.id: count for each, count in intake.lanes.waiting()}
 
 
-def test_whoever_costs_too_much_is_kept_for_and_the_others_get_theirs() -> None:
+def test_costly_subscriptions_are_parked_and_others_pushed() -> None:
     hostile = [wanting(f"h{number:03}", "mallory", f"//x/@a = {number}") for number in range(600)]
     pulling = wanting("pulling", "eve", *[f"//x/@b = {number} or //y" for number in range(300)], pull_point="p1")
     others = wanting("anna", "anna", "@a = 1"), wanting("plain", "")
@@ -99,24 +96,21 @@ def test_whoever_costs_too_much_is_kept_for_and_the_others_get_theirs() -> None:
     assert "pulling" in costly
     assert len(costly) > 200
     assert {name for name in costly if name.startswith("h")} == {name for name, _ in journal.unjudged}
-    # Each notification that their topics select has a row for each of them, and is kept as it is.
     for name in sorted(costly - {"pulling"}):
         assert journal.states(name) == [(f"n{at}", "parked", "waiting") for at in range(3)]
     assert journal.states("pulling") == [(f"n{at}", "cancelled", "skipped") for at in range(3)]
     assert len(journal.unjudged) == 3 * (len(costly) - 1)
     assert (waiting["anna"], waiting["plain"]) == (3, 3)
-    # What is said to have matched is what has a row, or will have one.
     assert journal.counted == [len(costly) + len(waiting)] * 3
 
-
-def test_the_next_batch_does_not_ask_those_who_are_suspended() -> None:
-    subscribed = [wanting("s", "mallory", "@a = 1"), wanting("t", "", "@a = 1")]
-    journal, settlement, waiting = filled(subscribed, frozenset({"s"}), b"<x a='1'/>", b"<x a='2'/>")
+    # In the next batch they are suspended, and not judged.
+    suspended = [wanting("s", "mallory", "@a = 1"), wanting("t", "", "@a = 1")]
+    journal, settlement, waiting = filled(suspended, frozenset({"s"}), b"<x a='1'/>", b"<x a='2'/>")
     assert journal.unjudged == [("s", "n0"), ("s", "n1")]
     assert (waiting, settlement.report.costly) == ({"t": 1}, set())
 
 
-def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costly_subscriptions_are_suspended_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[OperatorEvent] = []
     known = known_to_redelivery(ControlState(), wanting("s", "mallory", "@a = 1"))
     redeliverer = Redeliverer(

@@ -1,18 +1,26 @@
-"""From a notification to the lanes: what is parked, in which order, and what an earlier run has come to."""
+"""From a notification to the lanes, and from an answer to rows: exclusions, places, the buffer, decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 
+import pytest
+
+from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import Push
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intake import HELD, Exclusions
 from arborcast.dispatch.hot.pump import PumpRun
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState
-from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.logs.parked import Place, Tries
+from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.projections.erasures import Erasures
 from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import queue_of
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, queue_of
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.hot import intake_of, outcomes_in, received
@@ -39,7 +47,7 @@ class World:
         return [row.notification for row in self.journal.rows if row.state == "parked"]
 
 
-def test_what_was_over_when_it_was_accepted_expires_for_everybody_who_matches() -> None:
+def test_a_notification_after_its_validity_expires_for_all() -> None:
     world = World()
     targets = ONE, subscription("pulled", pull_point="p"), subscription("paused", paused=True)
     assert world.intake.take(received(accepted_ms=1, valid_until_ms=1), Found(targets, [])) == 3
@@ -49,7 +57,7 @@ def test_what_was_over_when_it_was_accepted_expires_for_everybody_who_matches() 
     assert (world.journal.buried, world.journal.parked, world.lanes.size) == ([], {}, 0)
 
 
-def test_what_an_open_erasure_covers_ends_without_a_push() -> None:
+def test_notifications_of_an_open_erasure_are_not_pushed() -> None:
     world, erasures = World(), Erasures()
     erasures.apply(Erasure(ErasureScope("e1", 5, topic="a"), "ann", 5))
     world.intake.exclusions = Exclusions(erased=erasures.for_workers)
@@ -59,20 +67,20 @@ def test_what_an_open_erasure_covers_ends_without_a_push() -> None:
     (row,) = world.journal.rows
     assert (row.notification, row.state, row.error) == ("n1", "cancelled", "erased")
     assert "e1" in row.detail
-    assert world.lanes.size == 1, "what was accepted after the request is pushed"
+    assert world.lanes.size == 1, "accepted after the request"
     assert [each.subscriptions for each in world.intake.matched[0]] == [1, 1], "the audit counts it"
 
 
-def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
+def test_the_queue_of_a_held_lane_is_parked_once_no_push_is_in_flight() -> None:
     world = World()
     world.take(1)
     world.take(2)
-    assert world.lanes.take() is not None, "the first push is under way, and has both"
+    assert world.lanes.take() is not None, "the first push is in flight, and has both"
     world.take(3)
     world.take(4)
     world.intake.held = frozenset({"one"})
     world.take(5)
-    assert world.parked == [], "whoever pushed them now might overtake what is under way"
+    assert world.parked == [], "a redelivery now might overtake the push"
 
     PumpRun(world.lanes, world.intake.outcomes).end(ONE, TopicPath("a"), None)
     assert world.parked == ["n3", "n4", "n5"]
@@ -80,19 +88,18 @@ def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
     assert world.lanes.size == 0
 
 
-def test_what_is_urgent_is_not_kept_back_and_what_is_kept_stays_behind_it() -> None:
+def test_urgent_notifications_do_not_wait_in_the_buffer() -> None:
     world = World(held=frozenset({"one"}))
     world.intake.buffer = HoldBuffer(room=2)
     world.take(1)
     world.take(2, priority=5)
-    assert world.parked == ["n2"]
     world.take(3)
     assert world.parked == ["n2"]
     world.take(4)
     assert world.parked == ["n2", "n1", "n3", "n4"], "there is room for two"
 
 
-def test_what_has_a_row_is_left_out_and_what_lacks_it_gets_one() -> None:
+def test_after_a_crash_rows_are_skipped_or_completed() -> None:
     world = World(before=RecoveredDeliveries(frozenset({("one", "n1")}), frozenset({("one", "n2")})))
     for offset in (1, 2, 3):
         world.take(offset)
@@ -102,7 +109,7 @@ def test_what_has_a_row_is_left_out_and_what_lacks_it_gets_one() -> None:
     assert [each.offset for each in (world.lanes.take() or (ONE, []))[1]] == [3]
 
 
-def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
+def test_repeated_notifications_keep_their_places_among_parked_ones() -> None:
     behind = [
         ("one", "n4", Place(1_000, 0, 4)),
         ("two", "n4", Place(1_000, 0, 4)),
@@ -121,7 +128,7 @@ def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
     assert ours[0] < Place(1_000, 0, 4) < ours[1] < Place(1_007, 0, 9)
 
 
-def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
+def test_recovered_deliveries_count_until_all_are_passed() -> None:
     known = RecoveredDeliveries(frozenset({("one", "n1")}))
     began = StartState({0: 5, 1: 5}, known, 70, since=30)
     ends = {0: 8, 1: 5}
@@ -132,10 +139,155 @@ def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
     assert plain.advanced({0: 7, 1: 9}, ends, 90) == StartState({0: 7, 1: 9}, NOTHING, 90)
 
 
-def test_a_request_waits_for_a_server_whatever_its_age() -> None:
+def test_a_request_to_a_queue_is_parked_at_any_age() -> None:
     world, request = World(), received(accepted_ms=1, valid_until_ms=1, queue=True)
     assert world.intake.take(request, Found([queue_of(TopicPath("a"))], [])) == 1
     (row,) = world.journal.rows
     assert (row.subscription, row.endpoint, row.state, row.error) == ("queue:a", "", "parked", "waiting")
     assert world.journal.parked["queue:a", "n"].number == 0
     assert world.lanes.empty
+
+
+OTHER = subscription("other")
+FIRST, SECOND, THIRD = (received(offset=each) for each in (1, 2, 3))
+
+
+def test_buffered_messages_are_released_when_the_lane_is_free_or_late() -> None:
+    buffer = HoldBuffer(10)
+    for to, message, now in ((ONE, FIRST, 0.0), (OTHER, SECOND, 0.1), (ONE, THIRD, 0.2)):
+        assert buffer.add(to, message, now)
+    assert (buffer.size, buffer.oldest(), buffer.examined) == (3, 1, 2)
+
+    assert list(buffer.release({"one", "other"}, 0.24)) == []
+    assert list(buffer.release({"one"}, 0.24)) == [(OTHER, [SECOND])]
+    assert list(buffer.release({"one"}, 0.25)) == [(ONE, [FIRST, THIRD])]
+    assert (buffer.size, buffer.oldest(), buffer.examined) == (0, None, 1)
+
+    full = HoldBuffer(2)
+    assert [full.add(ONE, each, 0.0) for each in (FIRST, SECOND, THIRD)] == [True, True, False]
+    assert (full.drain("one"), full.drain("other")) == ([FIRST, SECOND], [])
+    assert full.add(ONE, THIRD, 1.0)
+
+
+def test_the_time_in_the_buffer_doubles_until_the_lane_was_free() -> None:
+    buffer, now, times = HoldBuffer(10), 0, []  # in eighths of a second, which are exact
+    for _ in range(6):
+        began = now
+        buffer.add(ONE, FIRST, now / 8)
+        while not list(buffer.release({"one"}, now / 8)):
+            now += 1
+        times.append((now - began) / 8)
+    assert times == [0.25, 0.5, 1.0, 2.0, 2.0, 2.0]
+
+    assert list(buffer.release((), now / 8)) == []
+    buffer.add(ONE, FIRST, now / 8)
+    assert list(buffer.release({"one"}, now / 8 + 0.25)), "as at first"
+
+
+def test_a_look_at_the_buffer_examines_few_lanes_in_turn() -> None:
+    class Held(list[str]):
+        def __contains__(self, lane: object) -> bool:
+            looks.append(lane)
+            return super().__contains__(lane)
+
+    buffer, looks = HoldBuffer(10), list[object]()
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        buffer.add(subscription(name), FIRST, 0.0)
+        buffer.drain(name)
+    for _ in range(2):
+        assert list(buffer.release(Held(names[1:]), 0.0)) == []
+        assert len(looks) <= 32
+    assert buffer.examined == 19, "the free one is among the second sixteen"
+
+
+NOW_MS = 100_000_000
+RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, lifespan_s=3_600.0)
+ANY = subscription()
+HASTY = subscription(policy=DeliveryPolicy(lifespan_ms=10))
+
+
+def made() -> tuple[FakeJournal, BatchOutcomes]:
+    journal = FakeJournal()
+    return journal, outcomes_in(journal, lambda: NOW_MS / 1000, RETRY, total_timeout_s=2.0)
+
+
+def settle(settlement: BatchOutcomes, result: PushResult, target: Subscription = ANY) -> None:
+    """One push of one message."""
+    message = received(accepted_ms=NOW_MS)
+    push = Push("p", [message.notification], PushRequest("http://s/", (), b""), result, NOW_MS)
+    settlement.settle(target, [message], push, classify(result))
+
+
+def settled(result: PushResult, target: Subscription = ANY) -> tuple[FakeJournal, BatchOutcomes]:
+    journal, settlement = made()
+    settle(settlement, result, target)
+    return journal, settlement
+
+
+def test_an_answer_of_a_host_counts_until_it_is_forgotten() -> None:
+    _, settlement = made()
+    ports = [subscription(f"s{port}", url=f"http://host:{port}/") for port in range(10, 20)]
+    for port in ports[:5]:
+        settle(settlement, PushResult(202) if port is ports[1] else PushResult(0, "timeout"), port)
+    assert settlement.unreachable(ports[9]) is None
+    settlement.forget()
+    for port in ports[5:9]:
+        settle(settlement, PushResult(0, "timeout"), port)
+    assert settlement.unreachable(ports[9]) is not None
+
+
+@pytest.mark.parametrize(
+    ("result", "signs"),
+    [
+        (PushResult(202, duration_s=1.0), []),
+        (PushResult(202, duration_s=1.001), [Sign("slow")]),
+        (PushResult(404), [Sign("quick")]),
+        (PushResult(404, duration_s=1.5), [Sign("slow")]),
+        (PushResult(500), [Sign("failing", "n")]),
+        (PushResult(503, retry_after_s=30.0), [Sign("unreachable", "n", 30_000)]),
+        (PushResult(0, "timeout"), [Sign("unreachable", "n")]),
+    ],
+)
+def test_signs_of_an_endpoint(result: PushResult, signs: list[Sign]) -> None:
+    _, settlement = settled(result)
+    assert settlement.report.signs == [("http://s/", each) for each in signs]
+
+
+def test_the_decision_is_written() -> None:
+    journal, _ = settled(PushResult(503, retry_after_s=30.0))
+    assert (journal.rows[0].state, journal.rows[0].next_ms) == ("parked", NOW_MS + 30_000)
+    assert journal.parked == {("s", "n"): Tries(1, 1, NOW_MS + 30_000, NOW_MS)}
+    journal, _ = settled(PushResult(500), subscription(policy=DeliveryPolicy(maximum_attempts=1)))
+    assert (journal.rows[0].state, journal.buried, journal.parked) == ("dead", [("s", "n")], {})
+
+
+OLD = "too old when read"
+
+
+@pytest.mark.parametrize(
+    ("target", "age_ms", "valid_ms", "detail"),
+    [
+        (ANY, 3_599_999, None, ""),
+        (ANY, 3_600_000, None, OLD),
+        (HASTY, 10, None, OLD),
+        (ANY, 0, 1, ""),
+        (ANY, 0, 0, "its validity ended at 1970-01-02T03:46:40.000Z"),
+        (ANY, 0, 1 - NOW_MS, "its validity ended at 1970-01-01T00:00:00.001Z"),
+        # Here the lifespan ended it, and there may be a use for a dead letter.
+        (HASTY, 10, 5, OLD),
+        (HASTY, 50, -5, OLD),
+        # A pull point keeps a message of any age.
+        (subscription(pull_point="p"), 3_600_000, None, ""),
+        (subscription(pull_point="p"), 3_600_001, -1, "its validity ended at 1970-01-02T03:46:39.999Z"),
+    ],
+)
+def test_old_notifications_expire_untried(target: Subscription, age_ms: int, valid_ms: int | None, detail: str) -> None:
+    """A dead letter is left by the end of the lifespan alone, not by that of the validity."""
+    journal, settlement = made()
+    valid_until_ms = 0 if valid_ms is None else NOW_MS + valid_ms
+    message = received(accepted_ms=NOW_MS - age_ms, valid_until_ms=valid_until_ms)
+    assert settlement.expired(target, message) is bool(detail)
+    rows = [("expired", "lifespan", 0, "", detail)] if detail else []
+    assert [(row.state, row.error, row.number, row.push, row.detail) for row in journal.rows] == rows
+    assert journal.buried == ([("s", "n")] if detail == OLD else [])

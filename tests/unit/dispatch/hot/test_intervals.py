@@ -37,6 +37,9 @@ SUBSCRIBED = (EACH, ALL, EVERY)
 POLICIES = {each.id: each.policy for each in SUBSCRIBED if each.policy.interval_ms}
 
 
+HOUR_MS = 3_600_000
+
+
 class Run:
     """An intake from one place of the log to another."""
 
@@ -90,7 +93,7 @@ cuts = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(logs(), cuts)
 def test_what_passes_is_the_same_however_the_log_is_cut(
     log: dict[int, list[Accepted]], plan: list[tuple[float, float, str]]
@@ -132,35 +135,31 @@ def recalled(written: Sequence[Evaluation], at: Mapping[int, int]) -> dict[int, 
     return dict(passed)
 
 
-def test_messages_are_so_far_apart_by_acceptance() -> None:
+@pytest.mark.parametrize(
+    ("times", "passed"),
+    [
+        ([0, 50, 99, 100, 150, 199, 350, 449, 450], [0, 100, 350, 450]),
+        # A clock is put back: the interval begins with the next message.
+        ([HOUR_MS, HOUR_MS + 100, 1_000, 1_050, 1_100], [HOUR_MS, HOUR_MS + 100, 1_000, 1_100]),
+    ],
+)
+def test_an_interval_counts_by_acceptance(times: list[int], passed: list[int]) -> None:
     run = Run({}, [EACH])
-    times = [0, 50, 99, 100, 150, 199, 350, 449, 450]
-    assert [at for offset, at in enumerate(times) if run.take(offset, 1_000 + at)] == [0, 100, 350, 450]
-    assert sum(each.thinned for each in run.intake.matched[0]) == 5
+    assert [at for offset, at in enumerate(times) if run.take(offset, HOUR_MS + at)] == passed
+    thinned = len(times) - len(passed)
+    assert sum(each.thinned for each in run.intake.matched[0]) == thinned
+    written = run.evaluations()
     run.intake.write_evaluations()
-    assert (run.intake.outcomes.report.thinned, run.intake.outcomes.report.deliveries) == (5, 4)
-
-
-def test_after_a_clock_was_put_back_the_interval_begins_with_the_next_message() -> None:
-    run = Run({}, [EACH])
-    hour_ms = 3_600_000
-    times = [hour_ms, hour_ms + 100, 1_000, 1_050, 1_100]
-    assert [at for offset, at in enumerate(times) if run.take(offset, hour_ms + at)] == [
-        hour_ms,
-        hour_ms + 100,
-        1_000,
-        1_100,
+    assert (run.intake.outcomes.report.thinned, run.intake.outcomes.report.deliveries) == (thinned, len(passed))
+    # A start reads from the log; behind a clock that was put back it finds an earlier interval, and one more passes.
+    again = Run(recalled(written, {0: len(times)}), [EACH])
+    later = [
+        bool(again.take(len(times) + number, HOUR_MS + times[-1] + at)) for number, at in enumerate((50, 100, 150))
     ]
-    # A start reads the interval before the change from the log, and one more message passes.
-    again = Run(recalled(run.evaluations(), {0: len(times)}), [EACH])
-    assert [again.take(5 + number, hour_ms + at) for number, at in enumerate((1_150, 1_200, 1_250))] == [
-        ["each"],
-        [],
-        ["each"],
-    ]
+    assert later == ([True, False, True] if times[-1] < times[0] else [False, True, False])
 
 
-def test_topics_count_by_themselves_or_together() -> None:
+def test_topics_count_separately_or_together() -> None:
     run = Run({}, [EACH, ALL])
     assert run.take(0, 1_000, "a") == ["each", "all"]
     assert run.take(1, 1_010, "b") == ["each"]
@@ -169,7 +168,11 @@ def test_topics_count_by_themselves_or_together() -> None:
     assert run.take(0, 1_260, "c", partition=1) == ["each", "all"], "each partition counts for itself"
 
 
-def test_what_is_for_one_alone_is_not_left_out_and_keeps_nothing_from_passing() -> None:
+def at(at_ms: int, only: str = "") -> Received:
+    return received(f"o{at_ms}", at_ms, accepted_ms=at_ms, only=only)
+
+
+def test_a_notification_for_one_alone_passes_beside_the_interval() -> None:
     run = Run({}, [EACH])
     run.take(0, 1_000)
     assert run.intake.take(at(1_010, only="each"), Found([EACH], [])) == 1
@@ -177,24 +180,17 @@ def test_what_is_for_one_alone_is_not_left_out_and_keeps_nothing_from_passing() 
     assert run.take(2, 1_100) == ["each"]
 
 
-def at(at_ms: int, only: str = "") -> Received:
-    return received(f"o{at_ms}", at_ms, accepted_ms=at_ms, only=only)
-
-
-def test_what_ended_meanwhile_counts_as_before() -> None:
+def test_intervals_of_subscriptions_that_ended_or_are_not_judged() -> None:
     run = Run({}, [EACH])
     assert [run.intake.take(at(each), Found([], [EACH])) for each in (1_000, 1_050, 1_100)] == [1, 0, 1]
     assert [(row.notification, row.state) for row in run.journal.rows] == [
         ("o1000", "cancelled"),
         ("o1100", "cancelled"),
     ]
-
-
-def test_what_may_not_be_wanted_keeps_nothing_from_passing() -> None:
     costly = msgspec.structs.replace(asking("costly", 100), content=(XPathFilter(XPATH_1, "count(//y) > 3"),))
     run = Run({}, [costly], unjudged="costly")
     assert [run.intake.take(at(each), Found([costly], [])) for each in (1_000, 1_050)] == [1, 1]
-    assert all(each.passed == () for each in run.intake.matched[0])
+    assert all(each.passed == () for each in run.intake.matched[0]), "its conditions may not have matched"
 
 
 @pytest.mark.parametrize(
@@ -211,16 +207,7 @@ def test_a_silence_begins_with_the_newest_time_stamp(interval_ms: int, times: tu
     assert run.intake.outcomes.report.matched == {("s", "a"): 1_500}
 
 
-def test_what_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "_FEWEST", 10)
-    made = Intervals()
-    for number in range(200):
-        assert made.passes(EACH, 0, TopicPath(f"t{number}"), 10_000 * number)
-    assert len(made.passed[0]) < 30
-    assert not made.passes(EACH, 0, TopicPath("t199"), 10_000 * 199 + 99)
-
-
-def test_who_asks_is_known_from_the_control_log() -> None:
+def test_policies_are_those_of_the_control_log() -> None:
     state = ControlState()
     known = IntervalPolicies(known_to_redelivery(state, *SUBSCRIBED))
     for each in SUBSCRIBED:
@@ -230,27 +217,27 @@ def test_who_asks_is_known_from_the_control_log() -> None:
     assert known.policies() == {"each": EACH.policy}
 
 
-def test_of_more_topics_than_are_known_those_whose_interval_ends_first_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(intervals, "_MOST", 4_000)
-    known, daily = Intervals(), asking("s", 86_400_000)
-    topics = [TopicPath(f"t{number}") for number in range(12_000)]
+def test_memory_for_intervals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "_FEWEST", 10)
+    monkeypatch.setattr(intervals, "_MOST", 400)
+    made, daily = Intervals(), asking("s", 86_400_000)
+    for number in range(200):
+        assert made.passes(EACH, 0, TopicPath(f"t{number}"), 10_000 * number)
+    assert len(made.passed[0]) < 30, "intervals that are over"
+    assert not made.passes(EACH, 0, TopicPath("t199"), 10_000 * 199 + 99)
+
+    made, topics = Intervals(), [TopicPath(f"t{number}") for number in range(1_200)]
     for partition in (0, 1):
         for number, topic in enumerate(topics):
-            assert known.passes(daily, partition, topic, 1_000_000 + number)
-            assert len(known.passed[partition]) <= 4_000
-    assert len(known.passed[1]) <= 2_000, "two partitions share it"
-    assert not known.passes(daily, 1, topics[-1], 2_000_000)
-    assert known.passes(daily, 1, topics[0], 2_000_000), "forgotten, so one more passes"
+            assert made.passes(daily, partition, topic, 1_000_000 + number)
+            assert len(made.passed[partition]) <= 400
+    assert len(made.passed[1]) <= 200, "two partitions share it"
+    assert not made.passes(daily, 1, topics[-1], 2_000_000)
+    assert made.passes(daily, 1, topics[0], 2_000_000), "forgotten as the first to end, so one more passes"
 
-
-def test_what_is_read_back_is_bounded_as_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "_MOST", 4_000)
-    passed: dict[int, dict[intervals.Lane, int]] = {}
-    policies = {"s": asking("s", 86_400_000).policy}
-    for begin in range(0, 12_000, 100):
-        matched = [Matched(f"n{at}", TopicPath(f"t{at}"), at, at, 1, ("s",)) for at in range(begin, begin + 100)]
-        fold(passed, [Evaluation(7, 0, 0, matched)], {}, policies)
-        assert len(passed[7]) <= 4_000
-    assert ("s", "t11999") in passed[7]
+    read: dict[int, dict[intervals.Lane, int]] = {}
+    for begin in range(0, 1_200, 10):
+        matched = [Matched(f"n{at}", topics[at], at, at, 1, ("s",)) for at in range(begin, begin + 10)]
+        fold(read, [Evaluation(7, 0, 0, matched)], {}, {"s": daily.policy})
+        assert len(read[7]) <= 400
+    assert ("s", topics[-1]) in read[7]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import chain
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -45,7 +46,7 @@ def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[
         ("peer", Peer("G/a", "G/b", "only"), (1, 1), 1),
     ],
 )
-def test_as_many_messages_share_a_push_as_may(
+def test_messages_that_share_a_push(
     form: DeliveryForm, peer: Peer | None, sizes: tuple[int, ...], together: int
 ) -> None:
     lanes = Lanes(LIMITS)
@@ -54,62 +55,14 @@ def test_as_many_messages_share_a_push_as_may(
     assert names(lanes.take()) == ("s", [str(number) for number in range(together)])
 
 
-def test_a_priority_that_does_not_count_in_its_lane_puts_it_before_no_other() -> None:
+def test_a_priority_does_not_count_in_a_timely_lane() -> None:
     lanes = Lanes(LIMITS)
     lanes.add(message(0), subscription("plain"))
     lanes.add(message(1, priority=5), subscription("timely", policy=DeliveryPolicy(reliability="timely")))
     assert [names(lanes.take())[0] for _ in range(2)] == ["plain", "timely"]
 
 
-CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 80), CLASSES), max_size=60),
-    st.tuples(*[CLASSES] * 5),
-    st.randoms(use_true_random=False),
-    st.integers(1, 5),
-)
-def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_lane(
-    messages: list[tuple[int, int, int]], of_lanes: tuple[int, ...], random: Random, max_messages: int
-) -> None:
-    """However additions, pushes, outcomes and what is parked are interleaved."""
-    lanes = Lanes(LaneLimits(max_messages, 100))
-    waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # by lane: what leaves first is the least
-    in_flight: dict[str, list[int]] = {}
-    coming = list(enumerate(messages))
-
-    while coming or not lanes.empty:
-        step = random.randrange(7)
-        if step < 3 and coming:
-            number, (lane, size, priority) = coming.pop(0)
-            asked = DeliveryPolicy(priority=of_lanes[lane])
-            lanes.add(message(number, size, priority=priority), subscription(f"s{lane}", policy=asked))
-            waiting[f"s{lane}"].append((-priority, number))
-        elif step < 5 and (taken := lanes.take()) is not None:
-            name, taken_names = names(taken)
-            assert name not in in_flight
-            assert 1 <= len(taken_names) <= max_messages
-            assert len(taken_names) == 1 or sum(len(each.notification.payload) for each in taken[1]) <= 100
-            in_flight[name] = [each.offset for each in taken[1]]
-            leaving = sorted(waiting[name])[: len(taken_names)]
-            assert [str(number) for _, number in leaving] == taken_names
-            waiting[name] = [each for each in waiting[name] if each not in leaving]
-        elif step == 5 and in_flight:
-            name = random.choice(sorted(in_flight))
-            del in_flight[name]
-            lanes.settle(name, TOPIC)
-        elif step == 6 and waiting and random.random() < 0.2:
-            name = random.choice(sorted(waiting))
-            assert [each.offset for each in lanes.drain(name)] == [number for _, number in waiting.pop(name)]
-        assert (lanes.size, lanes.busy) == (sum(map(len, waiting.values())), len(in_flight))
-        left = [number for each in waiting.values() for _, number in each]
-        assert lanes.oldest() == min([*left, *chain.from_iterable(in_flight.values())], default=None)
-
-    assert not any(waiting.values())
-
-
-def test_two_with_the_same_xml_id_do_not_travel_together() -> None:
+def test_equal_xml_ids_do_not_share_a_push() -> None:
     lanes = Lanes(LaneLimits(max_messages=10, max_bytes=1_000))
     messages = [b'<p xml:id="one"/>', b"<p/>", b'<p xml:id="two"/>', b"<p xml:id='one'/>", b"<p/>"]
     for number, payload in enumerate(messages):
@@ -120,30 +73,8 @@ def test_two_with_the_same_xml_id_do_not_travel_together() -> None:
     assert names(lanes.take()) == ("s", ["3", "4"])
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), CLASSES), max_size=40), st.permutations(range(40)))
-def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool, int]], offsets: list[int]) -> None:
-    """In any order: a notification with many recipients joins a lane behind later ones of other topics."""
-    lanes = Lanes(LIMITS)
-    open_offsets: dict[str, list[int]] = {"a": [], "b": []}
-    busy: dict[str, list[int]] = {}
-    for (name, adds, priority), offset in zip(steps, offsets, strict=False):
-        if adds:
-            lanes.add(message(offset, priority=priority), subscription(name))
-            open_offsets[name].append(offset)
-        elif busy:
-            done = busy.popitem()
-            open_offsets[done[0]] = [each for each in open_offsets[done[0]] if each not in done[1]]
-            lanes.settle(done[0], TOPIC)
-        elif (taken := lanes.take()) is not None:
-            busy[taken[0].id] = [each.offset for each in taken[1]]
-        everything = [each for offsets in open_offsets.values() for each in offsets]
-        assert lanes.oldest() == min(everything, default=None)
-        assert lanes.size == len(everything) - sum(map(len, busy.values()))
-        assert lanes.busy == len(busy)
-
-
-def test_a_lane_that_was_drained_twice_while_it_waited_for_its_endpoint_does_not_take_the_place_of_others() -> None:
-    """Else nobody at that endpoint would be called any more."""
+def test_a_lane_drained_twice_before_its_turn_takes_no_place() -> None:
+    """Else no lane of that endpoint would have a turn any more."""
     lanes = Lanes(LIMITS, Limits(per_endpoint=1, per_host=1))
     first, gone, last = (subscription(name, url="http://one/", form="raw") for name in ("first", "gone", "last"))
     lanes.add(message(0), first)
@@ -180,7 +111,7 @@ def all_that_go(lanes: Lanes) -> list[str]:
     return went
 
 
-def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
+def test_fewer_pushes_to_a_slow_receiver_and_one_after_a_failure() -> None:
     lanes = lane_of("abcdefghi")
     for topic in "abc":
         all_that_go(lanes)
@@ -207,16 +138,14 @@ def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
         ("notify", DEFAULT_POLICY),
     ],
 )
-def test_of_what_is_strict_or_timely_or_travels_together_one_push_is_under_way(
-    form: DeliveryForm, policy: DeliveryPolicy
-) -> None:
+def test_one_push_at_a_time(form: DeliveryForm, policy: DeliveryPolicy) -> None:
     lanes = lane_of("abc", form, policy, LaneLimits(1, 100))
     for expected in ("0", "1", "2"):
         assert all_that_go(lanes) == [expected]
         ends(lanes, "a")
 
 
-def test_what_is_put_off_waits_for_all_pushes_of_its_lane() -> None:
+def test_a_deferral_waits_for_all_pushes_of_its_lane() -> None:
     lanes = lane_of("aabbcc")
     all_that_go(lanes)
     ends(lanes, "a")
@@ -234,49 +163,66 @@ def test_what_is_put_off_waits_for_all_pushes_of_its_lane() -> None:
     assert lanes.empty
 
 
+CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))
+
+
+class Coming(NamedTuple):
+    lane: int
+    topic: str
+    size: int
+    priority: int
+
+
+@pytest.mark.parametrize("form", ["notify", "raw"])
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), CLASSES), max_size=60),
-    st.randoms(use_true_random=False),
+    st.lists(st.builds(Coming, st.integers(0, 2), st.sampled_from("abcd"), st.integers(1, 80), CLASSES), max_size=60),
+    st.tuples(*[CLASSES] * 3),
     st.integers(1, 4),
+    st.randoms(use_true_random=False),
 )
-def test_of_each_topic_one_push_in_order_however_many_are_under_way(
-    messages: list[tuple[int, str, int]], random: Random, per_endpoint: int
+def test_each_message_once_the_highest_first_equals_in_order(
+    form: DeliveryForm, messages: list[Coming], of_lanes: tuple[int, ...], most: int, random: Random
 ) -> None:
-    """However additions, pushes, outcomes and what is parked are interleaved, and however receivers answer."""
-    lanes = Lanes(LIMITS, Limits(per_endpoint, 6))
-    waiting: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)  # what leaves first is the least
-    in_flight: dict[tuple[str, str], int] = {}
+    """However additions, pushes, outcomes and drained lanes are interleaved, and however receivers answer: one push is
+    under way for each lane, and for each of its topics in the form `raw`. A notification with many recipients joins a
+    lane behind later ones, so offsets are in any order."""
+    lanes = Lanes(LaneLimits(most, 100), Limits(most, 6))
+    waiting: defaultdict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)  # the least leaves first
+    in_flight: dict[tuple[str, str], list[str]] = {}
+    offsets = random.sample(range(100), len(messages))
     coming = list(enumerate(messages))
 
     while coming or not lanes.empty:
         step = random.randrange(7)
         if step < 3 and coming:
-            number, (lane, topic, priority) = coming.pop(0)
-            lanes.add(message(number, topic=topic, priority=priority), subscription(f"s{lane}", form="raw"))
-            waiting[f"s{lane}", topic].append((-priority, number))
+            number, (lane, topic, size, priority) = coming.pop(0)
+            to = subscription(f"s{lane}", form=form, policy=DeliveryPolicy(priority=of_lanes[lane]))
+            lanes.add(message(offsets[number], size, topic, priority), to)
+            waiting[to.id, topic if form == "raw" else ""].append((-priority, number, str(offsets[number])))
         elif step < 5 and (taken := lanes.take()) is not None:
-            (only,) = taken[1]
-            key = taken[0].id, only.notification.topic
+            name, together = names(taken)
+            key = name, taken[1][0].notification.topic if form == "raw" else ""
             assert key not in in_flight
-            assert (-only.notification.priority, only.offset) == min(waiting[key])
-            waiting[key].remove(min(waiting[key]))
-            in_flight[key] = only.offset
-            assert sum(name == key[0] for name, _ in in_flight) == lanes.in_flight(key[0]) <= per_endpoint
+            assert len(together) <= (1 if form == "raw" else most)
+            assert len(together) == 1 or sum(len(each.notification.payload) for each in taken[1]) <= 100
+            leaving = sorted(waiting[key])[: len(together)]
+            assert [offset for _, _, offset in leaving] == together
+            waiting[key] = [each for each in waiting[key] if each not in leaving]
+            in_flight[key] = together
+            assert sum(lane == name for lane, _ in in_flight) == lanes.in_flight(name) <= most
         elif step == 5 and in_flight:
-            name, of = random.choice(sorted(in_flight))
-            del in_flight[name, of]
+            name, topic = random.choice(sorted(in_flight))
+            del in_flight[name, topic]
             lanes.answered(name, random.random() < 0.8, random.choice((0.0, 0.0, 1.0)))
-            lanes.settle(name, TopicPath(of))
+            lanes.settle(name, TopicPath(topic or "a"))
         elif step == 6 and random.random() < 0.1:
             name = f"s{random.randrange(3)}"
-            gone = sorted(number for key in waiting if key[0] == name for _, number in waiting[key])
-            assert [each.offset for each in lanes.drain(name)] == gone
-            for each in "abcd":
-                waiting.pop((name, each), None)
-        everything = [number for left in waiting.values() for _, number in left]
-        assert lanes.size == len(everything)
-        assert lanes.oldest() == min([*everything, *in_flight.values()], default=None)
-        assert lanes.busy == len({name for name, _ in in_flight})
+            drained = [each for key in list(waiting) if key[0] == name for each in waiting.pop(key)]
+            expected = sorted((offset for _, _, offset in drained), key=int)
+            assert [each.notification.id for each in lanes.drain(name)] == expected
+        left = [int(offset) for each in waiting.values() for _, _, offset in each]
+        assert (lanes.size, lanes.busy) == (len(left), len({name for name, _ in in_flight}))
+        assert lanes.oldest() == min([*left, *map(int, chain.from_iterable(in_flight.values()))], default=None)
 
     assert not any(waiting.values())
     assert not in_flight

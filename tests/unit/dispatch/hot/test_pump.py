@@ -40,7 +40,7 @@ def filled(*messages: tuple[str, Subscription], bounds: Limits = Limits(16, 128)
 
 
 class Ran:
-    """One run of the pump over lanes, with a clock that goes on by `seconds_each` with every push."""
+    """One run of the pump over lanes. Each push takes `seconds_each`."""
 
     def __init__(
         self,
@@ -61,19 +61,17 @@ class Ran:
         self.report, self.rows = settlement.report, self.journal.rows
 
 
-def test_what_waited_in_its_lane_for_too_long_is_not_pushed_any_more() -> None:
-    """A receiver hangs for three seconds, and what waits behind is valid for one: none of it is pushed."""
-    clock = Clock(0.0)
-
-    def answer(request: PushRequest) -> PushResult:
-        clock.after(3.0)
-        return PushResult(202, duration_s=3.0)
-
+def test_a_message_that_waited_beyond_its_validity_is_not_pushed() -> None:
+    """A receiver hangs for three seconds, and messages that are valid for one wait behind."""
+    clock, journal = Clock(0.0), FakeJournal()
     lanes = filled()
     for number in range(5):
         lanes.add(received(f"n{number}", number, valid_until_ms=10_000 if number == 3 else 1_000), to("hangs"))
     lanes.add(received("m", 5), to("other"))
-    journal = FakeJournal()
+
+    def answer(request: PushRequest) -> PushResult:
+        clock.after(3.0)
+        return PushResult(202, duration_s=3.0)
 
     Pump(FakeTransport(answer), Envelope, 1, RETRY.batch_wait_s, clock).run(PumpRun(lanes, outcomes_in(journal, clock)))
 
@@ -84,13 +82,13 @@ def test_what_waited_in_its_lane_for_too_long_is_not_pushed_any_more() -> None:
     assert journal.buried == []
 
 
-def test_no_more_pushes_under_way_than_allowed() -> None:
+def test_no_more_pushes_in_flight_than_allowed() -> None:
     ran = Ran(filled(*((f"n{i}", to(f"s{i}")) for i in range(20))), max_in_flight=3)
     assert ran.transport.most_in_flight == 3
     assert (max(ran.told), ran.told[-1], len(ran.rows)) == (3, 0, 20)
 
 
-def test_what_waits_behind_an_endpoint_that_is_away_is_parked_untried() -> None:
+def test_messages_behind_an_endpoint_that_is_away_are_parked_untried() -> None:
     away, well = to("away"), to("well")
     ran = Ran(
         filled(("n1", away), ("n2", away), ("n3", away), ("n1", well), ("n2", well)),
@@ -109,7 +107,7 @@ def test_what_waits_behind_an_endpoint_that_is_away_is_parked_untried() -> None:
     assert ran.report.signs == [("http://away/", Sign("unreachable", "n1"))]
 
 
-def test_an_endpoint_that_was_away_is_not_tried_for_other_subscriptions_of_the_batch() -> None:
+def test_an_endpoint_that_is_away_is_not_tried_for_each_subscription() -> None:
     shared = [to(f"s{number}", url="http://away/") for number in range(5)]
     one_by_one = Ran(filled(*(("n1", each) for each in shared), bounds=Limits(1, 128)), lambda _: AWAY)
     assert len(one_by_one.sent) == 1
@@ -120,7 +118,7 @@ def test_an_endpoint_that_was_away_is_not_tried_for_other_subscriptions_of_the_b
     assert [sign.kind for _, sign in together.report.signs] == ["unreachable"], "it has gone away once"
 
 
-def test_a_host_where_nothing_answers_is_not_tried_endpoint_by_endpoint() -> None:
+def test_a_silent_host_is_not_tried_endpoint_by_endpoint() -> None:
     ports = [to(f"s{port}", url=f"http://host:{port}/") for port in range(100, 150)]
     silent = PushResult(0, "timeout")
     ran = Ran(filled(*(("n1", each) for each in ports)), lambda _: silent, max_in_flight=1)
@@ -134,7 +132,7 @@ def test_a_host_where_nothing_answers_is_not_tried_endpoint_by_endpoint() -> Non
 
 
 class Slow:
-    """A pump whose receivers answer when the test says so, and whose clock is the test's."""
+    """A pump whose receivers answer when the test has them answer, with a clock of the test."""
 
     def __init__(self, *messages: tuple[str, Subscription], max_in_flight: int = 100) -> None:
         self.journal, self.transport, self.clock = FakeJournal(), _Silent(), Clock(0.0)
@@ -154,7 +152,7 @@ class Slow:
 
 
 class _Silent(FakeTransport):
-    """`readable` is what was answered, and is taken in by the next `drive`."""
+    """The next `drive` handles the answer that is `readable`."""
 
     readable: Callable[[], None] | None = None
 
@@ -164,7 +162,18 @@ class _Silent(FakeTransport):
             readable()
 
 
-def test_a_push_without_an_answer_goes_on_and_the_redelivery_waits_for_its_result() -> None:
+@pytest.mark.parametrize(
+    ("answer", "state", "error", "status"),
+    [
+        (PushResult(202, duration_s=4.0), "delivered", "", 202),
+        (PushResult(0, "timeout"), "failed", "timeout", 0),
+        (FAILS, "failed", "server-error", 500),
+        (PushResult(0, "address"), "refused", "address", 0),
+    ],
+)
+def test_the_redelivery_has_the_result_of_a_late_answer(
+    answer: PushResult, state: str, error: str, status: int
+) -> None:
     world = Slow(("n1", to("slow")), ("n2", to("slow")))
     world.after(2.0)
     assert world.journal.parked == {}
@@ -179,31 +188,16 @@ def test_a_push_without_an_answer_goes_on_and_the_redelivery_waits_for_its_resul
     assert world.lanes.empty
     assert (len(world.transport.sent), world.pump.in_flight, world.pump.unanswered) == (1, 0, 1)
 
-    world.answer(PushResult(202, duration_s=4.0))
+    world.answer(answer)
 
     (result,) = world.journal.answers
-    assert (result.state, result.promise.subscription, result.promise.push) == ("delivered", "slow", waits.awaits)
+    assert (result.state, result.error, result.status) == (state, error, status)
+    assert (result.promise.subscription, result.promise.push) == ("slow", waits.awaits)
     assert world.pump.unanswered == 0
     assert len(world.journal.rows) == 2, "the redelivery writes the row"
 
 
-@pytest.mark.parametrize(
-    ("answer", "state", "error", "status"),
-    [
-        (PushResult(0, "timeout"), "failed", "timeout", 0),
-        (FAILS, "failed", "server-error", 500),
-        (PushResult(0, "address"), "refused", "address", 0),
-    ],
-)
-def test_a_late_failure_is_a_result_too(answer: PushResult, state: str, error: str, status: int) -> None:
-    world = Slow(("n1", to("slow")))
-    world.after(2.1)
-    world.answer(answer)
-    (result,) = world.journal.answers
-    assert (result.state, result.error, result.status) == (state, error, status)
-
-
-def test_a_late_answer_that_promises_a_result_is_parked_with_that_promise() -> None:
+def test_a_late_promise_of_a_result_is_parked() -> None:
     world, message = Slow(("n1", to("slow"))), received("n1")
     world.after(2.1)
     request = dataclasses.replace(world.transport.pending[0].request, result_by_ms=NOW_MS + 60_000)
@@ -213,7 +207,7 @@ def test_a_late_answer_that_promises_a_result_is_parked_with_that_promise() -> N
     assert world.journal.answers == []
 
 
-def test_what_was_answered_while_the_thread_stood_still_is_not_late() -> None:
+def test_an_answer_from_before_a_pause_of_the_thread_is_not_late() -> None:
     world = Slow(("n1", to("s")))
     world.transport.readable = lambda: world.answer(PushResult(202, duration_s=0.1))
     world.clock.after(60.0)
@@ -221,7 +215,7 @@ def test_what_was_answered_while_the_thread_stood_still_is_not_late() -> None:
     assert world.journal.states("s") == [("n1", "delivered", "")]
 
 
-def test_pushes_without_an_answer_leave_their_places_to_others_up_to_a_bound() -> None:
+def test_unanswered_pushes_leave_their_places_to_others_up_to_a_bound() -> None:
     world = Slow(*((f"n{number}", to(f"s{number}")) for number in range(20)), max_in_flight=2)
     begun = [len(world.transport.sent)]
     for _ in range(5):
@@ -230,21 +224,19 @@ def test_pushes_without_an_answer_leave_their_places_to_others_up_to_a_bound() -
     assert begun == [2, 4, 6, 8, 8, 8], "four times as many at most"
 
 
-def test_message_that_fails_does_not_stop_those_behind_it_until_several_in_a_row_do() -> None:
+def test_a_lane_ends_after_several_failures_in_a_row_or_a_410() -> None:
     answers = iter([FAILS, TAKEN, FAILS, FAILS, FAILS])
     ran = Ran(filled(*((f"n{number}", to("s")) for number in range(1, 8))), lambda _: next(answers))
     failed = [(f"n{number}", "parked", "server-error") for number in (1, 3, 4, 5)]
     waiting = [("n6", "parked", "waiting"), ("n7", "parked", "waiting")]
     assert ran.states("s") == [failed[0], ("n2", "delivered", ""), *failed[1:], *waiting]
 
-
-def test_receiver_that_is_gone_ends_its_subscription() -> None:
     ran = Ran(filled(("n1", to("s")), ("n2", to("s"))), lambda _: GONE)
     assert ran.states("s") == [("n1", "cancelled", "client-error"), ("n2", "cancelled", "ended")]
     assert (ran.report.gone, ran.journal.parked, ran.journal.buried) == ({"s"}, {}, [])
 
 
-def test_a_receiver_that_holds_up_the_batch_gets_the_rest_later() -> None:
+def test_the_rest_for_a_receiver_that_holds_up_the_batch_is_parked() -> None:
     quick = [(f"q{number}", to(f"quick{number}")) for number in range(3)]
     ran = Ran(
         filled(*quick, *((f"n{number}", to("slow")) for number in range(100))),
@@ -260,7 +252,7 @@ def test_a_receiver_that_holds_up_the_batch_gets_the_rest_later() -> None:
     assert waiting == [f"n{number}" for number in range(100 - len(waiting), 100)]
 
 
-def test_subscription_without_a_possible_envelope_fails_alone() -> None:
+def test_a_subscription_without_a_possible_envelope_fails_alone() -> None:
     torn = EndpointReference("http://broken/", ("<a>",))
     broken = Subscription("broken", torn, form="raw", addressing=True)
     ran = Ran(filled(("n1", broken), ("n2", broken), ("n1", to("well"))))
@@ -268,9 +260,9 @@ def test_subscription_without_a_possible_envelope_fails_alone() -> None:
     assert ran.states("well") == [("n1", "delivered", "")]
 
 
-def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
+def test_nothing_is_pushed_while_kafka_is_away() -> None:
     class Late(FakeJournal):
-        """Kafka goes away after the first push, until it is waited for."""
+        """Kafka is away after the first push, until it is waited for, which takes long."""
 
         def write_due(self) -> bool:
             self.late = self.late or len(self.rows) == 1
@@ -278,35 +270,33 @@ def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
 
         def catch_up(self) -> None:
             pushed.append(len(transport.sent))
-            assert not transport.in_flight, "what is under way has its outcome first"
-            self.rows.append(self.rows[0])
-            self.late = False
-
-    pushed: list[int] = []
-    transport = FakeTransport()
-    lanes = filled(*((f"n{i}", to(f"s{i % 2}")) for i in range(6)))
-    Pump(transport, Envelope, 100, 2.0).run(PumpRun(lanes, outcomes_in(Late(), now)))
-
-    assert pushed == [2], "both lanes had one under way when it went away"
-    assert len(transport.sent) == 6
-
-
-def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
-    class Late(FakeJournal):
-        def catch_up(self) -> None:
-            super().catch_up()
+            assert not transport.in_flight, "each push in flight has its outcome first"
             clock.after(1_000.0)
+            super().catch_up()
+            self.rows.append(self.rows[0])
 
-    clock, journal = Clock(0.0), Late()
-    journal.late = True
-    lanes = filled(*((f"n{i}", to("s")) for i in range(20)))
-    Pump(FakeTransport(), Envelope, 1, 2.0, clock=clock).run(PumpRun(lanes, outcomes_in(journal, now)))
+    pushed, clock = list[int](), Clock(0.0)
+    journal, transport = Late(), FakeTransport()
+    lanes = filled(*((f"n{i}", to(f"s{i % 2}")) for i in range(40)))
+    Pump(transport, Envelope, 100, RETRY.batch_wait_s, clock=clock).run(PumpRun(lanes, outcomes_in(journal, now)))
 
+    assert pushed == [2], "both lanes had one in flight"
+    assert len(transport.sent) == 40
     assert {row.state for row in journal.rows} == {"delivered"}
 
 
-def two_under_way_that_end(*ends: PushResult) -> list[tuple[str, str, str]]:
-    """Topics a, b and c of one subscription: when b and c are under way together, these are their outcomes."""
+@pytest.mark.parametrize(
+    ("ends", "states"),
+    [
+        ((AWAY, TAKEN), ["parked", "delivered", "parked", "parked", "parked"]),
+        ((GONE, AWAY), ["cancelled", "parked", "cancelled", "cancelled", "cancelled"]),
+        ((AWAY, GONE), ["parked", "cancelled", "cancelled", "cancelled", "cancelled"]),
+    ],
+)
+def test_the_rest_of_a_lane_waits_for_its_pushes_in_flight(
+    ends: tuple[PushResult, PushResult], states: list[str]
+) -> None:
+    """Topics a, b and c of one subscription: these are the outcomes when b and c are in flight together."""
     lanes = filled()
     for number, name in enumerate(("a1", "b1", "c1", "a2", "b2", "c2")):
         lanes.add(received(name, number, name[0]), to("s"))
@@ -322,15 +312,5 @@ def two_under_way_that_end(*ends: PushResult) -> list[tuple[str, str, str]]:
         transport.pending.popleft().callback(end)
         pump.begin(run)
     assert lanes.empty
-    return journal.states("s")
-
-
-def test_what_is_left_waits_until_no_topic_of_the_subscription_is_under_way() -> None:
-    assert two_under_way_that_end(AWAY, TAKEN) == [
-        ("a1", "delivered", ""),
-        ("b1", "parked", "connect"),
-        ("c1", "delivered", ""),
-        *((name, "parked", "waiting") for name in ("a2", "b2", "c2")),
-    ]
-    for ends in ((GONE, AWAY), (AWAY, GONE)):  # whichever push finds that the receiver is gone
-        assert [state for _, state, _ in two_under_way_that_end(*ends)[3:]] == ["cancelled"] * 3
+    assert [name for name, *_ in journal.states("s")] == ["a1", "b1", "c1", "a2", "b2", "c2"]
+    assert [state for _, state, _ in journal.states("s")] == ["delivered", *states]

@@ -1,22 +1,27 @@
+"""The journal of a worker: a row follows the record that it is about."""
+
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import pytest
+from lxml import etree
 
-from arborcast.core.eventlog.client import Producer
+from arborcast.client.received import read_push
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery import journal
 from arborcast.dispatch.hot import sink_journal
-from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.sink_journal import SinkJournal, stored_element
 from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
+from arborcast.topic_model.namespaces import SOAP11
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Promise, Result
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
+from tests.support.fake_producer import FakeProducer, connecting
 from tests.support.hot import received
-from tests.support.make import Clock, subscription
+from tests.support.make import Clock
+from tests.support.oasis import validate_element
 from tests.support.table_rows import attempt
 
 
@@ -56,8 +61,7 @@ class FakeLog:
     def add(self, row: Attempt) -> None:
         self.rows.append(row.notification)
 
-    def write_due(self) -> None:
-        pass
+    def write_due(self) -> None: ...
 
     def is_behind(self, seconds: float) -> bool:
         return self.late
@@ -90,44 +94,50 @@ class Opened:
         self.journal.write_due()
         return self.attempts.rows
 
+    def park(self, name: str, to: str = "s", offset: int = 0, only: str = "") -> None:
+        made = received(name, offset, only=only)
+        self.journal.park(made.delivery(to), made.notification, Tries(), attempt(name, to, "parked"))
+
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     return Opened(monkeypatch)
 
 
-SUBSCRIPTION = subscription()
+WSNT = "{http://docs.oasis-open.org/wsn/b-2}"
+WSA = "{http://www.w3.org/2005/08/addressing}"
+
+SUBSCRIPTION = Subscription(
+    "s", EndpointReference("http://h/wsn/pullpoints/p"), "http://h/wsn/subscriptions/s?a&b", pull_point="p"
+)
 
 
-def park(journal: SinkJournal, name: str, to: str = "s", offset: int = 0, only: str = "") -> None:
-    made = received(name, offset, only=only)
-    journal.park(made.delivery(to), made.notification, Tries(), attempt(name, to, "parked"))
-
-
-def test_a_copy_for_one_subscription_does_not_take_the_place_of_the_original(opened: Opened) -> None:
-    park(opened.journal, "n", "old", 5)
-    park(opened.journal, "n", "new", 6, only="new")
+def test_a_copy_for_one_subscription_has_a_place_of_its_own(opened: Opened) -> None:
+    opened.park("n", "old", 5)
+    opened.park("n", "new", 6, only="new")
     assert opened.parked.sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
 
 
-def test_that_something_is_kept_is_written_when_it_is_and_not_only_at_the_end(opened: Opened) -> None:
-    park(opened.journal, "parked")
+def test_each_row_follows_its_record(opened: Opened) -> None:
+    opened.park("parked")
     dead = received("dead")
     opened.journal.write_dead_letter(dead.delivery("s"), dead.notification, attempt("dead", "s", "dead"))
     opened.journal.store(SUBSCRIPTION, received("pulled").notification)
     assert opened.rows() == []
 
-    opened.parked.acknowledged = 1
-    assert opened.rows() == ["parked"]
-    opened.dead.acknowledged = 1
-    assert opened.rows() == ["parked", "dead"]
-    opened.pulls.acknowledged = 1
-    assert opened.rows() == ["parked", "dead", "pulled"]
+    for log, rows in ((opened.parked, 1), (opened.dead, 2), (opened.pulls, 3)):
+        log.acknowledged = 1
+        assert opened.rows() == ["parked", "dead", "pulled"][:rows]
+
+    opened.park("abandoned")
+    opened.journal.close()
+    opened.parked.acknowledged = 2
+    assert "abandoned" not in opened.rows(), "its batch is repeated"
 
 
-def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
+def test_a_worker_waits_while_a_log_is_late(opened: Opened) -> None:
     journal = opened.journal
-    park(journal, "n")
+    opened.park("n")
     assert journal.write_due()
     opened.parked.late = True
     assert not journal.write_due()
@@ -142,59 +152,63 @@ def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
     assert not journal.write_due(), "pull points or triggers"
 
 
-class SilentProducer:
-    """Its logs acknowledge nothing."""
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return {0}
-
-    def send(self, topic: str, **record: object) -> SimpleNamespace:
-        return SimpleNamespace(add_callback=lambda call: None, add_errback=lambda call: None)
-
-
-def test_no_more_should_follow_while_the_answer_to_a_push_is_late() -> None:
-    """Nothing else writes it again: its row is that of the redelivery."""
+def test_a_worker_waits_while_the_result_of_a_push_is_late() -> None:
+    """It has no row here: that of the redelivery."""
     clock = Clock()
-    made = SinkJournal(KafkaSettings(), 1.0, lambda _: cast(Producer, SilentProducer()), clock)
+    made = SinkJournal(KafkaSettings(), 1.0, connecting(FakeProducer()), clock)
     made.answered(Result(Promise("s", ">p", 1, 2), "delivered", 2))
     assert made.write_due()
     clock.after(BEHIND_S + 0.1)
     assert not made.write_due()
 
 
-def test_rows_that_wait_are_not_more_than_fit(opened: Opened) -> None:
-    for number in range(journal._MOST_DEFERRED + 10):
-        park(opened.journal, f"n{number}")
-
-    assert len(opened.attempts.rows) == journal._MOST_DEFERRED
-
-
-def test_what_was_given_up_is_forgotten_for_its_batch_is_repeated(opened: Opened) -> None:
-    park(opened.journal, "n")
-    opened.journal.close()
-    opened.parked.acknowledged = 1
-    assert opened.rows() == []
+def test_waiting_rows_are_bounded(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_MOST_DEFERRED", 20)
+    for number in range(30):
+        opened.park(f"n{number}")
+    assert len(opened.attempts.rows) == 20
 
 
-def test_a_mark_is_passed_when_all_before_it_is_written_also_what_waits_for_another_log(opened: Opened) -> None:
+def test_a_mark_is_passed_when_all_before_it_is_in_its_log(opened: Opened) -> None:
     journal = opened.journal
-    park(journal, "parked")
+    opened.park("parked")
     journal.record(attempt("pushed", "s", "delivered"))
     journal.mark()
     opened.attempts.acknowledged = 1
-    assert not journal.passed(), "what was parked is not in its log"
+    assert not journal.passed(), "the parked delivery is not in its log"
     opened.parked.acknowledged = 1
-    assert not journal.passed(), "and then its row is not in the log of attempts"
+    assert not journal.passed(), "its row is not in the log of attempts"
     assert opened.attempts.rows == ["pushed", "parked"]
     journal.record(attempt("later", "s", "delivered"))
     opened.attempts.acknowledged = 2
-    assert journal.passed(), "what came behind the mark does not count"
+    assert journal.passed(), "a row behind the mark does not count"
 
-
-def test_a_mark_waits_for_what_is_stored_in_pull_points(opened: Opened) -> None:
-    opened.journal.store(SUBSCRIPTION, received("n").notification)
-    opened.journal.mark()
-    opened.attempts.acknowledged = 1
-    assert not opened.journal.passed()
+    journal.store(SUBSCRIPTION, received("pulled").notification)
+    journal.mark()
+    opened.attempts.acknowledged = 9
+    assert not journal.passed()
     opened.pulls.acknowledged = 1
-    assert opened.journal.passed()
+    assert journal.passed()
+
+
+def test_a_message_of_a_pull_point_is_self_contained() -> None:
+    producer_reference = b'<n:ProducerReference xmlns:n="http://docs.oasis-open.org/wsn/b-2"><a:Address \
+xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:ProducerReference>'
+    given = Notification("n", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', 5, producer_reference)
+    stored = stored_element(given, SUBSCRIPTION)
+    assert given.payload in stored, "as it was sent"
+    assert b"Package" not in stored
+    message = etree.fromstring(stored)
+    assert message.tag == f"{WSNT}NotificationMessage"
+    assert message.findtext(f"{WSNT}SubscriptionReference/{WSA}Address") == SUBSCRIPTION.address
+    assert message.findtext(f"{WSNT}ProducerReference/{WSA}Address") == "http://p/"
+    topic = message.find(f"{WSNT}Topic")
+    assert topic is not None
+    prefix, _, path = (topic.text or "").partition(":")
+    assert (topic.nsmap[prefix], path) == ("urn:t", "a/b")
+    notify = f'<w:Notify xmlns:w="{WSNT[1:-1]}">{stored.decode()}</w:Notify>'
+    validate_element(etree.fromstring(notify))
+    body = f'<e:Envelope xmlns:e="{SOAP11}"><e:Body>{notify}</e:Body></e:Envelope>'.encode()
+    (received,) = read_push(body, b"text/xml; charset=utf-8")
+    assert received.notification_id == "n"
+    assert read_push(body, b"text/xml; charset=utf-8", ids="of the header")[0].notification_id == "of the header"

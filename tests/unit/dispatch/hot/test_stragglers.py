@@ -46,32 +46,23 @@ def test_a_batch_does_not_wait_for_a_few_slow_lanes(
     assert found == [each.subscription for each in unfinished][:late]
 
 
-def test_messages_that_travel_together_are_counted_together() -> None:
-    assert TOGETHER.remaining_s() == 2.0
-
-
-def test_who_answers_at_once_is_not_slow_however_much_waits() -> None:
+def test_a_lane_is_slow_by_its_answers_and_not_by_what_waits() -> None:
+    assert TOGETHER.remaining_s() == 2.0, "messages that share a push count together"
     assert not lane(waiting=2_000, pushes=100, messages=100, spent_s=1.0).is_slow(2.0)
     assert lane(waiting=2_000, pushes=100, messages=100, spent_s=5.0).is_slow(2.0)
     assert NO_TURN.is_slow(2.0), "it has not answered at all"
     assert [lane(pushes=1, spent_s=each).is_lively for each in (0.01, 0.02)] == [True, False]
 
 
-def test_where_no_batch_ends_a_lane_is_slow_that_has_not_got_through_in_the_budget_and_needs_as_long_again() -> None:
-    slow, crawling = SlowLanes(BUDGET), lane(waiting=100, spent_s=5.0)
-    late = [slow.late([crawling], 1, now) for now in (10.0, 12.0, 12.1)]
-    assert late == [[], [], ["slow"]]
-
-
-def test_a_lane_that_was_empty_between_two_looks_is_not_slow_before_its_next_answer() -> None:
+def test_slow_lanes_without_an_end_of_the_batch() -> None:
+    crawling = lane(waiting=100, spent_s=5.0)  # not ready within the budget, and as long again to go
     slow = SlowLanes(BUDGET)
+    assert [slow.late([crawling], 1, now) for now in (10.0, 12.0, 12.1)] == [[], [], ["slow"]]
+
+    slow = SlowLanes(BUDGET)  # a lane that was empty has got messages, and has not answered since
     for turn in range(1, 50):
-        # It has just got something again, and no push of that has ended.
         assert slow.late([LaneProgress("s", 150, 0, 0, 0.0, turn)], 1, turn * 0.25) == []
 
-
-def test_where_most_lanes_take_long_it_is_the_load() -> None:
-    slow = SlowLanes(BUDGET)
-    crawling = [lane(each.subscription, 1_000, spent_s=10.0) for each in MANY]
-    late = [slow.late(each, 50, now) for each, now in ((crawling, 0.0), (crawling, 3.0), (crawling[:20], 3.0))]
-    assert list(map(len, late)) == [0, 0, 20]
+    slow, all_crawl = SlowLanes(BUDGET), [lane(each.subscription, 1_000, spent_s=10.0) for each in MANY]
+    late = [slow.late(each, 50, now) for each, now in ((all_crawl, 0.0), (all_crawl, 3.0), (all_crawl[:20], 3.0))]
+    assert list(map(len, late)) == [0, 0, 20], "where most lanes take long it is the load"

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import sink
+from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import Exclusions
+from arborcast.dispatch.hot.pump import PumpRun
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink import SinkJob
-from arborcast.dispatch.hot.stream import HotPath, JobParts
+from arborcast.dispatch.hot.stream import HotPath, JobParts, Rounds
+from arborcast.dispatch.logs.parked import ParkingLog
 from arborcast.dispatch.matching.bases import FileBase
+from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.routing import Found
 from tests.support.dispatch_job import job_settings
+from tests.support.fake_journal import FakeJournal
+from tests.support.fake_producer import FakeProducer, connecting
+from tests.support.hot import received
+from tests.support.make import notification, subscription
+from tests.support.realtime_world import SETTINGS
 
 
 class View:
@@ -73,7 +88,7 @@ def test_each_round_writes_the_positions_behind_it(monkeypatch: pytest.MonkeyPat
     assert [job.passed for job in batches.jobs] == [{}, {0: {("s", "t"): 7}, 1: {("s", "t"): 3}}]
 
 
-def test_a_batch_that_ends_between_two_rounds_leaves_the_positions_of_those_that_are_done(
+def test_a_batch_that_ends_early_leaves_the_position_of_its_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = Batches(monkeypatch, [report(rest=True, p0=7)], RuntimeError("a worker died for the fourth time"))
@@ -88,3 +103,88 @@ def test_a_batch_that_ends_between_two_rounds_leaves_the_positions_of_those_that
         stopped.hot.run_batch(cast(Any, None), 0)
     assert stopped.written == [{0: 8}]
     assert stopped.hot.clean
+
+
+@pytest.mark.parametrize("per_second", [50, 400, 3_000, 20_000, 1_000_000])
+def test_rounds_come_to_take_as_long_as_they_should(per_second: int) -> None:
+    rounds = Rounds(3.0)
+    for _ in range(20):
+        rounds.took(rounds.most / per_second)
+    assert rounds.most / per_second == pytest.approx(3.0, rel=0.05)
+    if per_second == 20_000:
+        rounds.took(rounds.most / 400)
+        assert rounds.most / 400 == pytest.approx(3.0, rel=0.05), "slow now, found after one round"
+
+
+@pytest.mark.parametrize(("took_s", "least", "most"), [(0.0, 1, 4_000), (1e9, 100, 100)])
+def test_a_round_neither_leaps_nor_is_mostly_overhead(took_s: float, least: int, most: int) -> None:
+    rounds = Rounds(3.0)
+    rounds.took(took_s)
+    assert least <= rounds.most <= most
+
+
+def test_a_round_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = notifications.encode(notification())[1]
+    monkeypatch.setattr(sink, "_MOST_BYTES", 3 * len(value))
+    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found([], [])), control=0)
+    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
+    journal = SimpleNamespace(begin=lambda _: None, matched=lambda *_: None, write_due=lambda: True)
+    worker: Any = SimpleNamespace(
+        journal=journal, conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
+    )
+    taken, done, rest = list[int](), dict[int, int](), True
+    while rest:
+        task = sink.round_task(job, worker, RecoveredDeliveries(), frozenset())
+        rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], done, 10_000)
+        task._take(rows)
+        task.write_evaluations()
+        assert rows.over
+        taken.append(task.intake.outcomes.report.notifications)
+        done, rest = dict(rows.done), rows.rest
+    assert taken == [3, 3, 2]
+
+
+def test_a_late_recipient_does_not_overtake_its_parked_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = ParkingLog(KafkaSettings(), connecting(FakeProducer()))
+    rows = FakeJournal()
+    journal = SimpleNamespace(
+        parked=log,
+        park=lambda delivery, notification, tries, row, in_turn: log.park(delivery, notification, tries, in_turn),
+        write=partial(FakeJournal.write, rows),
+        begin=lambda _: None,
+        matched=lambda *_: None,
+        write_due=lambda: True,
+        catch_up=lambda: None,
+        due_s=lambda: 0.0,
+    )
+    monkeypatch.setattr(rows, "park", journal.park)
+    many = [subscription(f"s{number}") for number in range(100)]
+    overtaken: list[str] = []
+
+    def run(run: PumpRun, between: Callable[[], None]) -> None:
+        lanes, outcomes, fill = run.lanes, run.outcomes, run.fill
+        first = received("first", batch=0, accepted_ms=1 << 50)
+        outcomes.write_unpushed(many[7], (first,), waits("the pushes before it failed"))
+        fill(100)
+        overtaken.extend(each.id for each, _ in lanes.waiting())
+
+    worker = SimpleNamespace(
+        journal=journal,
+        conditions=Conditions(),
+        pump=SimpleNamespace(run=run, turn=lambda run: 0.0),
+        gauge=SimpleNamespace(of_task=lambda _: None),
+        settled=lambda: None,
+        rest=lambda: None,
+    )
+    monkeypatch.setattr(sink, "worker_for", lambda *_: worker)
+    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(many, [])), control=0)
+    value = notifications.encode(notification("second", "a", accepted_ms=1 << 50))[1]
+    accumulator = cast(Any, SimpleNamespace(add=lambda reports: None))
+
+    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
+    sink.push_partition(job, accumulator, [(bytearray(value), 0, 1)])
+
+    assert len(overtaken) == 99
+    assert "s7" not in overtaken

@@ -23,6 +23,7 @@ from arborcast.topic_model.records.notifications import MAX_HOPS, MAX_TRIGGERED,
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, TriggerTarget
 from arborcast.topic_model.topics import SYSTEM, TopicPath
+from tests.support.fake_producer import FakeProducer, connecting
 from tests.support.hot import intake_of, outcomes_in
 from tests.support.routing import make_trigger
 
@@ -54,23 +55,21 @@ def made(of: Subscription, by: Notification, rules: TopicRules = RULES) -> Notif
     return found
 
 
-def refused(of: Subscription, by: Notification, rules: TopicRules = RULES) -> Refused:
-    found = result(of, by, rules)
-    assert isinstance(found, Refused)
-    return found
-
+TYPED = trigger(payload="", target=TriggerTarget(types=("{urn:t}other",)))
 
 causes = st.builds(
     lambda name, accepted_ms: cause(id=name, accepted_ms=accepted_ms),
-    st.one_of(st.builds(NotificationIds().next), st.text(max_size=40), st.uuids(version=4).map(lambda each: each.hex)),
+    st.one_of(
+        st.integers(0, 50).map([NotificationIds().next() for _ in range(51)].__getitem__),
+        st.text(max_size=40),
+        st.uuids(version=4).map(lambda each: each.hex),
+    ),
     st.integers(0, 1 << 45),
 )
 
 
 @given(causes, st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30), st.integers(0, 1 << 45))
-def test_an_id_follows_from_trigger_and_cause_and_from_nothing_else(
-    by: Notification, one: str, other: str, later_ms: int
-) -> None:
+def test_the_id_depends_on_trigger_and_cause_alone(by: Notification, one: str, other: str, later_ms: int) -> None:
     found = derived_id(one, by)
     assert found == derived_id(one, msgspec.structs.replace(by, control=3, payload=b"<z/>"))
     assert (found == derived_id(other, by)) == (one == other)
@@ -80,7 +79,7 @@ def test_an_id_follows_from_trigger_and_cause_and_from_nothing_else(
     assert made_at(found) == (made_at(by.id) or by.accepted_ms)
 
 
-def test_what_is_published_is_as_its_topic_says() -> None:
+def test_fields_of_a_published_notification() -> None:
     by = cause(
         accepted_ms=4_000, producer=b"<p/>", subject=b"<s/>", valid_until_ms=9_000, traceparent="00-1", priority=3
     )
@@ -99,24 +98,15 @@ def test_what_is_published_is_as_its_topic_says() -> None:
     assert made(trigger(), cause(accepted_ms=2 * NOW_MS)).accepted_ms == 2 * NOW_MS, "not before its cause"
 
 
-def test_the_ninth_in_a_row_is_not_published() -> None:
-    each, hops = cause(accepted_ms=1), []
-    for number in range(MAX_HOPS):
-        each = made(trigger(f"t{number % 2}"), each)
-        hops.append(each.hops)
-    assert hops == list(range(1, MAX_HOPS + 1))
-    assert refused(trigger(), each).error == "hops"
-
-
-def test_triggers_that_multiply_publish_a_thousand_because_of_one() -> None:
+def test_triggers_publish_a_thousand_at_most_because_of_one() -> None:
     """24 on one topic, 54 on the next: 1,296 without a budget."""
     many, more = (World(*(trigger(f"{of}{number}") for number in range(count))) for of, count in (("a", 24), ("b", 54)))
     many.run(cause(accepted_ms=1))
     many.kafka.take()
-    first = [found for _, _, found in many.kafka.taken]
+    first = many.published()
     more.run(*first)
     more.kafka.take(5_000)
-    second = [found for _, _, found in more.kafka.taken]
+    second = more.published()
     assert (len(first), len(second)) == (24, MAX_TRIGGERED - 24)
     assert {each.triggers_left for each in second} == {0}
     refused = [row for row in more.rows() if row[2] == "cancelled"]
@@ -127,7 +117,29 @@ def test_triggers_that_multiply_publish_a_thousand_because_of_one() -> None:
     assert last.rows()[0][2:] == ("cancelled", "hops")
 
 
-def test_what_triggers_publish_counts_for_their_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("of", "by", "strict", "error", "detail"),
+    [
+        (trigger(), {"hops": MAX_HOPS}, False, "hops", ""),
+        (trigger(), {"hops": MAX_HOPS - 1}, False, "", ""),
+        (trigger(to=f"{SYSTEM}/breaker/closed"), {}, False, "skipped", "only the engine"),
+        (trigger(target=None), {}, False, "skipped", "there is no topic to"),
+        (TYPED, {}, True, "skipped", ""),
+        (TYPED, {}, False, "", ""),  # types are not required
+        (TYPED, {"type": "{urn:t}other"}, True, "", ""),
+    ],
+    ids=["hops", "last hop", "system", "no topic", "type", "any type", "its type"],
+)
+def test_what_a_trigger_does_not_publish(
+    of: Subscription, by: dict[str, Any], strict: bool, error: str, detail: str
+) -> None:
+    found = result(of, cause(accepted_ms=1, **by), TopicRules(check_types=strict))
+    assert (found.error if isinstance(found, Refused) else "") == error
+    assert not isinstance(found, Refused) or detail in found.detail
+    assert isinstance(found, Refused) or found.hops == by.get("hops", 0) + 1
+
+
+def test_publications_count_for_the_owner_of_the_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_rates", OwnerRates())
     owned = [msgspec.structs.replace(trigger(name), owner=name[0]) for name in ("a1", "a2", "b1")]
     world = World(*owned, rules=TopicRules(per_minute=3))
@@ -141,61 +153,10 @@ def test_what_triggers_publish_counts_for_their_owner(monkeypatch: pytest.Monkey
     ]
 
 
-def test_what_the_gateway_would_not_accept_is_not_published() -> None:
-    assert "only the engine" in refused(trigger(to=f"{SYSTEM}/breaker/closed"), cause(accepted_ms=1)).detail
-    assert "there is no topic to" in refused(trigger(target=None), cause(accepted_ms=1)).detail
-    strict, typed = TopicRules(check_types=True), trigger(payload="", target=TriggerTarget(types=("{urn:t}other",)))
-    assert refused(typed, cause(accepted_ms=1), strict).error == "skipped"
-    assert made(typed, cause(accepted_ms=1)).type == "x", "where types are not asked for"
-    assert made(typed, cause(accepted_ms=1, type="{urn:t}other"), strict).type == "{urn:t}other"
-
-
-class Kafka:
-    """Has what it was sent when the test says so, in all logs alike."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[str, int, Notification]] = []
-        self._open: list[Any] = []
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return {0} if topic.endswith("retained") else {0, 1, 2}
-
-    def send(self, topic: str, *, value: bytes, key: bytes, partition: int) -> Kafka:
-        found = notifications.decode(value)
-        assert key == found.topic.encode()
-        self._open.append([topic.rpartition(".")[2], partition, found, None])
-        return self
-
-    def add_callback(self, call: Any) -> None:
-        self._open[-1][3] = call
-
-    def add_errback(self, call: Any) -> None:
-        """Nothing fails."""
-
-    def take(self, count: int = 1_000) -> None:
-        for topic, partition, found, call in self._open[:count]:
-            self.taken.append((topic, partition, found))
-            call(None)
-        del self._open[:count]
-
-    def flush(self, timeout: float | None = None) -> None:
-        self.take()
-
-    def abort(self) -> None:
-        self._open.clear()
-
-
 class Rows(list[Attempt]):
-    """In place of a worker's journal: the rows that it writes, in batch 3."""
+    """In place of the log of attempts of a worker's journal: the rows that it writes."""
 
-    def __init__(self, kafka: Kafka, settings: KafkaSettings) -> None:
-        super().__init__()
-        self.journal = SinkJournal(settings, 1.0, lambda _: kafka)  # type: ignore[arg-type, return-value]
-        self.journal._attempts = self  # type: ignore[assignment]
-        self.journal.begin(3)
-
-    def add(self, row: Attempt) -> None:
-        self.append(row)
+    add = list.append
 
     def write_due(self) -> None:
         """Every row is in the log."""
@@ -205,19 +166,21 @@ class Rows(list[Attempt]):
 
 
 class World:
-    """An intake with triggers, over a Kafka of the test's own. It may be begun again and again."""
+    """An intake with triggers, which may begin again and again, and a Kafka of the test."""
 
     def __init__(
         self, *triggers: Subscription, settings: KafkaSettings | None = None, rules: TopicRules = RULES
     ) -> None:
-        self.kafka = Kafka()
-        self.written = Rows(self.kafka, settings or KafkaSettings())
-        self.journal = self.written.journal
+        self.kafka = FakeProducer(partitions=3)
+        self.written = Rows()
+        self.journal = SinkJournal(settings or KafkaSettings(), 1.0, connecting(self.kafka))
+        self.journal._attempts = self.written  # type: ignore[assignment]
+        self.journal.begin(3)
         self.triggers = triggers
         self.rules = rules
 
     def run(self, *taken: Notification, at_ms: int = NOW_MS) -> list[int]:
-        """For how many each was."""
+        """The number of recipients of each."""
 
         def now() -> float:
             return at_ms / 1000
@@ -228,12 +191,22 @@ class World:
             intake.take(Received(each, 0, offset, 3), Found(self.triggers, []))
         return [each.subscriptions for each in intake.matched[0]]
 
+    def published(self, first: int = 0) -> list[Notification]:
+        taken = self.kafka.taken[first:]
+        assert all(each.key == notifications.decode(each.value).topic.encode() for each in taken)
+        return [notifications.decode(each.value) for each in taken]
+
+    def partitions(self) -> set[tuple[str, int]]:
+        """Of each id."""
+        sent = zip(self.published(), self.kafka.taken, strict=True)
+        return {(each.id, record.partition) for each, record in sent}
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         self.journal.write_due()
         return [(row.notification, row.subscription, row.state, row.error) for row in self.written]
 
 
-def test_it_is_a_row_when_kafka_has_it_and_what_the_topic_keeps() -> None:
+def test_a_publication_has_its_row_when_it_is_in_all_its_logs() -> None:
     world = World(trigger("t1"), trigger("t2", target=TriggerTarget(retain=True)))
     by = cause(accepted_ms=1)
     world.run(by)
@@ -244,20 +217,21 @@ def test_it_is_a_row_when_kafka_has_it_and_what_the_topic_keeps() -> None:
     world.journal.write_due()
     first, second = world.written
     assert (first.endpoint, second.endpoint) == ("trigger:t1", "trigger:t2")
-    assert [topic for topic, _, _ in world.kafka.taken] == ["notifications", "notifications", "retained"]
-    assert world.kafka.taken[1][2] == world.kafka.taken[2][2]
-    assert second.detail == f"published as {world.kafka.taken[2][2].id}"
+    logs = [each.topic.rpartition(".")[2] for each in world.kafka.taken]
+    assert logs == ["notifications", "notifications", "retained"]
+    assert world.published()[1] == world.published()[2]
+    assert second.detail == f"published as {world.published()[2].id}"
     assert (second.notification, second.number, bool(second.push), second.batch) == (by.id, 1, True, 3)
 
 
 @given(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=6), st.lists(st.integers(0, 6), max_size=4))
-def test_a_repeated_batch_publishes_the_same_ids_in_the_same_order(topics: list[str], cuts: list[int]) -> None:
+def test_a_repeated_batch_publishes_the_same_ids_in_order(topics: list[str], cuts: list[int]) -> None:
     taken = [cause(accepted_ms=number, topic=TopicPath(each)) for number, each in enumerate(topics)]
     triggers = trigger("t1"), trigger("t2", to="{urn:t}elsewhere", payload="")
     whole = World(*triggers)
     whole.run(*taken)
     whole.kafka.take()
-    wanted = [found.id for _, _, found in whole.kafka.taken]
+    wanted = [each.id for each in whole.published()]
     assert len(set(wanted)) == 2 * len(taken)
     cut_off = World(*triggers)
     for number, count in enumerate(cuts):
@@ -265,16 +239,15 @@ def test_a_repeated_batch_publishes_the_same_ids_in_the_same_order(topics: list[
         before = len(cut_off.kafka.taken)
         cut_off.kafka.take(count)
         cut_off.kafka.abort()  # killed
-        assert [found.id for _, _, found in cut_off.kafka.taken[before:]] == wanted[:count]
+        assert [each.id for each in cut_off.published(before)] == wanted[:count]
     cut_off.run(*taken, at_ms=2 * NOW_MS)
     cut_off.kafka.take()
-    assert {found.id for _, _, found in cut_off.kafka.taken} == set(wanted)
-    assert [found.id for _, _, found in cut_off.kafka.taken[-len(wanted) :]] == wanted
-    partitions = {found.id: partition for _, partition, found in whole.kafka.taken}
-    assert all(partitions[found.id] == partition for _, partition, found in cut_off.kafka.taken)
+    assert {each.id for each in cut_off.published()} == set(wanted)
+    assert [each.id for each in cut_off.published(-len(wanted))] == wanted
+    assert cut_off.partitions() == whole.partitions()
 
 
-def test_what_it_does_not_publish_has_a_row_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_publication_has_a_row(caplog: pytest.LogCaptureFixture) -> None:
     intake._logged.clear()
     last = cause(accepted_ms=1, hops=MAX_HOPS, cause="n")
     world = World(trigger("t1"))
@@ -291,7 +264,7 @@ def test_what_it_does_not_publish_has_a_row_that_says_why(caplog: pytest.LogCapt
     assert (world.kafka.taken, large.kafka.taken) == ([], [])
 
 
-def test_an_interval_holds_for_it_as_for_others() -> None:
+def test_an_interval_of_a_trigger() -> None:
     world = World(msgspec.structs.replace(trigger("t1"), policy=DeliveryPolicy(interval_ms=100)))
     counts = world.run(*[cause(id=f"n{number}", accepted_ms=1_000 + 50 * number) for number in range(4)])
     world.kafka.take()

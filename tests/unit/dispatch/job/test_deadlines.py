@@ -15,42 +15,35 @@ from arborcast.dispatch.job import deadlines
 from arborcast.dispatch.job.deadlines import Deadlines, DeadlineWatch, Quiet
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
+from tests.support.make import subscription
 
 
 def asking(name: str, deadline_ms: int | None = 1_000, **policy: Any) -> Subscription:
-    return Subscription(
-        name, EndpointReference(f"http://{name}/"), policy=DeliveryPolicy(deadline_ms=deadline_ms, **policy)
-    )
+    return subscription(name, policy=DeliveryPolicy(deadline_ms=deadline_ms, **policy))
 
 
 def missed(made: Deadlines, now_ms: int) -> dict[Quiet, int]:
     return {each: since for each in made.over(now_ms) if (since := made.missed(each, now_ms)) is not None}
 
 
-def test_a_silence_is_told_once_and_its_end_once() -> None:
+def test_a_silence_is_reported_once_by_times_of_acceptance() -> None:
     made = Deadlines()
     made.watch(asking("s"), 0)
-    assert missed(made, 999) == {}
-    assert missed(made, 1_000) == {Quiet("s"): 0}
+    (over,) = made.over(1_200)
+    assert made.matched("s", "a", 900) is None, "accepted in time, and matched behind the deadline"
+    assert made.missed(over, 1_200) is None
+    assert missed(made, 1_899) == {}
+    assert missed(made, 1_900) == {Quiet("s"): 900}
     assert missed(made, 9_000) == {}
+    assert made.matched("s", "a", 800) is None, "accepted before the silence"
     assert made.matched("s", "a", 9_500) == Quiet("s")
     assert made.matched("s", "b", 9_600) is None
     assert missed(made, 10_599) == {}
     assert missed(made, 10_600) == {Quiet("s"): 9_600}
 
 
-def test_what_comes_late_is_counted_by_when_it_was_accepted() -> None:
-    made = Deadlines()
-    made.watch(asking("s"), 0)
-    (over,) = made.over(1_200)
-    assert made.matched("s", "a", 900) is None, "accepted in time, and told of when the deadline had passed"
-    assert made.missed(over, 1_200) is None
-    assert missed(made, 1_900) == {Quiet("s"): 900}
-    assert made.matched("s", "a", 800) is None, "it ends nothing: it came before the silence"
-
-
-def test_each_topic_by_itself_once_something_has_come_of_it() -> None:
+def test_each_topic_from_its_first_notification() -> None:
     made = Deadlines()
     made.watch(asking("s", deadline_per="topic"), 0)
     assert missed(made, 10_000) == {}
@@ -61,7 +54,7 @@ def test_each_topic_by_itself_once_something_has_come_of_it() -> None:
     assert made.matched("s", "a", 12_000) == Quiet("s", "a")
 
 
-def test_a_renewal_begins_no_silence_and_another_deadline_does() -> None:
+def test_another_deadline_begins_a_silence_and_a_renewal_does_not() -> None:
     made = Deadlines()
     made.watch(asking("s"), 0)
     made.watch(msgspec.structs.replace(asking("s"), terminates_ms=99), 500)
@@ -75,17 +68,17 @@ def test_a_renewal_begins_no_silence_and_another_deadline_does() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3_000), st.booleans())))
-def test_misses_and_mets_take_turns_whatever_comes(steps: list[tuple[int, bool]]) -> None:
-    made, now_ms, last_ms, told = Deadlines(), 0, 0, False
+def test_misses_and_mets_alternate(steps: list[tuple[int, bool]]) -> None:
+    made, now_ms, last_ms, silent = Deadlines(), 0, 0, False
     made.watch(asking("s"), 0)
     for wait_ms, comes in steps:
         now_ms += wait_ms
         found = missed(made, now_ms)
-        assert bool(found) == (not told and now_ms - last_ms >= 1_000)
-        told = told or bool(found)
+        assert bool(found) == (not silent and now_ms - last_ms >= 1_000)
+        silent = silent or bool(found)
         if comes:
-            assert (made.matched("s", "a", now_ms) is not None) == told
-            last_ms, told = now_ms, False
+            assert (made.matched("s", "a", now_ms) is not None) == silent
+            last_ms, silent = now_ms, False
 
 
 class View:
@@ -94,6 +87,8 @@ class View:
     def __init__(self) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.sleeping: set[str] = set()
+        self.subscription = self.subscriptions.get
+        self.suspended = self.sleeping.__contains__
 
     def listen(self, listener: DeadlineWatch) -> None:
         self._listener = listener
@@ -105,12 +100,6 @@ class View:
     def end(self, name: str) -> None:
         del self.subscriptions[name]
         self._listener.subscription_changed(name)
-
-    def subscription(self, subscription_id: str) -> Subscription | None:
-        return self.subscriptions.get(subscription_id)
-
-    def suspended(self, subscription_id: str) -> bool:
-        return subscription_id in self.sleeping
 
 
 class Watching:
@@ -149,34 +138,32 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
     return Watching(monkeypatch)
 
 
-def test_nobody_is_told_of_a_silence_before_all_that_was_there_is_matched(watching: Watching) -> None:
+def test_a_silence_is_reported_once_the_log_is_matched(watching: Watching) -> None:
     watching.view.change(asking("s"))
     assert watching.round() == []
+    watching.end = InfrastructureError("Kafka does not answer")
+    with pytest.raises(InfrastructureError):
+        watching.round(1_500)
     watching.end = 9
-    assert watching.round(1_500) == []
+    assert watching.round() == []
     assert watching.round(60_000) == []
     watching.at = None
     assert watching.round() == []
     watching.at = {0: 9}
-    watching.end = 12  # that came later
+    watching.end = 12  # accepted later
     assert watching.round() == ["deadline-missed s"]
     assert watching.told[0].since_ms == 1_000_000
     watching.comes("s")
     assert watching.round() == ["deadline-met s"]
 
-
-def test_what_was_matched_meanwhile_counts(watching: Watching) -> None:
-    watching.view.change(asking("s"))
-    watching.round()
-    watching.end = 9
     watching.round(1_500)
     watching.comes("s")
-    watching.at = {0: 9}
-    assert watching.round() == []
+    watching.at = {0: 12}
+    assert watching.round() == [], "one was matched meanwhile"
     assert watching.round(1_000) == ["deadline-missed s"]
 
 
-def test_who_is_paused_suspended_or_over_is_left_alone(watching: Watching) -> None:
+def test_paused_suspended_and_ended_subscriptions_have_no_silence(watching: Watching) -> None:
     plain = asking("s")
     watching.view.change(plain)
     watching.view.change(msgspec.structs.replace(asking("over"), terminates_ms=watching.now_ms + 500))
@@ -184,7 +171,7 @@ def test_who_is_paused_suspended_or_over_is_left_alone(watching: Watching) -> No
     watching.view.change(msgspec.structs.replace(plain, paused=True))
     assert watching.round(5_000) == []
     watching.view.change(plain)
-    assert watching.round() == [], "resumed: the silence begins anew"
+    assert watching.round() == [], "resumed: another silence begins"
     assert watching.round(1_000) == ["deadline-missed s"]
     watching.view.sleeping.add("s")
     watching.view.change(plain)
@@ -198,17 +185,7 @@ def test_who_is_paused_suspended_or_over_is_left_alone(watching: Watching) -> No
     assert watching.round(5_000) == []
 
 
-def test_a_silence_is_not_forgotten_while_the_log_cannot_be_asked(watching: Watching) -> None:
-    watching.view.change(asking("s"))
-    watching.round()
-    watching.end = InfrastructureError("Kafka does not answer")
-    with pytest.raises(InfrastructureError):
-        watching.round(1_500)
-    watching.end = 5
-    assert watching.round() == ["deadline-missed s"]
-
-
-def test_after_a_clock_was_put_back_a_silence_lasts_as_long_as_before(watching: Watching) -> None:
+def test_a_silence_after_a_clock_was_put_back(watching: Watching) -> None:
     for name in ("s", "t"):
         watching.view.change(asking(name))
     watching.round()
@@ -220,7 +197,7 @@ def test_after_a_clock_was_put_back_a_silence_lasts_as_long_as_before(watching: 
     assert watching.round(200) == ["deadline-missed s"]
 
 
-def test_a_gateway_with_its_clock_ahead_does_not_end_the_next_silences(watching: Watching) -> None:
+def test_a_silence_beside_a_gateway_with_its_clock_ahead(watching: Watching) -> None:
     watching.view.change(asking("s"))
     watching.round()
     watching.watch.apply([PartitionReport(matched={("s", "a"): watching.now_ms + 86_400_000})])
@@ -230,7 +207,7 @@ def test_a_gateway_with_its_clock_ahead_does_not_end_the_next_silences(watching:
     assert watching.round() == ["deadline-met s"]
 
 
-def test_no_more_topics_are_watched_than_may_be_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_watched_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "_MOST", 3)
     made = Deadlines()
     for name in ("s", "t", "all"):

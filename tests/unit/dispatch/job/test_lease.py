@@ -106,7 +106,7 @@ def test_what_is_released_is_free_at_once() -> None:
     assert group.holders() == ["b"]
 
 
-def test_a_process_is_gone_when_it_has_ended_on_this_very_machine() -> None:
+def test_a_process_has_ended_on_this_machine() -> None:
     me = this_job(Path("/data"))
     assert (me.pid, me.home) == (os.getpid(), "/data")
     assert not has_ended(me)

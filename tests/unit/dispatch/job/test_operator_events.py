@@ -16,29 +16,35 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.topics import SYSTEM
 
 
-def test_every_kind_has_a_topic_below_the_systems() -> None:
+def test_every_kind_has_a_system_topic() -> None:
     assert set(TOPICS) == set(get_args(EventKind))
     assert len(set(TOPICS.values())) == len(TOPICS)
     assert all(parse_normal(f"{SYSTEM}//.").matches(path) for path in TOPICS.values())
 
 
-def test_message_holds_what_applies() -> None:
-    event = etree.fromstring(payload(OperatorEvent("breaker-opened", 1234, "http://e/?a=1&b=<2>", detail="503")))
-
-    assert event.tag == f"{{{NAMESPACE}}}Event"
-    assert dict(event.attrib.items()) == {"kind": "breaker-opened", "at": "1234"}
-    assert [(etree.QName(child).localname, child.text) for child in event] == [
-        ("Endpoint", "http://e/?a=1&b=<2>"),
-        ("Detail", "503"),
-    ]
-
-
-def test_facts_of_one_kind_are_elements_of_their_own() -> None:
-    facts = (("Identification", "me:1"), ("Had", "0 2"), ("Missing", ""))
-    event = etree.fromstring(payload(OperatorEvent("fragments-incomplete", 9, topic="a/b", facts=facts)))
-
-    children = [(etree.QName(child).localname, child.text) for child in event]
-    assert children == [("Topic", "a/b"), ("Identification", "me:1"), ("Had", "0 2")]
+@pytest.mark.parametrize(
+    ("event", "at", "children"),
+    [
+        (
+            OperatorEvent("breaker-opened", 1234, "http://e/?a=1&b=<2>", detail="503"),
+            "1234",
+            [("Endpoint", "http://e/?a=1&b=<2>"), ("Detail", "503")],
+        ),
+        (
+            OperatorEvent(
+                "fragments-incomplete", 9, topic="a/b", facts=(("Identification", "m:1"), ("Had", "0 2"), ("None", ""))
+            ),
+            "9",
+            [("Topic", "a/b"), ("Identification", "m:1"), ("Had", "0 2")],
+        ),
+    ],
+    ids=lambda each: getattr(each, "kind", ""),
+)
+def test_the_message_of_an_event(event: OperatorEvent, at: str, children: list[tuple[str, str]]) -> None:
+    read = etree.fromstring(payload(event))
+    assert read.tag == f"{{{NAMESPACE}}}Event"
+    assert dict(read.attrib.items()) == {"kind": event.kind, "at": at}
+    assert [(etree.QName(child).localname, child.text) for child in read] == children
 
 
 class FailingWriter:

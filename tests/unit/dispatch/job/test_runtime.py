@@ -1,20 +1,69 @@
+"""The job's heart, and tasks that keep its workers warm."""
+
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from arborcast.dispatch.job import runtime
+from arborcast.dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heart
 from arborcast.dispatch.job.runtime import DispatchJob
 from arborcast.dispatch.spark.query_supervisor import StopGate
+
+LIMIT_S = 30.0
+
+
+class Job:
+    """A job as its heart sees it."""
+
+    def __init__(self) -> None:
+        self.rounds = self.asked = self.beats = 0
+        self.jvm_ends = False
+        self.heart = Heart(self._ask, lambda: self.rounds, LIMIT_S, None)
+
+    def _ask(self) -> None:
+        self.asked += 1
+        if self.jvm_ends:
+            raise ConnectionError("the JVM is gone")
+
+    def beat(self) -> None:
+        self.beats += 1
+
+
+def test_the_heart_beats_while_redelivery_and_jvm_work(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    job.heart.look(0.0)
+    job.heart.look(10_000.0)
+    assert (job.asked, job.beats) == (2, 0), "a start may take its time"
+    job.heart.beat = job.beat
+    job.heart.look(10_002.0)
+    assert (job.asked, job.beats) == (3, 1)
+
+    job, patience_s = Job(), LIMIT_S * PATIENCE_WITH_TASKS
+    job.heart.beat = job.beat
+    with caplog.at_level(logging.WARNING):
+        for now, beats in ((0.0, 1), (patience_s - 1, 2), (patience_s, 2), (patience_s + 2, 2)):
+            job.heart.look(now)
+            assert job.beats == beats, "the redelivery did not come round"
+    assert len(caplog.records) == 1, "logged once"
+    job.rounds += 1
+    job.heart.look(patience_s + 4)
+    assert job.beats == 3
+
+    job.jvm_ends = True
+    with pytest.raises(ConnectionError):
+        job.heart.look(patience_s + 6)
+    assert job.beats == 3
 
 
 class TaskFailed(Exception):
     """As py4j's exception, which is none of pyspark."""
 
 
-def test_a_failed_task_that_keeps_the_workers_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_task_that_keeps_workers_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, tries = StopGate(), 0
 
     def fail(_: object) -> None:

@@ -1,9 +1,11 @@
-"""Workers that hang: real processes, forked as Spark forks its workers, and a clock that nobody waits for."""
+"""Workers that hang or end: real processes, forked as Spark forks its workers, and a clock of the test."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import textwrap
@@ -13,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arborcast.core import liveness
-from arborcast.dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
+from arborcast.dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file, started_at
 from tests.support.engine import gone
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 30.0
+_INT = struct.Struct(">i")
 
 # Forks a worker for each word that it reads, and says its process id. SIGCHLD as Spark's daemon has it.
 DAEMON = """
@@ -123,7 +125,7 @@ def known(daemon: Daemon, *pids: int) -> None:
     wait_until(lambda: set(pids) <= set(daemon.fields()))
 
 
-def test_a_stopped_worker_is_killed_and_nobody_else(daemon: Daemon) -> None:
+def test_a_stopped_worker_is_killed_and_no_other(daemon: Daemon) -> None:
     """Whether it has a task or not: one that is stopped while it has none would never begin the next."""
     idle, works, stopped, busy = (daemon.fork(what) for what in ("idle", "works", "idle", "works"))
     known(daemon, daemon.process.pid, idle, works, stopped, busy)
@@ -186,20 +188,23 @@ def test_a_stopped_daemon_is_killed(daemon: Daemon) -> None:
     assert not gone(idle), "Spark still has connections to those that are there"
 
 
-def test_the_place_of_one_that_is_gone_is_taken_again(daemon: Daemon) -> None:
+def test_the_place_of_an_ended_worker_is_reused(daemon: Daemon) -> None:
     first = daemon.fork("idle")
     known(daemon, first)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: gone(first) and not psutil.pid_exists(first))
     second = daemon.fork("idle")
-    known(daemon, second)
+    known(daemon, second, daemon.process.pid)
     assert first not in daemon.fields()
-    # And the driver takes it for somebody new, whatever it knew of the first.
-    daemon.look(0.0)
+    # The driver takes it for another worker. Its own time has been suspended before the second look, which finds no
+    # silence of the workers.
+    daemon.beats.look(0.0)
+    daemon.beats.look(LIMIT_S - 1)
+    daemon.look(LIMIT_S - 1 + 4)
     assert daemon.killed == 0
 
 
-def test_a_stranger_with_the_same_process_id_is_spared(daemon: Daemon) -> None:
+def test_another_process_with_the_same_id_is_not_killed(daemon: Daemon) -> None:
     idle = daemon.fork("idle")
     known(daemon, idle)
     with daemon.file.open("r+b") as file:
@@ -214,22 +219,29 @@ def test_a_stranger_with_the_same_process_id_is_spared(daemon: Daemon) -> None:
     assert not gone(idle)
 
 
-def test_a_watcher_that_was_away_is_not_silence_of_the_watched(daemon: Daemon) -> None:
-    """Its own time has stood still, and they came round meanwhile, or will: nobody is killed for it."""
-    idle = daemon.fork("idle")
-    known(daemon, idle, daemon.process.pid)
-    daemon.beats.look(0.0)
-    daemon.beats.look(LIMIT_S - 1)
-    daemon.look(LIMIT_S - 1 + 4)
-    assert daemon.killed == 0
-
-
-def test_beats_are_those_of_a_thread() -> None:
-    heard: list[int] = []
-    liveness.listen(lambda: heard.append(1))
-    try:
-        liveness.beat()
-    finally:
-        liveness.listen(liveness.ignore_beat)
-    liveness.beat()
-    assert heard == [1]
+def test_a_superfluous_worker_ends_without_an_error() -> None:
+    how = {"PYTHON_WORKER_FACTORY_SECRET": "s", "SPARK_REUSE_WORKER": "1"}
+    # As Spark has it by default.
+    how["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"
+    command = [sys.executable, "-m", "arborcast.dispatch.job.worker_daemon", "pyspark.worker"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **how}
+    ) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdin is not None
+        assert daemon.stderr is not None
+        (port,) = _INT.unpack(daemon.stdout.read(_INT.size))
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=120) as connection,
+            connection.makefile("rwb") as both,
+        ):
+            (worker,) = _INT.unpack(both.read(_INT.size))
+            assert started_at(worker)
+            both.write(_INT.pack(1) + b"s")
+            both.flush()
+            assert both.read(_INT.size + 2) == _INT.pack(2) + b"ok"
+            # With something unread in its buffer a closed connection is reset.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_until(lambda: not started_at(worker))
+        daemon.stdin.close()
+        assert daemon.stderr.read() == b""

@@ -1,38 +1,40 @@
+"""The log of attempts: its records, and writers of logs while Kafka refuses, hangs or is away."""
+
 from __future__ import annotations
+
+from itertools import count
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import KafkaTimeoutError
 
-from arborcast.core.errors import RecordVersionError
-from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.attempts import RECORD_BYTES, Attempt, Evaluation, Matched
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog import writers
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts, dead_letters
+from arborcast.dispatch.logs.attempts import RECORD_BYTES, Attempt, AttemptsLog, Evaluation, Matched
+from arborcast.dispatch.logs.dead_letters import letter_of
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Place
 from arborcast.topic_model.topics import TopicPath
+from tests.support.fake_producer import FakeProducer, connecting
+from tests.support.make import Clock, notification
+from tests.support.table_rows import attempt
+
+NAMES = tuple(f"0190c2a4-7f7e-7b3c-9d2e-{number:012}" for number in range(20_000))
 
 
-def attempt(number: int = 1) -> Attempt:
-    return Attempt(
-        notification=f"n{number}",
-        subscription="s",
-        topic=TopicPath("{urn:t}a"),
-        endpoint="http://example.org/",
-        number=1,
-        push="p",
-        state="dead",
-        accepted_ms=1,
-        started_ms=2,
-        duration_ms=0.5,
-        error="server-error",
-        detail="HTTP 500",
-        status=500,
-        response=b"\x00\xff",
-    )
+def dead(name: str = "n1") -> Attempt:
+    failure: Any = {"error": "server-error", "detail": "HTTP 500", "status": 500, "response": b"\x00\xff"}
+    return attempt(name, "s", "dead", number=6, **failure)
 
 
 @given(st.integers(0, 2_000))
-def test_attempts_come_back_in_order_however_many(count: int) -> None:
-    written = [attempt(number) for number in range(count)]
+def test_attempts_are_read_in_order(number: int) -> None:
+    written = [dead(f"n{each}") for each in range(number)]
 
     values = list(attempts.encode(written))
 
@@ -41,42 +43,247 @@ def test_attempts_come_back_in_order_however_many(count: int) -> None:
     assert all(len(value) < RECORD_BYTES + 1_000 for value in values)
 
 
-def test_readers_leave_out_a_record_that_cannot_be_read_and_no_newer_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_readers_leave_out_a_damaged_record_and_refuse_a_newer_one(caplog: pytest.LogCaptureFixture) -> None:
     assert attempts.readable(b"\xc1") == ([], None)
     assert "left out" in caplog.text
     with pytest.raises(RecordVersionError):
         attempts.readable(msgspec.msgpack.encode({"v": attempts.VERSION + 1, "attempts": []}))
 
 
-@given(st.text(), st.integers(1, 64))
-def test_all_attempts_of_a_subscription_go_to_one_partition(subscription: str, partitions: int) -> None:
-    chosen = attempts.partition_of_subscription(subscription, partitions)
-
-    assert 0 <= chosen < partitions
-    assert chosen == attempts.partition_of_subscription(subscription, partitions)
+def test_the_partition_of_a_subscription_never_changes() -> None:
+    assert [attempts.partition_of_subscription(*each) for each in (("s", 1), ("s", 12), ("\xfc", 64))] == [0, 7, 21]
 
 
-def read_back(evaluation: Evaluation) -> list[Matched]:
-    values = list(attempts.encode_evaluation(evaluation))
+@pytest.mark.parametrize(("notifications", "passed"), [(100, 700), (1, len(NAMES))], ids=["many", "large"])
+def test_an_evaluation_takes_records_of_a_bounded_size(notifications: int, passed: int) -> None:
+    """A notification that let very many subscriptions pass is in several."""
+    matched = [
+        Matched(f"n{number}", TopicPath("a"), 1, number, passed, NAMES[:passed], 3, caused=True)
+        for number in range(notifications)
+    ]
+    values = list(attempts.encode_evaluation(Evaluation(1, 7, 9, matched)))
+    assert len(values) > 1
     assert all(len(value) < 2 * RECORD_BYTES for value in values)
-    read = [attempts.decode_all(value)[1] for value in values]
-    assert all(each is not None for each in read)
-    assert {(each.partition, each.batch, each.control) for each in read if each} == {(1, 7, 9)}
-    return [matched for each in read if each for matched in each.matched]
+    read = [each for value in values if (each := attempts.decode_all(value)[1])]
+    assert {(each.partition, each.batch, each.control) for each in read} == {(1, 7, 9)}
+    whole: dict[str, Matched] = {}
+    for piece in (piece for each in read for piece in each.matched):
+        before = whole[piece.notification].passed if piece.notification in whole else ()
+        whole[piece.notification] = msgspec.structs.replace(piece, passed=before + piece.passed)
+    assert list(whole.values()) == matched
 
 
-def test_an_evaluation_fits_into_records_however_many_have_an_interval() -> None:
-    names = tuple(f"0190c2a4-7f7e-7b3c-9d2e-{number:012}" for number in range(700))
-    matched = [Matched(f"n{number}", TopicPath("a"), 1, number, 700, names, 3) for number in range(500)]
+def test_a_dead_letter_has_the_message_and_the_last_attempt() -> None:
+    message, last = notification("n1", payload=b"<x>\xc3\xa4</x>", message_id="m"), dead()
+    letter = letter_of(last, message)
 
-    assert read_back(Evaluation(1, 7, 9, matched)) == matched
+    assert dead_letters.decode(dead_letters.encode(letter)) == letter
+    assert letter.notification == message
+    assert letter.at_ms == last.started_ms
+    for name in ("subscription", "endpoint", "state", "number", "push", "error", "detail", "status", "response"):
+        assert getattr(letter, name) == getattr(last, name)
 
 
-def test_one_notification_may_take_several_records() -> None:
-    names = tuple(f"0190c2a4-7f7e-7b3c-9d2e-{number:012}" for number in range(350_000))
-    whole = Matched("n", TopicPath("a"), 1, 5, 350_000, names, 3, caused=True)
+class HangingProducer(FakeProducer):
+    """Settles nothing before it is aborted; then the last record was taken after all."""
 
-    pieces = read_back(Evaluation(1, 7, 9, [whole]))
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
 
-    assert {msgspec.structs.replace(each, passed=()) for each in pieces} == {msgspec.structs.replace(whole, passed=())}
-    assert tuple(name for each in pieces for name in each.passed) == names
+    def flush(self, timeout: float | None = None) -> None:
+        self.waits.append(timeout)
+        raise KafkaTimeoutError("Timeout waiting for future")
+
+    def abort(self) -> None:
+        *others, last = self.open
+        for each in others:
+            each.fail(KafkaTimeoutError("aborted"))
+        self.taken.append(last)
+        last.acknowledge(None)
+        super().abort()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "RETRY_S", 0.0)
+
+
+def names(producer: FakeProducer) -> list[tuple[str, str]]:
+    """Subscription and notification of the attempts in the log."""
+    taken = (one for each in producer.taken for one in attempts.decode(each.value))
+    return [(each.subscription, each.notification) for each in taken]
+
+
+def log_over(producer: FakeProducer, *clock: Clock) -> AttemptsLog:
+    return AttemptsLog(KafkaSettings(), connecting(producer), *clock)
+
+
+def writer_over(*producers: FakeProducer | None, clock: Any = None) -> DurableWriter:
+    return DurableWriter(KafkaSettings(), "parked", connecting(*producers), clock or Clock())
+
+
+def delivered(subscription: str, number: int, batch: int = 0) -> Attempt:
+    return attempt(f"n{number}", subscription, "delivered", batch=batch)
+
+
+def test_a_dead_letter_is_removed_from_every_partition() -> None:
+    """It may have been written before partitions were added."""
+    producer = FakeProducer(partitions=3)
+    log = DeadLetterLog(KafkaSettings(), connecting(producer))
+    log.forget(Delivery("s", Place(1, 0, 7)))
+    log.settle(10)
+    assert [(each.partition, each.value is None) for each in producer.taken] == [(0, True), (1, True), (2, True)]
+
+
+@pytest.mark.parametrize(("refusals", "response"), [(0, b""), (3, b""), (0, b"x" * 60_000)], ids=repr)
+def test_each_attempt_is_written_once_in_order(refusals: int, response: bytes) -> None:
+    """Many share a record, refused records are sent again, and large ones make room for themselves."""
+    producer, number = FakeProducer(3, refusals), 400 if response else 1_200
+    log = log_over(producer)
+    for each in range(number):
+        log.add(msgspec.structs.replace(delivered(f"s{each % 5}", each), response=response))
+
+    log.settle(10)
+
+    if not response:
+        assert len(producer.taken) < 10
+    assert {each.key for each in producer.taken} == {b"0"}
+    assert sorted(names(producer)) == sorted((f"s{each % 5}", f"n{each}") for each in range(number))
+    for subscription in range(0 if refusals else 5):
+        written = [name for owner, name in names(producer) if owner == f"s{subscription}"]
+        assert written == [f"n{each}" for each in range(subscription, number, 5)]
+
+
+def test_a_writer_gives_up_after_its_time_and_drops_the_connection() -> None:
+    producer = FakeProducer(refusals=10**9)
+    log = log_over(producer)
+    log.add(delivered("s", 1))
+    with pytest.raises(InfrastructureError, match="did not take 1 record"):
+        log.settle(0.05)
+    assert producer.aborted
+
+
+def test_another_producer_sends_the_records_of_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "_HANGS_AFTER_S", 0.0)
+    hanging, well = HangingProducer(), FakeProducer()
+    log = AttemptsLog(KafkaSettings(request_timeout_s=1.0), connecting(hanging, None, well))
+    for number in range(6):
+        log.add(delivered("s", number))
+        log._write()
+
+    log.settle(100)
+
+    assert hanging.aborted
+    assert [name for _, name in names(well)] == [f"n{number}" for number in range(5)]
+    assert [name for _, name in names(hanging)] == ["n5"], "a record that it took after all is not sent again"
+
+
+def test_a_producer_without_an_answer_in_time_is_not_waited_for_again() -> None:
+    """A worker settles its logs one after the other: behind the first the time of the others is over, too."""
+    clock = Clock()
+    hanging, well = HangingProducer(), FakeProducer()
+    writer = writer_over(hanging, well, clock=clock)
+    for number in range(2):
+        writer.send(0, b"%d" % number, b"k")
+    clock.after(12.0)
+    writer.settle(100)
+    assert hanging.waits == [pytest.approx(3.0)]
+    assert [each.value for each in well.taken] == [b"0"]
+
+    hanging, well = HangingProducer(), FakeProducer()
+    writer = writer_over(hanging, well, clock=clock)
+    for number in range(2):
+        writer.send(0, b"%d" % number, b"k")
+    clock.after(60.0)
+    hanging.open[0].fail(KafkaTimeoutError("no answer"))
+    writer.send(0, b"later", b"k")
+    writer.settle(100)
+    assert hanging.waits == [0.0], "a later record does not begin its time again"
+    assert [each.value for each in well.taken] == [b"0", b"later"]
+
+
+def test_a_topic_without_metadata_leaves_no_connection() -> None:
+    class Lost(FakeProducer):
+        def partitions_for(self, topic: str) -> set[int]:
+            raise KafkaTimeoutError("no metadata")
+
+    made = [Lost() for _ in range(3)]
+    log = AttemptsLog(KafkaSettings(), connecting(*made))
+    for _ in made:
+        with pytest.raises(InfrastructureError, match="attempts cannot be looked up"):
+            log.connect()
+    assert [producer.aborted for producer in made] == [True] * 3
+
+
+def test_attempts_are_sent_in_time_and_a_slow_kafka_is_late() -> None:
+    producer, clock = FakeProducer(), Clock(128.0)
+    log = log_over(producer, clock)
+    sent: list[int] = []
+    for number in range(10):
+        log.add(delivered("s", number))
+        log.write_due()
+        sent.append(len(producer.open))
+        clock.after(0.0625)
+    assert sent == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    producer.flush()
+
+    log.add(delivered("s", 10))
+    clock.after(60)
+    assert not log.is_behind(0.5), "nothing was sent"
+    log.write_due()
+    assert not log.is_behind(0.5), "it was sent just now"
+    clock.after(60)
+    assert log.is_behind(0.5)
+    producer.flush()
+    assert not log.is_behind(0.5)
+
+
+def test_a_record_has_the_attempts_of_one_batch() -> None:
+    producer = FakeProducer()
+    log = log_over(producer)
+    for batch in (1, 1, 2, -1, 2):
+        log.add(delivered("s", 0, batch))
+    log.settle(1)
+
+    assert [each.key for each in producer.taken] == [b"1", b"2", b"-1", b"2"]
+    for record in producer.taken:
+        assert {each.batch for each in attempts.decode(record.value)} == {attempts.batch_of(record.key)}
+
+
+def test_all_records_up_to_a_number_are_in_the_log_or_not() -> None:
+    producer = FakeProducer()
+    writer = writer_over(producer)
+    assert writer.has_all(writer.sent)
+    numbers = [writer.send(0, b"x", b"k") for _ in range(3)]
+    assert numbers[-1] == writer.sent
+    for each in producer.open[1:]:
+        each.acknowledge(None)
+    assert [writer.has(number) for number in numbers] == [False, True, True]
+    assert not any(map(writer.has_all, numbers)), "the first one is missing"
+    producer.flush()
+    assert writer.has_all(writer.sent)
+
+
+def test_unacknowledged_bytes_are_bounded() -> None:
+    producer = FakeProducer()
+    writer = writer_over(producer)
+    most, size = 0, 1024 * 1024
+    for number in range(100):
+        writer.send(0, b"x" * size, b"%d" % number)
+        most = max(most, len(producer.open))
+    assert most == writers._MAX_UNACKNOWLEDGED_BYTES // size
+    assert len(producer.taken) > 80
+    writer.settle(1.0)
+    assert len(producer.taken) == 100
+
+
+def test_with_kafka_away_at_the_start_records_do_not_each_wait() -> None:
+    producer, connects = FakeProducer(), count(1)
+    connect = connecting(None, None, producer)
+    writer = DurableWriter(KafkaSettings(), "pullpoints", lambda kafka: (next(connects), connect(kafka))[1])
+    numbers = [writer.send(0, b"%d" % number, b"k") for number in range(50)]
+    assert next(connects) == 2, "it has connected once"
+    assert not any(map(writer.has, numbers))
+    writer.settle(10.0)
+    assert [each.value for each in producer.taken] == [b"%d" % number for number in range(50)]

@@ -1,76 +1,136 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.client import Producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.topics import TopicPath
+from tests.support.fake_producer import FakeProducer, connecting
+from tests.support.make import notification
 
-NOTIFICATION = Notification("n1", TopicPath("a/b"), b"<x>\xc3\xa4</x>", 5, message_id="m")
 DELIVERY = Delivery("urn:s/1", Place(3, 1, 12_000_000_000))
 
 
-def test_a_key_tells_one_life_of_a_delivery_from_the_next() -> None:
+def test_a_key_names_one_life_of_a_delivery_and_what_it_is_about() -> None:
     again = DELIVERY._replace(place=DELIVERY.place._replace(redrive=77))
     assert again.key() != DELIVERY.key()
-    assert parked.decode_key(again.key()) == (again, False)
-    assert parked.decode_key(again.tried_key()) == (again, True)
-
-
-def test_a_key_names_the_delivery_and_what_is_said_of_it() -> None:
-    assert parked.decode_key(DELIVERY.key()) == (DELIVERY, False)
-    assert parked.decode_key(DELIVERY.tried_key()) == (DELIVERY, True)
+    for each in (DELIVERY, again):
+        assert parked.decode_key(each.key()) == (each, False)
+        assert parked.decode_key(each.tried_key()) == (each, True)
 
 
 @pytest.mark.parametrize("key", [b"", b"s", b"s\t1.2", b"s\t1.2.x", b"s\t1.2.3.4.5", b"\xff\t1.2.3"])
-def test_a_key_that_is_none_of_ours_is_refused(key: bytes) -> None:
+def test_another_key_is_refused(key: bytes) -> None:
     with pytest.raises(InfrastructureError, match="not that of a parked delivery"):
         parked.decode_key(key)
 
 
 def test_places_are_in_the_order_of_batches_then_of_the_log() -> None:
-    places = [Place(2, 0, 5), Place(10, 0, 1), Place(2, 1, 4), Place(2, 0, 40), Place(2, 0, 5, redrive=9)]
-    assert sorted(places) == [
-        Place(2, 0, 5),
-        Place(2, 0, 5, redrive=9),
-        Place(2, 0, 40),
-        Place(2, 1, 4),
-        Place(10, 0, 1),
-    ]
+    places = [Place(2, 0, 5), Place(2, 0, 5, redrive=9), Place(2, 0, 40), Place(2, 1, 4), Place(10, 0, 1)]
+    assert sorted(set(places)) == places
 
 
-class AcknowledgingProducer:
-    """Has each record in the log at once, at the next offset."""
+def test_untried_deliveries_hold_a_lane() -> None:
+    offsets, producer = count(), FakeProducer(written=lambda record: next(offsets))
+    log = ParkingLog(KafkaSettings(), connecting(producer))
 
-    def __init__(self) -> None:
-        self._offset = -1
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return {0}
-
-    def send(self, topic: str, **record: Any) -> Any:
-        self._offset += 1
-        acknowledgement = SimpleNamespace(partition=0, offset=self._offset)
-        return SimpleNamespace(add_callback=lambda call: call(acknowledgement), add_errback=lambda call: None)
-
-
-def test_a_lane_is_held_by_what_was_never_tried() -> None:
-    log = ParkingLog(KafkaSettings(), lambda _: cast(Producer, AcknowledgingProducer()))
-
-    log.park(DELIVERY, NOTIFICATION, Tries(1, 1, 9, 9))
+    log.park(DELIVERY, notification(), Tries(1, 1, 9, 9))
+    producer.take()
     assert DELIVERY.subscription not in log.held, "it has had its turn, and what comes next may be pushed"
     assert not log.reach()
 
-    log.park(DELIVERY, NOTIFICATION, Tries())
+    log.park(DELIVERY, notification(), Tries())
+    producer.take()
     assert DELIVERY.subscription in log.held
     log.held.change((), (), {0: 1})
     assert DELIVERY.subscription in log.held, "it has not been read yet"
     log.held.change((), (), {0: 2})
     assert DELIVERY.subscription not in log.held
+
+
+def test_held_lanes_of_the_driver() -> None:
+    lanes = HeldLanes()
+    lanes.parked({"s": (0, 7)})
+    lanes.applied(0, 7)  # up to offset 7
+    assert (lanes.for_workers()[0], lanes.count()) == (frozenset("s"), 1)
+    lanes.found("s")
+    assert lanes.count() == 1
+    lanes.applied(0, 8)
+    assert (lanes.for_workers()[0], lanes.count()) == (frozenset("s"), 1), "read, and not tried"
+    lanes.drained("s")
+    assert (lanes.for_workers()[0], lanes.count()) == (frozenset(), 0)
+    lanes.parked({"s": (0, 7)})
+    assert lanes.for_workers()[0] == frozenset(), "it was tried before this report came"
+
+    lanes.parked({"s": (0, 9)})
+    lanes.parked({"s": (3, 0)})  # the log has got more partitions
+    lanes.applied(3, 1)
+    assert lanes.for_workers()[0] == {"s"}
+    lanes.applied(0, 10)
+    assert (lanes.for_workers()[0], lanes.count()) == (frozenset(), 0)
+
+
+def test_lanes_that_an_earlier_session_has_found() -> None:
+    lanes = HeldLanes()
+    for name in "stu":
+        lanes.found(name)
+    lanes.begin_session()
+    assert not lanes.is_found("s")
+    lanes.found("t")
+    lanes.found("u")
+    lanes.drained("u")
+    assert lanes.for_workers()[0] == {"s", "t"}, "until the log is read to its end, s may still wait"
+    lanes.caught_up()
+    assert lanes.for_workers()[0] == {"t"}
+
+
+STEPS = ("park s", "park t", "acknowledge", "acknowledge", "read", "read", "try", "tell", "report", "begin again")
+
+
+@given(st.lists(st.sampled_from(STEPS), min_size=15, max_size=60))
+def test_no_lane_is_free_before_all_of_it_is_read_and_tried(steps: list[str]) -> None:
+    log: list[str] = []  # the lane of each record
+    acknowledged, read, told_read = 0, 0, 0
+    told: frozenset[str] = frozenset()
+    tried: set[int] = set()
+    driver, worker = HeldLanes(), HeldLanes(lambda number: number <= acknowledged)
+    for step in steps:
+        match step:
+            case "park s" | "park t":
+                log.append(step[-1])
+                worker.sent(log[-1], len(log))
+            case "acknowledge" if acknowledged < len(log):
+                worker.written(log[acknowledged], 0, acknowledged)
+                acknowledged += 1
+            case "report":
+                driver.parked({log[offset]: (0, offset) for offset in range(acknowledged)})
+            case "read" if read < acknowledged:
+                driver.found(log[read])
+                read += 1
+                driver.applied(0, read)
+            case "try" if read > len(tried):
+                offset = len(tried)
+                tried.add(offset)
+                if log[offset] not in log[offset + 1 : read]:
+                    driver.drained(log[offset])
+            case "tell":
+                now, positions = driver.for_workers()
+                worker.change(now - told, told - now, positions)
+                told, told_read = now, read
+            case "begin again":
+                worker.begin_session()
+                now, positions = driver.for_workers()
+                assert all(name in worker for name in told), "the driver has not said that they are free"
+                worker.change(now, (), positions)
+                worker.caught_up()
+                told, told_read = now, read
+        waiting = {log[offset] for offset in range(len(log)) if offset >= read or offset not in tried}
+        assert {name for name in "st" if name in worker} >= waiting
+        assert driver.for_workers()[0] >= {log[offset] for offset in range(read) if offset not in tried}
+        assert {name for name in "st" if name in worker} == told | {*log[told_read:]}

@@ -18,9 +18,14 @@ Histories.TestCase.settings = settings(max_examples=100, stateful_step_count=50,
 TestHistories = Histories.TestCase
 
 
-def test_what_another_partition_parked_later_does_not_overtake_what_was_under_way_at_a_crash() -> None:
-    state = Histories()
-    state.begin()
+@pytest.fixture
+def state() -> Histories:
+    begun = Histories()
+    begun.begin()
+    return begun
+
+
+def test_a_push_at_a_crash_is_not_overtaken_by_a_parked_delivery(state: Histories) -> None:
     state.behave(name="strict", how="ok", takes_ms=900)
     for partition in PARTITIONS:
         state.accept(partition=partition, count=1)
@@ -35,11 +40,9 @@ def test_what_another_partition_parked_later_does_not_overtake_what_was_under_wa
     state.teardown()
 
 
-def test_the_higher_one_leaves_first_in_both_ways_and_a_strict_subscription_keeps_the_order(
-    monkeypatch: pytest.MonkeyPatch,
+def test_priorities_lead_in_both_paths_and_strict_keeps_the_order(
+    state: Histories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = Histories()
-    state.begin()
     arrived: dict[str, list[str]] = {name: [] for name in NAMES}
 
     def note(name: str, ids: tuple[str, ...], attempt: int, at_ms: int) -> None:
@@ -71,9 +74,7 @@ def test_the_higher_one_leaves_first_in_both_ways_and_a_strict_subscription_keep
         assert list(dict.fromkeys(arrived[name]))[4:9] == ["0-4", "0-7", "0-6", "0-8", "0-5"]
 
 
-def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too() -> None:
-    state = Histories()
-    state.begin()
+def test_an_interval_is_the_same_after_a_crash(state: Histories) -> None:
     state.accept(partition=0, count=1)
     state.come_to_rest(partition=0)
     assert state.known[0].position == 1
@@ -84,9 +85,7 @@ def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too()
     assert [each for each in state.began["sparse", 0, 0] if each < 3] == [0]
 
 
-def test_a_push_in_flight_at_a_crash_is_repeated_behind_a_later_one_that_was_parked() -> None:
-    state = Histories()
-    state.begin()
+def test_a_push_at_a_crash_is_repeated_behind_a_later_parked_one(state: Histories) -> None:
     state.behave(name="timely", how="wrong", takes_ms=900)
     state.accept(partition=1, count=4, priorities=(-100,) * 4, reliable=True, valid_ms=5_000)
     state.crash(landing=1, driver=True)
@@ -98,9 +97,7 @@ def test_a_push_in_flight_at_a_crash_is_repeated_behind_a_later_one_that_was_par
     state.teardown()
 
 
-def test_a_task_that_stops_amid_what_an_earlier_run_had_begun_is_not_clean() -> None:
-    state = Histories()
-    state.begin()
+def test_a_stop_before_the_end_of_an_earlier_run_is_not_clean(state: Histories) -> None:
     for _ in range(60):
         state.accept(partition=0, count=4)
     first = state.run_number
@@ -121,10 +118,8 @@ def test_a_task_that_stops_amid_what_an_earlier_run_had_begun_is_not_clean() -> 
     state.teardown()
 
 
-def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
+def test_a_task_rests_no_longer_than_until_its_rows_are_due(state: Histories) -> None:
     """What has ended more than a tenth of a second before a crash has its row."""
-    state = Histories()
-    state.begin()
     state.accept(partition=0, count=1)
     state.come_to_rest(partition=0)
     running = state.tasks[0]
@@ -147,9 +142,7 @@ def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
     state.teardown()
 
 
-def test_a_worker_elsewhere_that_is_seen_dead_late_has_lost_nothing_and_what_another_does_meanwhile_counts() -> None:
-    state = Histories()
-    state.begin()
+def test_a_worker_found_dead_late_has_lost_nothing(state: Histories) -> None:
     for partition in PARTITIONS:
         state.accept(partition=partition, count=2)
         state.step(partition=partition, times=1)
@@ -167,12 +160,10 @@ def test_a_worker_elsewhere_that_is_seen_dead_late_has_lost_nothing_and_what_ano
         assert state.began["plain", partition, 0][:4] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("when", ["queued", "afterwards", "told"])
-def test_nothing_is_pushed_over_a_link_past_what_has_failed(when: str) -> None:
+@pytest.mark.parametrize("when", ["queued", "afterwards", "tried"])
+def test_a_link_pushes_nothing_past_a_failure(state: Histories, when: str) -> None:
     """Neither what was queued then, nor what came afterwards, nor what comes when the driver has said that what failed
     was tried: for it is not settled."""
-    state = Histories()
-    state.begin()
 
     def go_on() -> None:
         for _ in range(3):
@@ -191,7 +182,7 @@ def test_nothing_is_pushed_over_a_link_past_what_has_failed(when: str) -> None:
     if when == "afterwards":
         state.accept(partition=0, count=1)
     go_on()
-    if when == "told":
+    if when == "tried":
         state.acknowledge(partition=0, count=1_000)
         state.read(count=1_000)
         state.feed()
@@ -203,9 +194,7 @@ def test_nothing_is_pushed_over_a_link_past_what_has_failed(when: str) -> None:
     assert state.known_there[0][:2] == [0, 1]
 
 
-def test_after_a_failure_messages_that_keep_coming_do_not_go_through_the_redelivery_for_ever() -> None:
-    state = Histories()
-    state.begin()
+def test_a_steady_flow_leaves_the_redelivery_after_a_failure(state: Histories) -> None:
     state.behave(name="plain", how="refused")
     state.accept(partition=0, count=3)
     state.step(partition=0, times=1)
@@ -227,7 +216,7 @@ def test_after_a_failure_messages_that_keep_coming_do_not_go_through_the_redeliv
     state.teardown()
 
 
-def test_a_task_takes_up_no_more_bytes_than_it_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on when the oldest are through."""
     monkeypatch.setattr(partition_task, "_SMALL", 0)
     monkeypatch.setattr(task, "_MOST_BYTES", 400)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from arborcast.dispatch.realtime.mode_policy import Load, Mode, ModePolicy
 
 
@@ -14,29 +16,33 @@ def driven(box: ModePolicy, gear: Mode, loads: list[tuple[int, float]], begin: f
     return found
 
 
-def test_light_load_stays_in_real_time() -> None:
-    assert set(driven(ModePolicy(8.0), "realtime", [(300, 1_000.0)] * 40)) == {"realtime"}
-
-
 def backlog(waiting: int, pace: float, rate: float = 0.0, looks: int = 40) -> list[tuple[int, float]]:
-    """What is seen when real time does so many a second."""
+    """The loads when real time does so many a second."""
     return [(max(0, int(waiting + (rate - pace) * number / 4)), rate) for number in range(looks)]
 
 
-def test_a_burst_that_real_time_is_through_with_soon_is_no_reason_to_shift() -> None:
-    assert set(driven(ModePolicy(8.0), "realtime", backlog(8_000, 1_500.0))) == {"realtime"}
-    assert set(driven(ModePolicy(8.0), "realtime", backlog(15_000, 3_000.0)[1:])) >= {"batch"}, (
-        "before its pace is known"
-    )
+@pytest.mark.parametrize(
+    ("limit", "loads"),
+    [
+        (8.0, [(300, 1_000.0)] * 40),  # a light load
+        (8.0, backlog(8_000, 1_500.0)),  # a burst that is over soon
+        (30.0, backlog(20_000, 3_000.0)),  # where batches do no more
+        (8.0, [(0, 500.0)] * 8 + [(500 * n // 4, 500.0) for n in range(12)] + [(200, 500.0)] * 8),  # a pause
+    ],
+    ids=["light", "burst", "slow batches", "pause"],
+)
+def test_loads_that_stay_in_real_time(limit: float, loads: list[tuple[int, float]]) -> None:
+    assert set(driven(ModePolicy(limit), "realtime", loads)) == {"realtime"}
+
+
+def test_a_larger_burst_stays_in_real_time_once_its_pace_is_measured() -> None:
     box = ModePolicy(8.0)
+    assert "batch" in driven(ModePolicy(8.0), "realtime", backlog(15_000, 3_000.0)[1:]), "before"
     driven(box, "realtime", [*backlog(8_000, 3_000.0, looks=10), (0, 0.0)])
-    assert set(driven(box, "realtime", backlog(15_000, 3_000.0), begin=2.75)) == {"realtime"}, "now it is"
-    assert set(driven(ModePolicy(30.0), "realtime", backlog(20_000, 3_000.0))) == {"realtime"}, (
-        "where batches do no more"
-    )
+    assert set(driven(box, "realtime", backlog(15_000, 3_000.0), begin=2.75)) == {"realtime"}
 
 
-def test_a_backlog_is_for_batches_and_one_look_is_no_backlog() -> None:
+def test_a_backlog_of_two_looks_is_for_batches() -> None:
     assert driven(ModePolicy(8.0), "realtime", [(20_000, 0.0), (0, 0.0), (20_000, 0.0), (20_000, 0.0)]) == [
         "realtime",
         "realtime",
@@ -45,31 +51,26 @@ def test_a_backlog_is_for_batches_and_one_look_is_no_backlog() -> None:
     ]
 
 
-def test_a_rate_that_is_too_much_is_for_batches_when_it_would_take_seconds() -> None:
+def test_a_rate_above_the_pace_is_for_batches_after_seconds() -> None:
     gears = driven(ModePolicy(8.0), "realtime", backlog(0, 1_000.0, rate=3_000.0))
     assert 12 <= gears.index("batch") <= 30
 
 
-def test_a_machine_that_stands_still_for_a_moment_stays_in_real_time() -> None:
-    still = [(500 * number // 4, 500.0) for number in range(12)]
-    assert set(driven(ModePolicy(8.0), "realtime", [(0, 500.0)] * 8 + still + [(200, 500.0)] * 8)) == {"realtime"}
-
-
-def test_when_it_is_through_it_goes_back_after_a_while() -> None:
+def test_back_to_real_time_after_three_seconds() -> None:
     box = ModePolicy(8.0)
     assert driven(box, "realtime", [(30_000, 0.0)] * 2)[-1] == "batch"
     gears = driven(box, "batch", [(0, 100.0)] * 40, begin=0.5)
     assert gears.index("realtime") == 11, "three seconds after it was shifted, at a quarter"
 
 
-def test_a_rate_that_was_too_much_for_real_time_is_left_to_batches() -> None:
+def test_a_rate_too_high_for_real_time_stays_in_batches() -> None:
     box = ModePolicy(8.0)
     assert "batch" in driven(box, "realtime", backlog(5_000, 1_000.0, rate=2_000.0))
     assert set(driven(box, "batch", [(300, 1_900.0)] * 400, begin=10.0)) == {"batch"}
     assert driven(box, "batch", [(0, 800.0)] * 4, begin=120.0)[-1] == "realtime"
 
 
-def test_to_and_fro_takes_longer_each_time() -> None:
+def test_repeated_changes_take_longer_each_time() -> None:
     """A load that grows as soon as it is in real time: each stay with batches is twice as long, up to a minute."""
     gear: Mode = "realtime"
     box, at = ModePolicy(8.0), 0.0

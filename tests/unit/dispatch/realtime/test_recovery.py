@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,7 +29,7 @@ APPENDED_MS = {0: 1_000, 1: 2_000, 2: 3_000}
 
 
 class Stopped:
-    """A job that was stopped, with partitions that end at these offsets and these words of workers."""
+    """A job that was stopped, with these ends of partitions and this progress of its workers."""
 
     def __init__(
         self, patch: pytest.MonkeyPatch, home: Path, ends: Mapping[int, int], known: list[WorkerProgress]
@@ -71,11 +72,17 @@ class Stopped:
         return [("s", f"parked in {number}", Place(RUN, number, at)) for number, at in positions.items()]
 
 
-def test_a_partition_that_was_idle_for_a_week_has_nothing_behind_its_position(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+Stop = Callable[[Mapping[int, int], list[WorkerProgress]], Stopped]
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stop:
+    return partial(Stopped, monkeypatch, tmp_path)
+
+
+def test_nothing_is_recalled_behind_the_position_of_an_idle_partition(stop: Stop) -> None:
     known = [WorkerProgress(RUN, 0, 500, RUN, clean=True), WorkerProgress(RUN, 1, 30, EARLIER_RUN)]
-    stopped = Stopped(monkeypatch, tmp_path, {0: 520, 1: 30}, known)
+    stopped = stop({0: 520, 1: 30}, known)
 
     begin = stopped.recovery.start_state()
 
@@ -83,15 +90,13 @@ def test_a_partition_that_was_idle_for_a_week_has_nothing_behind_its_position(
     assert stopped.recalled == []
 
 
-def test_after_a_crash_only_partitions_in_which_something_was_begun_are_recalled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_after_a_crash_partitions_with_a_begun_run_are_recalled(stop: Stop) -> None:
     known = [
         WorkerProgress(RUN, 0, 500, RUN),
         WorkerProgress(RUN, 1, 30, EARLIER_RUN),
         WorkerProgress(RUN, 2, 60, EARLIER_RUN, clean=True),
     ]
-    stopped = Stopped(monkeypatch, tmp_path, {0: 520, 1: 30, 2: 70}, known)
+    stopped = stop({0: 520, 1: 30, 2: 70}, known)
 
     begin = stopped.recovery.start_state()
 
@@ -103,30 +108,22 @@ def test_after_a_crash_only_partitions_in_which_something_was_begun_are_recalled
 
 
 @pytest.mark.parametrize(("task", "batches"), [(-1, True), (0, False)])
-def test_batches_that_were_cut_off_are_told_from_a_run_in_real_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: int, batches: bool
-) -> None:
-    stopped = Stopped(monkeypatch, tmp_path, {0: 520}, [WorkerProgress(RUN, 0, 500, RUN, task=task)])
+def test_a_start_continues_in_the_mode_that_was_cut_off(stop: Stop, task: int, batches: bool) -> None:
+    stopped = stop({0: 520}, [WorkerProgress(RUN, 0, 500, RUN, task=task)])
     begin = stopped.recovery.start_state()
     assert begin.batches == batches
     assert not begin.advanced({0: 510}, {0: 520}, RUN).batches, "a shift goes where it is asked to"
 
 
-def test_with_more_partitions_than_before_a_topic_may_be_in_another_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_after_partitions_were_added_all_are_recalled(stop: Stop) -> None:
     known = [WorkerProgress(RUN, 0, 5, RUN, clean=True), WorkerProgress(RUN, 1, 30, RUN)]
-    stopped = Stopped(monkeypatch, tmp_path, {0: 5, 1: 40, 2: 9}, known)
+    stopped = stop({0: 5, 1: 40, 2: 9}, known)
     stopped.recovery.start_state()
     assert stopped.recalled == [(RUN, dict.fromkeys((0, 1, 2), 2_000), 3)]
 
 
-def test_a_run_begins_where_it_says_and_is_clean_when_all_its_tasks_have_stopped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stopped = Stopped(
-        monkeypatch, tmp_path, {0: 5, 1: 30}, [WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN, clean=True)]
-    )
+def test_the_progress_of_a_run_at_its_start_and_clean_end(stop: Stop) -> None:
+    stopped = stop({0: 5, 1: 30}, [WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN, clean=True)])
     begin = stopped.recovery.start_state()
     stopped.recovery.write_start(RUN, begin)
     assert stopped.said == [WorkerProgress(RUN, 0, 5, RUN, task=-1), WorkerProgress(RUN, 1, 0, RUN, task=-1)]
@@ -138,11 +135,9 @@ def test_a_run_begins_where_it_says_and_is_clean_when_all_its_tasks_have_stopped
     ]
 
 
-def test_what_an_earlier_run_may_have_begun_is_not_clean_before_it_is_passed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_progress_of_a_run_behind_an_unclean_one(stop: Stop) -> None:
     known = [WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN), WorkerProgress(EARLIER_RUN, 1, 30, EARLIER_RUN)]
-    stopped = Stopped(monkeypatch, tmp_path, {0: 5, 1: 40}, known)
+    stopped = stop({0: 5, 1: 40}, known)
     begin = stopped.recovery.start_state()
     stopped.recovery.write_start(RUN, begin)
     assert [each.since for each in stopped.said] == [RUN, EARLIER_RUN], "nothing was behind the first position"
@@ -158,7 +153,7 @@ def test_what_an_earlier_run_may_have_begun_is_not_clean_before_it_is_passed(
     assert stopped.said == [WorkerProgress(RUN, 1, 40, RUN, task=-1)]
 
 
-def test_each_run_has_numbers_above_all_that_are_in_the_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_numbers_of_a_run_are_above_all_in_the_logs(stop: Stop) -> None:
     assert [next_run(newest) for newest in (-1, 0, 17, RUN, RUN + 5)] == [
         0,
         RUN_NUMBERS,
@@ -166,16 +161,14 @@ def test_each_run_has_numbers_above_all_that_are_in_the_logs(monkeypatch: pytest
         RUN + RUN_NUMBERS,
         RUN + RUN_NUMBERS,
     ]
-    stopped = Stopped(monkeypatch, tmp_path, {0: 5}, [WorkerProgress(RUN, 0, 5, RUN, clean=True)])
+    stopped = stop({0: 5}, [WorkerProgress(RUN, 0, 5, RUN, clean=True)])
     assert stopped.recovery.start_state().newest == RUN
     stopped.known.clear()  # as if the log `progress` were lost
     assert stopped.recovery.start_state() == StartState({0: 0}, NOTHING, EARLIER_RUN + 3)
 
 
-def test_a_first_start_is_where_the_settings_say_and_later_ones_where_the_last_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stopped = Stopped(monkeypatch, tmp_path, {0: 5, 1: 30}, [])
+def test_a_first_start_follows_the_settings(stop: Stop) -> None:
+    stopped = stop({0: 5, 1: 30}, [])
     dispatch = dataclasses.replace(stopped.settings.dispatch, starting_offsets="latest")
     latest = dataclasses.replace(stopped.settings, dispatch=dispatch)
     first = Recovery(latest, *stopped.parts)
@@ -184,10 +177,8 @@ def test_a_first_start_is_where_the_settings_say_and_later_ones_where_the_last_w
     assert first.start_state().positions == {0: 2, 1: 0}, "a partition that was added is read from its beginning"
 
 
-def test_a_position_outside_of_the_log_is_an_error_or_the_beginning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stopped = Stopped(monkeypatch, tmp_path, {0: 50}, [WorkerProgress(RUN, 0, 20, RUN, clean=True)])
+def test_a_position_outside_of_the_log(stop: Stop) -> None:
+    stopped = stop({0: 50}, [WorkerProgress(RUN, 0, 20, RUN, clean=True)])
     stopped.begins = {0: 30}
     with pytest.raises(InfrastructureError, match="reaches from 30 to 50, and the job is at 20"):
         stopped.recovery.start_state()

@@ -1,21 +1,28 @@
-"""A task of the real-time gear beside its driver's messages."""
+"""A task of the real-time gear: the driver's messages, rows read ahead, the view of a notification."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import pyarrow as pa
 import pytest
 
 from arborcast.dispatch.hot import task as partition_task
+from arborcast.dispatch.realtime import worker
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.task import LogLink, RealtimeJob
+from arborcast.dispatch.realtime.view_position import TaskView
+from arborcast.dispatch.realtime.worker import _Rows
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.topics import TopicPath
-from tests.support.realtime_world import SETTINGS, Running, Sent
+from tests.support.fake_producer import Sent
+from tests.support.make import notification
+from tests.support.realtime_world import SETTINGS, Running
 from tests.support.redelivery_world import World
 
 
@@ -54,8 +61,8 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
     running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
     running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
-    notification = Notification("n", TopicPath("a"), b"<x/>", engine.world.now_ms)
-    running.rows.append((notifications.encode(notification)[1], 0, 0))
+    accepted = notification("n", "a", accepted_ms=engine.world.now_ms)
+    running.rows.append((notifications.encode(accepted)[1], 0, 0))
     running.step()
 
     running.messages.append(WorkerUpdate(1, 0, 0, 0, base=b"nowhere", complete=False))
@@ -92,3 +99,65 @@ def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     link.end(cast(Any, settling))
     assert [(each.position, each.stopped) for each in written[-2:]] == [(1, False), (2, True)]
     assert sum(each.stopped for each in written) == 1
+
+
+T = TypeVar("T")
+
+
+class Full(Exception):
+    """There is no room."""
+
+
+class Room(threading.Condition):
+    """Does not wait."""
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        if not (found := predicate()):
+            raise Full
+        return found
+
+
+def batches(size: int) -> Iterator[pa.RecordBatch]:
+    for offset in range(5_000):
+        columns = [pa.array([b"x" * size]), pa.array([0]), pa.array([offset], pa.int64())]
+        yield pa.RecordBatch.from_arrays(columns, ["value", "partition", "offset"])
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [(10, worker._AHEAD), (1024 * 1024, 16), (worker._AHEAD_BYTES + 1, 1)],
+    ids=["small", "large", "larger than there is room"],
+)
+def test_rows_are_read_ahead_by_number_and_by_bytes(size: int, count: int) -> None:
+    rows = _Rows(batches(size), lambda: None)
+    cast(Any, rows)._room = Room()
+    rows._read()
+    assert isinstance(rows.error, Full)
+    assert len(rows._rows) == count
+    for _ in range(count):
+        rows.drop_first()
+    assert rows.over
+    assert rows._bytes == rows._dropped
+
+
+@pytest.mark.parametrize(
+    ("control", "unchanged", "view", "covered"),
+    [
+        (10, UNSTAMPED, 9, False),
+        (10, UNSTAMPED, 10, True),
+        (10, 4, 3, False),
+        (10, 4, 4, True),
+        (10, 10, 9, False),
+        (10, 0, 0, True),
+        (10, 0, -1, False),  # there is no view yet
+        (UNSTAMPED, 0, 6, False),  # without a stamp: the end of the log
+        (UNSTAMPED, 0, 7, True),
+    ],
+)
+def test_a_notification_waits_for_its_view(control: int, unchanged: int, view: int, covered: bool) -> None:
+    """For the last change that may concern it."""
+    ends: list[int] = []
+    position = TaskView(lambda: ends.append(7) or 7, None)  # type: ignore[func-returns-value]
+    position.control = view
+    assert position.covers(notification(control=control, unchanged=unchanged), 0, 0) == covered
+    assert bool(ends) == (control == UNSTAMPED), "no other needs the end of the log"

@@ -1,110 +1,91 @@
+"""Settings of Spark, and of its connection to Kafka."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import guarded, properties, secret_in, write_properties
+from arborcast.dispatch.spark.source import connection_options
+
+CLUSTERS = ("spark://host:7077", "yarn", "k8s://https://host", "")
+JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
 
 def test_settings_reach_spark() -> None:
     values = properties(
         DispatchSettings(idle_poll_ms=70, task_slots=3, driver_memory_mb=700),
-        jars=[Path("/jars/a.jar"), Path("/jars/b.jar")],
+        jars=JARS,
         master="local",
         python="/venv/bin/python",
         local_dir=Path("/data/spark"),
     )
-
-    assert values["spark.sql.streaming.pollingDelay"] == "70ms"
-    assert values["spark.driver.memory"] == "700m"
-    assert values["spark.jars"] == "/jars/a.jar,/jars/b.jar"
-    assert values["spark.pyspark.python"] == "/venv/bin/python"
-    assert values["spark.local.dir"] == "/data/spark"
-
-
-def test_local_mode_retries_tasks() -> None:
-    assert properties(DispatchSettings(task_slots=3), master="local")["spark.master"] == "local[3,4]"
-
-
-def test_master_is_left_to_the_command_line_or_taken_as_given() -> None:
-    assert "spark.master" not in properties(DispatchSettings())
-    assert properties(DispatchSettings(), master="spark://host:7077")["spark.master"] == "spark://host:7077"
+    expected = {
+        "spark.master": "local[3,4]",  # with retries of tasks
+        "spark.network.timeout": "120s",
+        "spark.sql.streaming.pollingDelay": "70ms",
+        "spark.driver.memory": "700m",
+        "spark.jars": "/jars/a.jar,/jars/b.jar",
+        "spark.pyspark.python": "/venv/bin/python",
+        "spark.local.dir": "/data/spark",
+    }
+    assert {name: values.get(name) for name in expected} == expected
+    assert "spark.master" not in properties(DispatchSettings()), "it is that of the command line"
 
 
-def test_a_cluster_gives_up_a_silent_host_sooner_than_local_mode_which_has_none() -> None:
-    assert properties(DispatchSettings(), master="local")["spark.network.timeout"] == "120s"
-    for master in ("spark://host:7077", "k8s://https://host", ""):
-        assert properties(DispatchSettings(), master=master)["spark.network.timeout"] == "30s"
-
-
-def test_code_is_found_by_the_python_daemon_of_an_executor() -> None:
-    values = properties(DispatchSettings(), master="spark://host:7077", code=Path("/out/arborcast.zip"))
-
-    assert values["spark.submit.pyFiles"] == "/out/arborcast.zip"
-    assert values["spark.executorEnv.PYTHONPATH"] == "arborcast.zip", "relative: the executor fetches it to where it is"
-
-
-def test_file_is_one_that_java_reads_back(tmp_path: Path) -> None:
-    file = tmp_path / "spark.properties"
-
-    write_properties(file, {"b": "two words", "a": "C:\\temp"})
-
-    assert file.read_text(encoding="utf-8") == "a C:\\\\temp\nb two words\n"
-
-
-@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", ""])
-def test_on_a_cluster_nobody_else_gives_tasks_to_executors_or_reads_what_they_send(master: str) -> None:
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_on_a_cluster_spark_authenticates_and_encrypts(master: str) -> None:
     values = properties(DispatchSettings(spark_secret="geheim"), master=master)  # noqa: S106
 
+    assert values.get("spark.master", "") == master
+    assert values["spark.network.timeout"] == "30s"
     assert values["spark.authenticate"] == values["spark.network.crypto.enabled"] == "true"
     assert values["spark.network.crypto.cipher"] == "AES/GCM/NoPadding", "with integrity"
     assert values["spark.network.crypto.saslFallback"] == "false"
     assert values["spark.authenticate.secret"] == "geheim"
+    assert "spark.driver.bindAddress" not in values
     assert "spark.authenticate.secret" not in properties(DispatchSettings(), master=master)
-
-
-def test_it_can_be_left_to_the_network() -> None:
-    values = properties(DispatchSettings(spark_authenticate=False), master="spark://host:7077")
-    assert not [key for key in values if "authenticate" in key or "crypto" in key]
+    values = properties(DispatchSettings(spark_authenticate=False), master=master)
+    assert not [key for key in values if "authenticate" in key or "crypto" in key], "left to the network"
 
 
 @pytest.mark.parametrize("authenticate", [True, False])
 @pytest.mark.parametrize("master", ["local", "local[2]", None])
-def test_in_local_mode_sparks_ports_are_on_loopback_and_take_no_connection_without_a_secret(
-    master: str | None, authenticate: bool
-) -> None:
+def test_in_local_mode_spark_is_on_loopback_with_a_secret_of_its_own(master: str | None, authenticate: bool) -> None:
     settings = DispatchSettings(spark_authenticate=authenticate, spark_secret="geheim")  # noqa: S106
     values = properties(settings, master=master)
 
     assert values["spark.authenticate"] == values["spark.network.crypto.enabled"] == "true"
     assert values["spark.network.crypto.saslFallback"] == "false"
     assert values["spark.driver.bindAddress"] == values["spark.driver.host"] == "127.0.0.1"
-    assert "spark.authenticate.secret" not in values, "Spark makes one"
+    assert "spark.authenticate.secret" not in values
 
 
-@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", ""])
-def test_on_a_cluster_the_driver_is_reached_by_executors(master: str) -> None:
-    assert "spark.driver.bindAddress" not in properties(DispatchSettings(), master=master)
+def test_the_python_daemon_of_an_executor_finds_the_code() -> None:
+    values = properties(DispatchSettings(), master="spark://host:7077", code=Path("/out/arborcast.zip"))
+    assert values["spark.submit.pyFiles"] == "/out/arborcast.zip"
+    assert values["spark.executorEnv.PYTHONPATH"] == "arborcast.zip", "relative: the executor fetches it to where it is"
 
 
-def test_a_file_with_a_secret_is_for_its_owner_and_has_it(tmp_path: Path) -> None:
+def test_the_file_of_properties_is_for_java_and_its_owner(tmp_path: Path) -> None:
     file = tmp_path / "spark.properties"
     file.touch(mode=0o644)
+    write_properties(file, {"b": "two words", "a": "C:\\temp"})
+    assert file.read_text(encoding="utf-8") == "a C:\\\\temp\nb two words\n"
 
     write_properties(file, guarded(DispatchSettings(spark_secret="a\\b=")))  # noqa: S106
-
     assert file.stat().st_mode & 0o077 == 0
     assert secret_in(file.read_text()) == "a\\b="
     assert secret_in("spark.authenticate true\n") == ""
 
 
-def test_an_archive_of_classes_is_used_or_written_with_the_jars_on_the_class_path() -> None:
-    jars = [Path("/jars/a.jar"), Path("/jars/b.jar")]
-    used = properties(DispatchSettings(), jars=jars, master="local", classes=Path("/cache of mine/x.jsa"))
-    written = properties(DispatchSettings(), jars=jars, master="local", archive_to=Path("/cache/x.jsa"))
-    neither = properties(DispatchSettings(), jars=jars, master="local")
+def test_an_archive_of_classes_is_used_or_written() -> None:
+    used = properties(DispatchSettings(), jars=JARS, master="local", classes=Path("/cache of mine/x.jsa"))
+    written = properties(DispatchSettings(), jars=JARS, master="local", archive_to=Path("/cache/x.jsa"))
+    neither = properties(DispatchSettings(), jars=JARS, master="local")
 
     assert '"-XX:SharedArchiveFile=/cache of mine/x.jsa" -Xshare:auto' in used["spark.driver.extraJavaOptions"]
     assert '"-XX:ArchiveClassesAtExit=/cache/x.jsa"' in written["spark.driver.extraJavaOptions"]
@@ -112,3 +93,31 @@ def test_an_archive_of_classes_is_used_or_written_with_the_jars_on_the_class_pat
         assert values["spark.driver.extraClassPath"] == "/jars/a.jar:/jars/b.jar"
         assert "spark.jars" not in values
     assert "Archive" not in neither["spark.driver.extraJavaOptions"]
+
+
+def test_credentials_for_kafka_cannot_break_out_of_their_quotes() -> None:
+    options = connection_options(
+        KafkaSettings(
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_username="user",
+            sasl_password='a"b\\c; d',  # noqa: S106
+            ssl_ca_file="/etc/ca.pem",
+        )
+    )
+    assert options["kafka.sasl.jaas.config"] == (
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="user" password="a\\"b\\\\c; d";'
+    )
+    assert options["kafka.ssl.truststore.location"] == "/etc/ca.pem"
+    assert options["kafka.security.protocol"] == "SASL_SSL"
+
+
+def test_times_of_a_plain_connection_to_kafka() -> None:
+    options = connection_options(KafkaSettings(bootstrap_servers="a:1,b:2", request_timeout_s=10))
+    assert options["kafka.bootstrap.servers"] == "a:1,b:2"
+    assert not any("sasl" in key or "ssl" in key for key in options)
+    once_ms = int(options["kafka.default.api.timeout.ms"])
+    assert once_ms <= 5000
+    assert int(options["kafka.request.timeout.ms"]) <= once_ms, "Kafka's clients refuse it otherwise"
+    assert int(options["fetchOffset.numRetries"]) * once_ms >= 60_000
+    assert connection_options(KafkaSettings(request_timeout_s=2))["kafka.default.api.timeout.ms"] == "2000"

@@ -1,18 +1,49 @@
+"""Queries that fail, are restarted or stopped, and the gate for their batches."""
+
 from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.spark import query_supervisor
-from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate
+from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, StopRequested
 
 
-class PlayedQuery:
-    """A query that dies when told to."""
+def test_a_closed_gate_waits_for_its_batch_and_begins_no_other() -> None:
+    gate = StopGate()
+    inside, leave = threading.Event(), threading.Event()
+
+    def batch() -> None:
+        with gate.batch():
+            inside.set()
+            leave.wait(120)
+
+    thread = threading.Thread(target=batch)
+    thread.start()
+    assert inside.wait(120)
+    gate.close()
+    assert not gate.wait_empty(0.05)
+    leave.set()
+    assert gate.wait_empty(120)
+    thread.join(120)
+    with pytest.raises(StopRequested), gate.batch():
+        pytest.fail("a batch began behind a closed gate")
+
+
+def test_a_failed_batch_leaves_the_gate() -> None:
+    gate = StopGate()
+    with pytest.raises(ZeroDivisionError), gate.batch():
+        _ = 1 / 0
+    assert gate.wait_empty(0)
+
+
+class FakeQuery:
+    """A query that ends when the test ends it."""
 
     isActive = True
     status = {"message": "Waiting for data to arrive"}  # noqa: RUF012
@@ -34,111 +65,75 @@ class PlayedQuery:
         self._ended.set()
 
 
-def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+class Supervised:
+    """A supervisor of such queries; `error` is that of each start."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.gate = StopGate()
+        self.queries: list[FakeQuery] = []
+        self.starts = 0
+        self._error = error
+        self._started = threading.Semaphore(0)
+        start: Any = self._start
+        self.supervisor = QuerySupervisor("push", start, self.gate)
+        self.supervisor.start()
+
+    def _start(self) -> FakeQuery:
+        self.starts += 1
+        if self._error:
+            raise self._error
+        self.queries.append(FakeQuery())
+        self._started.release()
+        return self.queries[-1]
+
+    def running(self) -> FakeQuery:
+        """The next query."""
+        assert self._started.acquire(timeout=120)
+        assert self.supervisor.wait_running(120)
+        return self.queries[-1]
+
+    def stop(self) -> None:
+        self.gate.close()
+        self.supervisor.stop(120)
+
+
+def test_a_query_is_started_again_until_the_gate_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.01, 0.01))
-    gate = StopGate()
-    queries: list[PlayedQuery] = []
-    second = threading.Event()
-
-    def start() -> PlayedQuery:
-        queries.append(PlayedQuery())
-        if len(queries) == 1:
-            queries[0].die()
-        else:
-            second.set()
-        return queries[-1]
-
-    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
-    kept.start()
-    assert second.wait(120)
-    assert kept.wait_running(120)
-    gate.close()
-    kept.stop(120)
-
-    assert len(queries) == 2
-    assert kept.failures == 1
-    assert not kept.gave_up
+    supervised = Supervised()
+    supervised.running().die()
+    supervised.running()
+    supervised.stop()
+    assert (len(supervised.queries), supervised.supervisor.failures) == (2, 1)
+    assert not supervised.supervisor.gave_up
 
 
-def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.0, 0.0))
-    gate = StopGate()
-    tries = []
-
-    def start() -> PlayedQuery:
-        tries.append(1)
-        raise RuntimeError("no")
-
-    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
-    kept.start()
-
-    assert gate.wait_closed(120)
-    kept.stop(120)
-    assert kept.gave_up
-    assert len(tries) == query_supervisor.MAX_FAILURES
-
-
-def test_the_reason_of_a_failure_in_spark_begins_with_its_cause(
+def test_the_supervisor_gives_up_with_the_cause_and_closes_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.0, 0.0))
-    gate = StopGate()
-
-    def start() -> PlayedQuery:
-        # The text of a Py4JJavaError.
-        raise RuntimeError('An error occurred while calling o349.start.\n: java.io.IOException: no "chmod"\n\tat java')
-
-    kept = QuerySupervisor("push", start, gate)  # type: ignore[arg-type]
+    # The text of a Py4JJavaError.
+    text = 'An error occurred while calling o349.start.\n: java.io.IOException: no "chmod"\n\tat java'
     with caplog.at_level(logging.WARNING):
-        kept.start()
-        assert gate.wait_closed(120)
-        kept.stop(120)
+        supervised = Supervised(RuntimeError(text))
+        assert supervised.gate.wait_closed(120)
+        supervised.stop()
+    assert supervised.supervisor.gave_up
+    assert supervised.starts == query_supervisor.MAX_FAILURES
     assert 'push stopped; it is started again in 0 s: java.io.IOException: no "chmod"\n\tat java' in caplog.text
 
 
-def test_a_planned_restart_that_fails_leaves_the_next_failure_one() -> None:
-    gate = StopGate()
-    queries: list[PlayedQuery] = []
-    started = threading.Semaphore(0)
-
-    def start() -> PlayedQuery:
-        queries.append(PlayedQuery())
-        started.release()
-        return queries[-1]
-
-    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
-    kept.start()
-    assert started.acquire(timeout=120)
-    assert kept.wait_running(120)
-    with pytest.raises(InfrastructureError), kept.planned_restart():
+def test_a_planned_restart_is_no_failure() -> None:
+    supervised = Supervised()
+    for dies in (False, True):
+        query = supervised.running()
+        with supervised.supervisor.planned_restart():
+            if dies:
+                query.die()
+    query = supervised.running()
+    assert (len(supervised.queries), supervised.supervisor.failures) == (3, 0)
+    with pytest.raises(InfrastructureError), supervised.supervisor.planned_restart():
         raise InfrastructureError("a worker does not end")
-    queries[-1].die()
-    assert started.acquire(timeout=120)
-    gate.close()
-    kept.stop(120)
-    assert kept.failures == 1
-
-
-def test_a_planned_restart_is_no_failure_and_waits_for_nothing() -> None:
-    gate = StopGate()
-    queries: list[PlayedQuery] = []
-    started = threading.Semaphore(0)
-
-    def start() -> PlayedQuery:
-        queries.append(PlayedQuery())
-        started.release()
-        return queries[-1]
-
-    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
-    kept.start()
-    for way in ("stopped at the end", "dies before"):
-        assert started.acquire(timeout=120)
-        assert kept.wait_running(120)
-        with kept.planned_restart():
-            if way == "dies before":
-                queries[-1].die()
-    assert started.acquire(timeout=120)
-    gate.close()
-    kept.stop(120)
-    assert len(queries) == 3
-    assert kept.failures == 0
+    query.die()
+    supervised.running()
+    supervised.stop()
+    assert supervised.supervisor.failures == 1, "behind a planned restart that has failed"

@@ -21,8 +21,8 @@ from arborcast.core.settings import KafkaSettings
 
 
 class Shell:
-    """Runs commands under one settings file, if there is one, in this process. With `kafka` the file is written: for its
-    logs, without an engine. `words` come before the arguments of a call."""
+    """Runs commands under one settings file, if there is one, in this process. With `kafka` the file is written: for
+    its logs, without an engine. `words` come before the arguments of a call."""
 
     def __init__(self, config: Path | None = None, kafka: KafkaSettings | None = None, *words: str) -> None:
         self._config = () if config is None else ("--config", str(config))

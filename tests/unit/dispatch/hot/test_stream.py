@@ -15,7 +15,7 @@ from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.pump import PumpRun
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.recovered import OutcomeEnds, OutcomeLogs, RecoveredDeliveries
 from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.stream import HotPath, JobParts, Rounds
 from arborcast.dispatch.logs.parked import ParkingLog
@@ -52,6 +52,7 @@ class Batches:
         self.written: list[Mapping[int, int]] = []
         self.jobs: list[SinkJob] = []
         self._rounds = list(rounds)
+        patch.setattr(OutcomeLogs, "ends", lambda logs: OutcomeEnds())
         patch.setattr(JobParts, "exclusions", lambda parts: Exclusions())
         patch.setattr(JobParts, "take_reports", lambda parts, reports: None)
         patch.setattr(HotPath, "_run", lambda hot, frame, job: self._round(job))

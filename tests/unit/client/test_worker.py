@@ -122,7 +122,9 @@ def test_the_subscription_of_a_worker_is_renewed() -> None:
     assert calls == ["subscribe for 0:00:00.100000", "renew for 0:00:00.100000", "renew for 0:00:00.100000"]
 
 
-def test_a_worker_subscribes_again_after_an_expiry_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_subscribes_again_after_an_expiry_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     client, now = Serves(), [1_000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
     with Worker(lambda _: None, lease=timedelta(hours=1)) as worker:
@@ -132,7 +134,8 @@ def test_a_worker_subscribes_again_after_an_expiry_only(monkeypatch: pytest.Monk
         for _ in range(3):
             worker.leases.renew()
     calls = [client.calls.get_nowait().split()[0] for _ in range(client.calls.qsize())]
-    assert calls == ["subscribe", "renew", "subscribe", "renew"], "the second time somebody has unsubscribed it"
+    assert calls == ["subscribe", "renew", "subscribe", "renew"], "the second time it was unsubscribed"
+    assert "its queue is no longer served" in caplog.text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "user.example"])

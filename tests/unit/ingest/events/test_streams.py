@@ -324,6 +324,7 @@ async def test_a_browser_reconnects_while_the_gateway_starts(parts: GatewayParts
         ("/events/a?filter=x[", {}, "x["),
         ("/events/a?" + "filter=x&" * 17, {}, "may have 16 filters, not 17"),
         ("/events/a?" + "a=1&" * 70, {}, "the query cannot be read"),
+        ("/events/a/\ufffd", {}, "not percent-encoded UTF-8"),  # the server has decoded it
     ],
 )
 async def test_mistakes(parts: GatewayParts, path: str, headers: dict[str, str], words: str) -> None:

@@ -33,8 +33,6 @@ JOBS = TopicPath("jobs")
 def control() -> ControlView:
     control = ControlView()
     control.apply(TopicRecord(JOBS, policy=TopicPolicy(queue=True, merge=False)))
-    control.apply(TopicRecord(TopicPath("idle"), policy=TopicPolicy(queue=True)))
-    control.apply(TopicRecord(TopicPath("plain")))
     for name, capacity in (("s1", 2), ("s2", 1), ("watcher", 0)):
         made = make_subscription(name, "jobs", consumer=f"http://{name}/", created_ms=capacity)
         control.apply(SubscriptionRecord(msgspec.structs.replace(made, queue=capacity)))

@@ -65,7 +65,7 @@ def test_a_busy_port_names_its_option(home: Home, busy: int, name: str) -> None:
         engine.effective(settings(home, **{name: busy}))
 
 
-def test_a_console_that_nobody_asked_for_keeps_no_engine_from_starting(home: Home, busy: int) -> None:
+def test_a_busy_port_of_the_usual_console_stops_no_start(home: Home, busy: int) -> None:
     held = HeldPort()
     held.for_life_of(home)
     given = settings(home, gateway__port=held.number)
@@ -102,7 +102,7 @@ def test_edges_exist_where_the_settings_open_them(home: Home, tools: Tools) -> N
     assert "framed" not in engine.addresses(engine.effective(settings(home)))
 
 
-def test_the_parts_read_the_effective_settings_and_nobody_else_does(home: Home) -> None:
+def test_the_parts_read_the_effective_settings_alone(home: Home) -> None:
     chosen = engine.effective(settings(home))
     chosen = dataclasses.replace(chosen, kafka=dataclasses.replace(chosen.kafka, sasl_password="x7"))  # noqa: S106
     engine.write_settings(chosen, home)

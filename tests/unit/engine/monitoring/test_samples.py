@@ -112,18 +112,25 @@ def test_quantiles_of_what_came_in_between() -> None:
     assert quantiles(samples, "delivery", 0.5) == [None, pytest.approx(0.055), None]
 
 
-def test_history_outlives_a_restart_and_stays_bounded(tmp_path: Path) -> None:
-    history = MetricsHistory(tmp_path / "metrics", keep_s=100)
-    for at in range(0, 150, 10):
-        history.add(MetricsSample(at))
-    again = MetricsHistory(tmp_path / "metrics", keep_s=100)
-    for at in range(150, 400, 10):
-        again.add(MetricsSample(at))
-    kept = [sample.at for sample in read_history(tmp_path / "metrics")]
-    assert kept == list(range(int(kept[0]), 400, 10))
-    assert 100 <= 390 - kept[0] <= 220
-    assert [sample.at for sample in read_history(tmp_path / "metrics", since=380)] == [380, 390]
-    assert len(again.recent()) == 25
+def test_a_history_is_bounded_over_restarts_and_a_clock_put_back(tmp_path: Path) -> None:
+    def add(folder: str, *moments: int) -> MetricsHistory:
+        history = MetricsHistory(tmp_path / folder, keep_s=60)
+        for at in moments:
+            history.add(MetricsSample(float(at)))
+        return history
+
+    add("a", *range(100))
+    assert len(add("a", *range(100, 300)).recent()) == 200
+    kept = [sample.at for sample in read_history(tmp_path / "a")]
+    assert kept == list(range(int(kept[0]), 300))
+    assert 60 <= 299 - kept[0] <= 130
+    assert [sample.at for sample in read_history(tmp_path / "a", since=298)] == [298, 299]
+    day = 86_400
+    assert [each.at for each in add("b", day, *range(100)).recent()] == list(range(100))
+    # After a restart the time of the first sample is that of the file.
+    stored = [sample.at for sample in add("b", *range(100, 200)).stored()]
+    assert {*stored} <= {*range(200)}
+    assert len(stored) <= 2 * 62
 
 
 def test_a_torn_line_or_a_folder_that_cannot_be_written_costs_only_itself(

@@ -121,19 +121,6 @@ def test_processes_and_their_roles() -> None:
         assert role(part, command.split()) == expected, command
 
 
-def test_the_history_is_bounded_after_the_clock_was_put_back(tmp_path: Path) -> None:
-    history, day = MetricsHistory(tmp_path, 60), 86_400
-    for at in (day, *range(100)):
-        history.add(MetricsSample(at=float(at)))
-    assert [each.at for each in history.recent()] == list(range(100))
-    # After a restart the time of the first sample is that of the file.
-    history = MetricsHistory(tmp_path, 60)
-    for at in range(100, 200):
-        history.add(MetricsSample(at=float(at)))
-    assert {each.at for each in history.stored()} <= set(range(200))
-    assert len(history.stored()) <= 2 * 62
-
-
 def test_pages_of_the_history(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path, 60)
     monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
